@@ -36,7 +36,7 @@ VERBS = {
         load="store.runs:load_part",
     ),
     "card": Verb(
-        "detection.card", "Look", "card", "Dataset", ("role", "half_score"), "detection.card_report",
+        "detection.card", "Look", "detection", "Dataset", ("role", "half_score"), "detection.card_report",
         "results.figures.roles", load="store.runs:load_part",
     ),
     "examples": Verb(
@@ -44,7 +44,7 @@ VERBS = {
         load="store.runs:load_part",
     ),
     "find": Verb(
-        "detection.find", "Look", "find", "Dataset", ("above", "strongest"), "detection.find_report",
+        "detection.find", "Look", "detection", "Dataset", ("above", "strongest"), "detection.find_report",
         load="measure.stored:load_scan",
     ),
     "watch": Verb("measure.watched", "Look"),
@@ -62,7 +62,7 @@ VERBS = {
         "results.figures.circuits", load="store.runs:load_part",
     ),
     "attribute": Verb(
-        "intervention.attribution", "Explain", "attribute", "DataTree", ("parts",),
+        "intervention.attribution", "Explain", "circuits", "DataTree", ("parts",),
         "intervention.attribution_report", "results.figures.attribution", load="store.runs:load_tree",
     ),
     "walk": Verb("lineage.walk", "Explain", "walk", page="results.page.walk"),
@@ -71,7 +71,7 @@ VERBS = {
         "results.figures.intervene", load="store.runs:load_tree",
     ),
     "patch": Verb(
-        "intervention.patch", "Test", "verbs", "DataTree", ("patched",), "intervention.patch_findings",
+        "intervention.patch", "Test", "circuits", "DataTree", ("patched",), "intervention.patch_findings",
         "results.figures.patch", load="store.runs:load_tree", unit="pair",
     ),
     "edit": Verb("intervention.edit", "Test"),

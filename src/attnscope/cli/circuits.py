@@ -1,9 +1,12 @@
-"""`attnscope circuits`: parse and run."""
+"""The commands of circuits: weights alone, parts of logits and scores, patched activations."""
 
+from __future__ import annotations
+
+from pathlib import Path
 from typing import Any
 
 from attnscope.cli import options
-from attnscope.cli.options import option
+from attnscope.cli.options import argument, option, varied
 from attnscope.cli.output import run
 
 
@@ -21,3 +24,75 @@ from attnscope.cli.output import run
 def circuits(arguments: dict[str, Any], output: options.Output) -> None:
     """Read circuits off the weights alone: copying, preferred tokens and offsets, composition of heads."""
     run("circuits", output, **arguments)
+
+
+@options.takes(
+    *options.READING, "target", "window", "limit", "seed", *options.UNITS, "batch_size", "repair", *options.WRITING,
+    limit=100,
+    own={
+        "text": options.QUOTED,
+        "token": option(
+            str | None, None, "Token after each text, or at its masks.", show_default="the next token, everywhere"
+        ),
+        "against": option(str | None, None, "Token whose logit is subtracted."),
+        "pairs": option(Path | None, None, "Pairs in place of texts, as for patch: answer against wrong."),
+        "head": option(
+            str | None, None, "Head whose scores are split in place of a logit, as layer.head, counted from 0.",
+            metavar="L.H",
+        ),
+        "by_position": option(bool, False, "Parts of every prediction, not only their means.", "--by-position"),
+    },
+    examples=(
+        ("attnscope attribute gpt2 corpus.txt", "the next token, everywhere in a file"),
+        ('attnscope attribute gpt2 "The Eiffel Tower is in" --token " Paris" --against " Rome"', "one prompt"),
+        ("attnscope attribute gpt2 corpus.txt --head 5.1", "why a head attends where it does"),
+        ("attnscope attribute gpt2 --pairs pairs.jsonl", "pairs with clean, corrupted, answer and wrong"),
+    ),
+)  # fmt: skip
+def attribute(arguments: dict[str, Any], output: options.Output) -> None:
+    """Split the logit of a token into what heads, feed-forward layers and embeddings add; logit lens."""
+    if arguments["head"] is not None:
+        [arguments["head"]] = options.heads_of("--head", arguments["head"])
+    run("attribute", output, **arguments)
+
+
+_PAIRS = (
+    "Pairs of a clean and a corrupted text: one file of JSON Lines with clean, corrupted, answer and wrong in each "
+    "line; or two text files with the same lines in order; or four, with the answers and the wrong ones."
+)
+
+
+@options.takes(
+    "model", *options.LOADING, "seed", *options.UNITS, "batch_size", "variants", "repair", *options.WRITING,
+    batch_size=varied("batch_size", help="Pairs at a time."),
+    as_csv=varied("as_csv", False, help="CSV on standard output: one line for each position."),
+    own={
+        "pairs": argument(list[Path] | None, None, _PAIRS, show_default="those of the bundled model"),
+        "answer": option(str | None, None, "Right answer, of all pairs that have none of their own."),
+        "wrong": option(str | None, None, "Wrong answer, of all pairs that have none of their own."),
+        "what": option(
+            str, "heads",
+            "Activations that are patched: heads, query, key, value or weights (of a head), attention, mlp or residual "
+            "(the stream after a block).",
+        ),
+        "by_position": option(bool, False, "Heads at one position at a time.", "--by-position"),
+        "direction": option(
+            str | None, None,
+            "Direction: denoising puts clean activations into the corrupted run, noising does the opposite.",
+            show_default="denoising; noising with --receiver",
+        ),
+        "receiver": option(
+            str | None, None, "Path patching: layer.head of the later head, the only one that passes the effect on.",
+        ),
+        "steps": option(int, 5, "Gradients of the EAP-IG estimate; 0 leaves out all estimates."),
+    },
+    examples=(
+        ("attnscope patch", "the bundled model on its pairs"),
+        ("attnscope patch gpt2 pairs.jsonl", "pairs with clean, corrupted, answer and wrong"),
+        ("attnscope patch gpt2 pairs.jsonl --what residual", "the stream after each block"),
+    ),
+)  # fmt: skip
+def patch(arguments: dict[str, Any], output: options.Output) -> None:
+    """Find what carries a difference: put activations of a clean run into a corrupted one."""
+    arguments["pairs"] = arguments["pairs"] or None
+    run("patch", output, **arguments)

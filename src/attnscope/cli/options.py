@@ -136,6 +136,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "as_csv": option(bool, False, "CSV on standard output: one line for each head.", "--csv", panel=OUTPUT),
     "legend": option(bool, False, "Explain the columns below the tables, with all caveats.", "--legend", panel=OUTPUT),
 }  # fmt: skip
+QUOTED = argument(list[str] | None, None, "Texts in quotes, or files, folders and URLs.", parser=text_or_place)
 LOADING = ("tokenizer", "revision", "trust_remote_code", "device", "dtype")
 READING = ("model", "text", "field", "by_line", *LOADING)
 UNITS = ("task", "ray", "workers", "ray_gpus")

@@ -418,48 +418,6 @@ def intervene(arguments: dict[str, Any], output: options.Output) -> None:
     run("intervene", output, **arguments)
 
 
-_PAIRS = (
-    "Pairs of a clean and a corrupted text: one file of JSON Lines with clean, corrupted, answer and wrong in each "
-    "line; or two text files with the same lines in order; or four, with the answers and the wrong ones."
-)
-
-
-@options.takes(
-    "model", *options.LOADING, "seed", *options.UNITS, "batch_size", "variants", "repair", *options.WRITING,
-    batch_size=varied("batch_size", help="Pairs at a time."),
-    as_csv=varied("as_csv", False, help="CSV on standard output: one line for each position."),
-    own={
-        "pairs": argument(list[Path] | None, None, _PAIRS, show_default="those of the bundled model"),
-        "answer": option(str | None, None, "Right answer, of all pairs that have none of their own."),
-        "wrong": option(str | None, None, "Wrong answer, of all pairs that have none of their own."),
-        "what": option(
-            str, "heads",
-            "Activations that are patched: heads, query, key, value or weights (of a head), attention, mlp or residual "
-            "(the stream after a block).",
-        ),
-        "by_position": option(bool, False, "Heads at one position at a time.", "--by-position"),
-        "direction": option(
-            str | None, None,
-            "Direction: denoising puts clean activations into the corrupted run, noising does the opposite.",
-            show_default="denoising; noising with --receiver",
-        ),
-        "receiver": option(
-            str | None, None, "Path patching: layer.head of the later head, the only one that passes the effect on.",
-        ),
-        "steps": option(int, 5, "Gradients of the EAP-IG estimate; 0 leaves out all estimates."),
-    },
-    examples=(
-        ("attnscope patch", "the bundled model on its pairs"),
-        ("attnscope patch gpt2 pairs.jsonl", "pairs with clean, corrupted, answer and wrong"),
-        ("attnscope patch gpt2 pairs.jsonl --what residual", "the stream after each block"),
-    ),
-)  # fmt: skip
-def patch(arguments: dict[str, Any], output: options.Output) -> None:
-    """Find what carries a difference: put activations of a clean run into a corrupted one."""
-    arguments["pairs"] = arguments["pairs"] or None
-    run("patch", output, **arguments)
-
-
 @options.takes(
     "seed", *options.WRITING,
     own={

@@ -40,11 +40,16 @@ class Fold:
         matrix = matrix * self.gain[:, None]
         return matrix - matrix.mean(-2, keepdims=True) if self.centred else matrix
 
+    def of(self, states: Float[Tensor, "*any width"]) -> Float[Tensor, "*any width"]:
+        """The same for tensors."""
+        gain = torch.from_numpy(self.gain).to(states)
+        return (states - states.mean(-1, keepdim=True) if self.centred else states) * gain
+
+    @torch.no_grad()
     def frozen(self, norm: nn.Module, received: Tensor, returned: Tensor) -> tuple[Tensor, Tensor]:
         """Factor of each row after the fold, ``(..., 1)``, at its actual denominator, and the bias of the norm."""
-        rows = received - received.mean(-1, keepdim=True) if self.centred else received
-        rows, like = rows * torch.from_numpy(self.gain).to(rows), next(norm.parameters(), received)
-        bias = norm(torch.zeros(1, rows.shape[-1], dtype=like.dtype, device=like.device))[0].double()
+        rows, like = self.of(received), next(norm.parameters(), received)
+        bias = norm.forward(torch.zeros(1, rows.shape[-1], dtype=like.dtype, device=like.device))[0].double()
         size = ((returned - bias) * rows).sum(-1, keepdim=True) / (rows * rows).sum(-1, keepdim=True).clamp(min=1e-300)
         return size, bias
 

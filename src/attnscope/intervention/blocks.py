@@ -5,9 +5,9 @@ They are found by their numbers, not by names: a later module reads the output o
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -15,13 +15,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.capture.families import OWN_STATES
 from attnscope.capture.forward import forward
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
 from attnscope.explanation.inputs import FOR_MATCHING
 from attnscope.explanation.projections import LayerRun
-from attnscope.explanation.stream import SMALL, Layer, fold_of, residual_stream
+from attnscope.explanation.stream import SMALL, Fold, Layer, residual_stream
 from attnscope.intervention.calls import check_matrices, output_by_rows
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import attended, values_of
@@ -41,7 +40,7 @@ class Block:
     # ``"sum"``: o + x (GPT-2, Llama, T5); ``"normalised sum"``: LN(o + x) (BERT); ``"normalised attention"``: LN(o) +
     # x (Gemma 2); None if it was not found
     form: Form | None = None
-    norm: LinearNorm | None = None  # the normalisation; None in a plain sum
+    norm: Fold | None = None  # the normalisation; None in a plain sum
     reason: str = ""  # why `output` or `form` is None
     projection: str = ""  # name of the module whose output is o
     reader: str = ""  # name of the module that reads the sum
@@ -73,39 +72,12 @@ def _block(model: PreTrainedModel, layer: Layer) -> Block:
     names = {"projection": known.names["output"], "reader": layer.reader.name}
     if normaliser is None:
         return replace(block, form="sum", **names)
-    norm = fitted(normaliser.module, normaliser.received.to(model.device), normaliser.returned.to(model.device))
+    norm = layer.written if layer.branch else layer.after_fold
     if norm is None:
         kind = type(normaliser.module).__name__
         return replace(block, reason=f"{normaliser.name} ({kind}) does not compute LayerNorm or RMSNorm")
     form: Form = "normalised attention" if layer.branch else "normalised sum"
     return replace(block, form=form, norm=norm, normaliser=normaliser.name, **names)
-
-
-@contextmanager
-def record_modules(modules: dict[str, nn.Module], events: list[LayerRun]) -> Generator[None]:
-    """Record the inputs and outputs of these modules, in the order in which they start."""
-    running: dict[int, list[LayerRun]] = {}
-
-    def enter(name: str) -> Any:
-        def hook(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-            given = next(
-                (argument for argument in arguments[:1] if isinstance(argument, Tensor)), options.get(OWN_STATES)
-            )
-            if isinstance(given, Tensor):
-                events.append(LayerRun(name, module, given, given.new_empty(0)))  # until it ends
-                running.setdefault(id(module), []).append(events[-1])
-
-        return hook
-
-    def leave(module: nn.Module, _: Any, returned: Any) -> None:
-        if running.get(id(module)):
-            run = running[id(module)].pop()
-            run.returned = returned if isinstance(returned, Tensor) else run.returned
-
-    hooks = [module.register_forward_pre_hook(enter(name), with_kwargs=True) for name, module in modules.items()]
-    hooks += [module.register_forward_hook(leave) for module in modules.values()]
-    with attached(hooks):
-        yield
 
 
 def shaped(tensor: Tensor, like: Tensor) -> Tensor | None:
@@ -118,42 +90,6 @@ def shaped(tensor: Tensor, like: Tensor) -> Tensor | None:
 #: Largest difference of two computations of one number, as a share of the largest value. Many models normalise in
 #: single precision whatever their own dtype.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
-
-
-@dataclass(frozen=True, eq=False)
-class LinearNorm:
-    r"""The linear map of a normalisation, given the scale of its input."""
-
-    is_centred: bool  # whether the mean is subtracted
-    gain: Float[Tensor, " width"]  # :math:`\gamma` and :math:`\beta`, ``(width,)``
-    shift: Float[Tensor, " width"]
-
-    def of(self, part: Float[Tensor, "*any width"]) -> Float[Tensor, "*any width"]:
-        """A summand of the normalised sum, before the division."""
-        wide = part.to(self.gain.dtype)
-        return (wide - wide.mean(-1, keepdim=True) if self.is_centred else wide) * self.gain
-
-    def scale(
-        self, given: Float[Tensor, "*any width"], returned: Float[Tensor, "*any width"]
-    ) -> Float[Tensor, "*any 1"]:
-        """1/s of each row: the factor from input to output, by least squares."""
-        made, wanted = self.of(given), returned.to(self.gain.dtype) - self.shift
-        power = (made * made).sum(-1, keepdim=True)
-        return (made * wanted).sum(-1, keepdim=True) / torch.where(power > 0, power, 1.0)
-
-
-def fitted(
-    module: nn.Module, given: Float[Tensor, "*any width"], returned: Float[Tensor, "*any width"]
-) -> LinearNorm | None:
-    """The linear map of a normalisation that reproduces its output, or None."""
-    if (fold := fold_of(module, given.shape[-1])) is None:
-        return None
-    wide, shift = torch.promote_types(given.dtype, torch.float32), fold.frozen(module, given, returned)[1]
-    norm = LinearNorm(fold.centred, torch.from_numpy(fold.gain).to(given.device, wide), shift.to(wide))
-    apart = norm.of(given) * norm.scale(given, returned) + norm.shift - returned
-    return (
-        norm if float(apart.abs().max()) <= ROUNDING.get(returned.dtype, 2e-5) * float(returned.abs().max()) else None
-    )
 
 
 @dataclass(eq=False)
@@ -210,9 +146,12 @@ def record(
         records.append(Record(block, detached, output, reason=block.reason))
         return output
 
+    def note(name: str, module: nn.Module, arguments: tuple[Any, ...], returned: Tensor) -> None:
+        events.append(LayerRun(name, module, arguments[0], returned))
+
     wanted = {module for block in blocks for module in (block.projection, block.reader, block.normaliser) if module}
-    modules = {module: model.get_submodule(module) for module in wanted}
-    with torch.set_grad_enabled(differentiable), record_modules(modules, events), watching(model, observe):
+    hooks = [model.get_submodule(module).register_forward_hook(partial(note, module)) for module in wanted]
+    with torch.set_grad_enabled(differentiable), attached(hooks), watching(model, observe):
         output = forward(model, inputs, lambda _: name, with_head=with_head)
     for number, each in enumerate(records):
         if each.block.form is not None:
@@ -231,11 +170,12 @@ def _fill(record: Record, events: list[LayerRun], name: str) -> None:
         return
     made, read = made.detach()[0].to(wide), read.detach()[0].to(wide)
     record.scale = torch.ones_like(made[:, :1])
-    record.given, record.residual = read, read - made
+    record.given, record.residual, shift = read, read - made, torch.zeros(())
     if block.norm is not None:
         event = ran[block.normaliser]
-        through, normalised = (side.detach()[0].to(wide) for side in (event.received, event.returned))
-        record.scale = block.norm.scale(through, normalised)
+        through, normalised = (side.detach()[0].double() for side in (event.received, event.returned))
+        record.scale, shift = (one.to(wide) for one in block.norm.frozen(event.module, through, normalised))
+        normalised = normalised.to(wide)
         if block.form == "normalised sum":
             record.given = normalised
         else:
@@ -246,7 +186,7 @@ def _fill(record: Record, events: list[LayerRun], name: str) -> None:
     if block.form != "normalised attention":
         parts = parts + record.residual
     if block.norm is not None:
-        parts = block.norm.of(parts) * record.scale + block.norm.shift
+        parts = block.norm.of(parts) * record.scale + shift
     if block.form == "normalised attention":
         parts = parts + record.residual
     limit = ROUNDING.get(record.call.query.dtype, 2e-5)

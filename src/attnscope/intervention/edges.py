@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, islice
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import projections
+from attnscope.explanation.stream import Fold, fold_of
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.intervention.edit import output_matrix
 from attnscope.intervention.gradients import embeddings_moved, frozen
@@ -64,8 +65,9 @@ def edges(
 
     An edge goes from what a part adds to the residual stream to what a later part reads there: the queries, keys or
     values of a head, an MLP, or the logits. Its score is the change of answer minus wrong answer in the clean run if it
-    alone carries the corrupted run's activation, :math:`(u' - u) \cdot \partial m / \partial v`, u the sender's output,
-    v the receiver's input.
+    alone carries the corrupted run's activation, :math:`(u' - u) \cdot \partial m / \partial v`, u what the sender
+    adds, v the receiver's input. Behind a norm of a layer's output (Gemma 2), u is the head's part of the normed sum,
+    with each run's own denominators, so that the parts still add up.
 
     Parameters
     ----------
@@ -95,8 +97,8 @@ def edges(
     Raises
     ------
     AttnscopeError
-        If the residual stream is not the sum of these parts (post-norm models, one norm for attention and MLP), or for
-        the reasons of `attnscope.patch`.
+        If the residual stream is not the sum of these parts (a norm of the sum, as in BERT; one norm for attention and
+        MLP), or for the reasons of `attnscope.patch`.
 
     Examples
     --------
@@ -156,6 +158,8 @@ class Part:
     mlp: nn.Module | None = None
     output: nn.Module | None = None  # linear layer that reads the heads; None for an MLP and the logits
     heads: Sequence[int] = ()  # numbers of heads that make queries, keys and values
+    branch: nn.Module | None = None  # norm of what it adds (Gemma 2)
+    fold: Fold | None = None
     read: slice = field(init=False)  # what it reads: senders
     receivers: slice = field(init=False)
 
@@ -273,15 +277,24 @@ class Graph:
             call = replace(call, **{side: torch.stack(heads, 1) for side, heads in sides.items()})
             made.calls[at], output = call, output_with_gradient(call)
             assert part.output is not None  # noqa: S101
-            made.written[at] = (output.detach() @ output_matrix(part.output, part.heads[0])).transpose(0, 1)
+            bias: Any = getattr(part.output, "bias", None)  # a constant, but not behind a norm
+            written = output.detach() @ output_matrix(part.output, part.heads[0])
+            made.written[at] = (written if bias is None else written + bias / part.heads[0]).transpose(0, 1)
             return output
+
+        def through(at: int, norm: nn.Module, given: tuple[Any, ...], returned: Tensor) -> None:
+            fold: Any = self.parts[at].fold
+            size, _ = fold.frozen(norm, given[0].detach().double(), returned.detach().double())
+            made.written[at] = fold.of(made.written[at]) * size.to(returned)
 
         with ExitStack() as hooks:
             for at, part in enumerate(self.parts):
                 hooks.enter_context(part.norm.register_forward_pre_hook(partial(read, at)))
                 if part.mlp:
-                    hooks.enter_context(part.mlp.register_forward_hook(partial(keep, at)))
-                elif part.output and circuit:
+                    hooks.enter_context((part.branch or part.mlp).register_forward_hook(partial(keep, at)))
+                elif part.branch:
+                    hooks.enter_context(part.branch.register_forward_hook(partial(through, at)))
+                if part.output and circuit:
                     module = self.model.get_submodule(part.name)
                     hooks.enter_context(module.register_forward_pre_hook(partial(attend, at), with_kwargs=True))
             hooks.enter_context(watching(self.model, observe))
@@ -300,6 +313,7 @@ def _parts(model: PreTrainedModel, ids: Tensor) -> list[Part]:
     inside = tuple(names[id(one)] for one in (*mlps, *filter(is_attention, model.modules())))
     parts: list[Part] = []
     normed: list[tuple[nn.Module, Tensor]] = []
+    added: list[Tensor] = []  # by the latest attention layer or MLP
 
     def attends(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
         norm = next((norm for norm, made in normed if made is states), None)
@@ -309,20 +323,29 @@ def _parts(model: PreTrainedModel, ids: Tensor) -> list[Part]:
         parts.append(Part(norm, site.name, None, model.get_submodule(outputs[site.name]), counts))
         return output_of(call)
 
-    def adds(mlp: nn.Module, _: Any, __: Any) -> None:
-        parts.extend([Part(normed[-1][0], mlp=mlp)] if normed else [])
+    def adds(mlp: nn.Module, _: Any, returned: Any) -> None:
+        added[:] = [returned[0] if isinstance(returned, tuple) else returned]
+        if mlp in mlps:
+            parts.extend([Part(normed[-1][0], mlp=mlp)] if normed else [])
+
+    def norms(norm: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
+        if added and given[0] is added[0]:
+            parts[-1].branch = norm
+        else:
+            normed.append((norm, made))
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             if is_norm(module) and not name.startswith(inside) and name.startswith(f"{model.base_model_prefix}."):
-                keep = module.register_forward_hook(lambda one, _, made: normed.append((one, made)))
-                hooks.enter_context(keep)
-        for mlp in mlps:
-            hooks.enter_context(mlp.register_forward_hook(adds))
+                hooks.enter_context(module.register_forward_hook(norms))
+            elif module in mlps or name in outputs.values():
+                hooks.enter_context(module.register_forward_hook(adds))
         hooks.enter_context(watching_inputs(model, attends))
         model(**without_cache(model), input_ids=ids)
     parts.append(Part(normed[-1][0]))
-    if len({id(part.norm) for part in parts}) < len(parts):
+    for part in (part for part in parts if part.branch):
+        part.fold = fold_of(cast("Any", part.branch), normed[-1][1].shape[-1])
+    if len({id(part.norm) for part in parts}) < len(parts) or any(part.branch and not part.fold for part in parts):
         raise AttnscopeError(_unlike(model, "two parts read it through one norm, or one has none"))
     return parts
 

@@ -255,7 +255,7 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
     def written(number: float, digits: int) -> str:
         number += 0.0  # no negative zero
         sign = "" if digits == 0 and round(number) == 0 else own_sign
-        return f"{number:{sign}.{digits}%}" if unit.percent else plain(number, digits, sign)
+        return f"{number:{sign}z.{digits}%}" if unit.percent else plain(number, digits, sign)
 
     digits = _digits(effect, unit)
     if like is not None:

@@ -4,7 +4,8 @@ import pytest
 import torch
 import transformers as T
 
-from attnscope.intervention.blocks import find_blocks, fitted, record
+from attnscope.explanation.stream import fold_of
+from attnscope.intervention.blocks import find_blocks, record
 from tests.families import inputs, tiny
 from tests.models.lineage import SOURCE, small
 
@@ -59,15 +60,14 @@ def test_a_norm_is_known_by_what_it_gives(norm, is_centred):
     torch.manual_seed(0)
     for parameter in norm.parameters():
         torch.nn.init.normal_(parameter, 0.5, 1.0)
-    given = torch.randn(2, 4, 6) + 1
+    given, found = torch.randn(2, 4, 6) + 1, fold_of(norm, 6)
     with torch.no_grad():
-        found = fitted(norm, given, norm(given))
-        assert found.is_centred == is_centred
+        assert found.centred == is_centred
         parts = torch.randn(2, 4, 6)
-        scale = found.scale(given, norm(given))
-        total = found.of(parts) * scale + found.of(given - parts) * scale + found.shift
-        torch.testing.assert_close(total, norm(given), atol=1e-5, rtol=1e-4)
+        scale, shift = found.frozen(norm, given, norm(given))
+        total = found.of(parts) * scale + found.of(given - parts) * scale + shift
+        torch.testing.assert_close(total, norm(given).to(total), atol=1e-5, rtol=1e-4)
 
 
 def test_what_is_no_norm_is_none():
-    assert fitted(torch.nn.Tanh(), torch.randn(2, 3, 6), torch.randn(2, 3, 6)) is None
+    assert fold_of(torch.nn.Tanh(), 6) is None

@@ -36,15 +36,11 @@ def grid(report: Report) -> Figure | None:
     """Draw what each head adds."""
     if "scores" in report.result:
         return None
-    heads = report.rows
-    layers = sorted({row["layer"] for row in heads})
-    values = np.full((len(layers), 1 + max(row["head"] for row in heads)), np.nan)
-    shown = np.zeros(values.shape, bool)
-    for row in heads:
-        at = layers.index(row["layer"]), row["head"]
-        values[at], shown[at] = row["excess_mean"], bool(row["excess_shown"])
-    reach = float(np.nanmax(np.abs(values))) or 1.0
-    return head_maps([HeadMap.signed("", values, shown, reach, "Logits")], layers, mark=MARK)
+    parts = report.result["parts"].to_dataset()
+    heads = parts.isel(component=parts.kind == "head").set_index(component=["layer", "head"]).unstack("component")
+    values, shown = heads.excess.values, heads.shown.fillna(0).values.astype(bool)
+    maps = [HeadMap.signed("", values, shown, float(np.nanmax(np.abs(values))) or 1.0, "Logits")]
+    return head_maps(maps, heads.layer.values, mark=MARK)
 
 
 @figure_style()
