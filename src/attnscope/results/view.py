@@ -182,11 +182,8 @@ class View:
             codes = self.maps.codes(*place, max(min(CELLS, HELD) if place == first else HELD // len(every), 1))
             known[place] = codes["codes"]
             held["{}.{}".format(*place)] = codes | {"codes": base64.b64encode(codes["codes"].tobytes()).decode("ascii")}
-        data = {
-            "meta": self.maps.meta(known),
-            "held": held,
-            "start": {"layer": self.layer, "head": self.head, "token": self.token},
-        }
+        start = {"layer": self.layer, "head": self.head, "token": self.token}
+        data = {"meta": self.maps.meta(known), "held": held, "start": start}
         return (
             f'<!doctype html><html lang="{language()}"><head><meta charset="utf-8">'
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
