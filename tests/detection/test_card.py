@@ -109,7 +109,7 @@ def test_the_card_has_effects_stability_and_a_row_for_each_head(planted):
     assert row["mean_low"] <= row["mean_mean"] <= row["mean_high"]
     assert {row["key_head"] for row in rows} == set(range(4))
     assert float(card.stability.sel(role="previous_token")) > 0.5
-    assert "2 and the first 0 tokens keeps 95%" in " ".join(report.finding.sentences)
+    assert "latest 2 and first 0 tokens keeps 95%" in " ".join(report.finding.sentences)
 
 
 def test_effects_are_of_the_same_model(planted):
@@ -139,12 +139,15 @@ def grouped():
 def test_every_format_is_read_back_as_it_was_written(grouped, tmp_path):
     retrieval, reach = grouped.score.sel(role="retrieval").values, grouped.score.sel(role="reach_64_4").values
     best = np.sort(retrieval, axis=None)[-3]
-    for to in ("qrhead", "alignment", "names"):
+    crossing = grouped.assign_coords(layer_kind=("layer", ["cross"] * 3))
+    for to, card in (("qrhead", grouped), ("alignment", crossing), ("names", grouped)):
         folder = tmp_path / to
         folder.mkdir()
-        for name, text in head_files(grouped, to, top=3).items():
+        for name, text in head_files(card, to, top=3).items():
             (folder / name).write_text(text)
-        np.testing.assert_array_equal(read_heads(listing_of(folder), grouped) > 0, retrieval >= best)
+        np.testing.assert_array_equal(read_heads(listing_of(folder), card) > 0, retrieval >= best)
+    with pytest.raises(AttnscopeError, match="cross-attention, which small lacks"):
+        head_files(grouped, "alignment", top=3)
     assert 'attn_head_set: "' in head_files(grouped, "qrhead", top=3)["heads.yaml"]
     files = head_files(grouped, "duo")
     table = np.loadtxt(files["full_attention_heads.tsv"].splitlines(), delimiter="\t")

@@ -49,11 +49,17 @@ def report(card: xr.Dataset) -> Report:
             f"({best['auroc_low']:.2f} to {best['auroc_high']:.2f}), p = {best['auroc_p']:.3f} next to random lists."
         )
     reached = [*dict.fromkeys((row["layer"], row["head"]) for row in counts if row["reached"])]
+    intervals = bool(card.low.notnull().any())
     return Report(
         title=f"Card of the heads of {model}",
         read=", ".join(texts_read(card)),
         finding=Finding(
-            sentences, "scores at the threshold of a role", reached, headline=(_kept(card) or [headline_of(counts)])[0]
+            sentences,
+            "heads by their mean; each share has a 95% interval"
+            if intervals
+            else "heads by their mean, without intervals",
+            reached,
+            headline=(_kept(card) or [headline_of(counts)])[0],
         ),
         tables=[
             Table("heads", "Heads", _heads(card), _head_rows(card)),

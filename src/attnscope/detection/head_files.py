@@ -51,6 +51,10 @@ def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | No
     """Names and texts of the files of a format, from the scores of a role; see `attnscope.results.export.export`."""
     reaches = [str(name) for name in card.role.values if str(name).startswith("reach_")]
     role = role or next(iter(reaches if to in {"duo", "minference"} else ["retrieval"]), "reach")
+    if to == "alignment" and "cross" not in card.layer_kind.values:
+        raise AttnscopeError(
+            f"alignment heads are of cross-attention, which {card.attrs['model']} lacks: use --to names or --to qrhead"
+        )
     if role not in card.role.values:
         raise AttnscopeError(f"the card has no {role!r} (--variables); it has {', '.join(map(str, card.role.values))}")
     is_reach, rows = role in reaches, _numbers(card, to)

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 captions = {
     "heads": (
         "What each head adds to the logit",
-        "Part of the logit above that of the mean token; of a difference or a direction, the part. Dots: significant.",
+        (
+            "Part of the logit above that of the mean token; of a difference or a direction, the part. "
+            "Dots: significant, where tested."
+        ),
     ),
     "lens": (
         "Logit lens",
