@@ -10,7 +10,7 @@ import torch
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.detection.probes import needles_of
-from attnscope.detection.report import counts_of
+from attnscope.detection.report import role_rows
 from attnscope.detection.role import ROLES
 from attnscope.results.render import as_json
 from attnscope.results.reports import report_of, write_page
@@ -65,7 +65,7 @@ def test_untrained_weights_score_as_uniform_attention_and_the_model_stays_as_it_
     drawn = result["control_score"].sel(control="initialised", role="previous_token")
     equal = result["equal"].sel(role="previous_token")
     assert float(np.abs(drawn - equal).max()) < 0.05
-    row = counts_of(result)[0]
+    row = role_rows(result)[0]
     assert (row["reached"], row["heads"], row["initialised"], row["shuffled"]) == (1, 8, 0, 0)
     assert "previous token 1 (0)" in report_of("roles", result).finding.sentences[0]
     assert result.identical(of_animal("previous-decoder-2", only=only)[1])
@@ -194,6 +194,6 @@ def test_an_induction_head_is_a_retrieval_head_where_the_needle_begins_the_quest
     score = result["score"].sel(role="retrieval")
     assert json.loads(result.attrs["notes"])["needle"] >= 3
     assert float(score[planted(animal, "induction head")]) >= 0.75  # the first of four tokens is asked
-    row = counts_of(result)[0]
+    row = role_rows(result)[0]
     assert (row["layer"], row["head"]) == planted(animal, "induction head")
     assert row["above"] >= 1

@@ -206,8 +206,8 @@ def test_heads_that_do_the_same_stand_in(run):
     assert places == {"8.9": (0, 3), "2.3": (0, 1)}
     assert found.trace_peak_offset.sel(shown=["8.9", "2.3"], range="near").values.tolist() == [-1, 1]
     said = json.loads(tree.attrs["skipped"])["heads_of_the_papers"]
-    assert "0.1 for head(2,3)" in said
-    assert "0.3 for head(8,9)" in said
+    assert "head(2,3): 0.1" in said
+    assert "head(8,9): 0.3" in said
 
 
 def test_maps_hold_all_weights_of_their_rows(run):

@@ -153,7 +153,7 @@ def test_top_keys_of_the_last_queries_are_those_of_eager_attention(family, tmp_p
             assert [one["token"] for one in row[name]] == [window.tokens[place] for place in found]
             on_page = packed["heads"][f"{row['window']}.{layer * heads + head}"][2 if name == "keys" else 3]
             assert [place for place, *_ in on_page] == found
-            np.testing.assert_allclose([one for _, one, _ in on_page], share[found], atol=2e-6)
+            np.testing.assert_allclose([one for _, one, _ in on_page], share[found], rtol=5e-3)  # three digits
         assert row["recent_queries"] == packed["recent"][f"{row['window']}.{layer}"] == count
 
 
