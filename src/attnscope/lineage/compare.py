@@ -417,9 +417,10 @@ def _train_at_once(systems: Sequence[System], tell: Tell) -> bool:
                     file = Path(place) / f"{folder.name}.yaml"
                     file.write_bytes(config_bytes(config))
                     words = [sys.executable, "-m", "attnscope", "train", file, "--out", folder, "--device", "cpu"]
-                    to: Any = {"stderr": subprocess.STDOUT, "env": memory}
                     with file.with_suffix(".txt").open("wb") as told:
-                        running[folder.name] = subprocess.Popen(words, stdout=told, **to)  # noqa: S603
+                        running[folder.name] = subprocess.Popen(  # noqa: S603
+                            words, stdout=told, stderr=subprocess.STDOUT, env=memory
+                        )
                 time.sleep(0.2)
                 for name in [name for name, process in running.items() if process.poll() is not None]:
                     if running.pop(name).returncode:
