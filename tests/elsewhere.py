@@ -205,7 +205,11 @@ def gpu(monkeypatch):
 
 
 def _efficient(query, key, value, bias, _level, _dropout, causal, *, scale):
-    """The kernel that CUDA has, from the one that the CPU has."""
+    """The kernel that CUDA has, from the one that the CPU has; it refuses what the kernel refused on a GPU."""
+    if query.dtype == torch.float64:
+        raise RuntimeError("Only fp32, half & bf16 supported at the moment")
+    if bias is not None and bias.stride(-2) * bias.element_size() % 16:
+        raise RuntimeError(f"attn_bias is not correctly aligned (strideM). attn_bias.stride(2) = {bias.stride(-2)}")
     output, level = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query.contiguous(), key, value, 0.0, causal, attn_mask=bias, scale=scale
     )

@@ -49,18 +49,14 @@ def report(card: xr.Dataset) -> Report:
             f"({best['auroc_low']:.2f} to {best['auroc_high']:.2f}), p = {best['auroc_p']:.3f} next to random lists."
         )
     reached = [*dict.fromkeys((row["layer"], row["head"]) for row in counts if row["reached"])]
-    intervals = bool(card.low.notnull().any())
+    certainty = "scores at the threshold of a role; no test"
+    if reaches := _reaches(card):
+        certain = card.low.sel(role=reaches).notnull().any()
+        certainty = f"heads by their mean{'; each share has a 95% interval' if certain else ', without intervals'}"
     return Report(
         title=f"Card of the heads of {model}",
         read=", ".join(texts_read(card)),
-        finding=Finding(
-            sentences,
-            "heads by their mean; each share has a 95% interval"
-            if intervals
-            else "heads by their mean, without intervals",
-            reached,
-            headline=(_kept(card) or [headline_of(counts)])[0],
-        ),
+        finding=Finding(sentences, certainty, reached, headline=(_kept(card) or [headline_of(counts)])[0]),
         tables=[
             Table("heads", "Heads", _heads(card), _head_rows(card)),
             replace(scores, name="scores"),

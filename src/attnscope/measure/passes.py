@@ -195,7 +195,7 @@ class StatisticsObserver:
         output, rows = measure(call, plan(self.names, self.band, waiting.columns, self.reach))
         mask = call.mask
         place = id(mask) if mask is None or isinstance(mask, RowMask) else (mask.data_ptr(), mask.stride())
-        seen = call.causal, None if mask is None else (place, mask.shape)
+        seen = call.causal, call.bias is None, None if mask is None else (place, mask.shape)
         if seen not in waiting.equal or call.bias is not None:
             need = plan(_nulls(self.names), self.band, waiting.columns, self.reach, equal=True)
             waiting.equal[seen] = mask, equal_rows(call, need)
