@@ -154,7 +154,7 @@ def test_every_measure_equals_its_definition(name):
     torch.testing.assert_close(rows.log_sum_exp.cpu(), plain.log_sum_exp, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["padding left, causal", "grouped queries"])
+@pytest.mark.parametrize("name", ["causal, one head", "padding left, causal", "grouped queries"])
 def test_keys_receive_what_the_exchanged_call_says(name, monkeypatch):
     call = CALLS[name]
     level = measure(there(call), Need(), engine="triton")[1].log_sum_exp

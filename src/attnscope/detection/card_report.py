@@ -51,8 +51,9 @@ def report(card: xr.Dataset) -> Report:
     reached = [*dict.fromkeys((row["layer"], row["head"]) for row in counts if row["reached"])]
     certainty = "scores at the threshold of a role; no test"
     if reaches := _reaches(card):
-        certain = card.low.sel(role=reaches).notnull().any()
-        certainty = f"heads by their mean{'; each share has a 95% interval' if certain else ', without intervals'}"
+        certainty = "heads by their mean, without intervals"
+        if bool(card.low.sel(role=reaches).notnull().any()):
+            certainty = "heads by their mean; each share has a 95% interval"
     return Report(
         title=f"Card of the heads of {model}",
         read=", ".join(texts_read(card)),
