@@ -96,7 +96,7 @@ def translate(folder, **options):
 
 
 def align(folder, **options):
-    return attnscope.align(folder / "translator", ["a b c", "th a"], ["b a", "a"], **options).links
+    return attnscope.align(folder / "translator", ["a b c", "th a"], ["b a", "a"], **options)
 
 
 def train(folder, **options):

@@ -89,8 +89,8 @@ VERBS = {
     "translate": Verb("lineage.translate", "Translate", "translation"),
     "score": Verb("lineage.score", "Translate", "translation"),
     "align": Verb(
-        "lineage.align", "Translate", "translation", report="lineage.align", figures="results.figures.alignment",
-        load="lineage.align:load_alignment", stored="at once", unit="pair",
+        "lineage.align", "Translate", "translation", "DataTree", ("pairs", "links"), "lineage.align",
+        "results.figures.alignment", load="store.runs:load_tree", unit="pair",
     ),
     "compare": Verb(
         "lineage.compare", "Translate", "translation", "DataTree", ("scores",), "lineage.score",

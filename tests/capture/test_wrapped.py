@@ -17,6 +17,7 @@ from attnscope.explanation.analyses.position_table import position_spectrum
 from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.explanation.study import study
 from attnscope.intervention.weight_tests import uniform_test
+from attnscope.lineage.align import links_of
 from attnscope.support.errors import AttnscopeError
 from tests.statistics.generation.writers import writer
 from tests.translation.small_translators import small_model, small_tokenizer
@@ -111,7 +112,7 @@ CALLS = {  # by the name of a fixture: who reads
     },
     "writing": {"generate": lambda model: attnscope.generate(model, TEXTS, new_tokens=2)},
     "translating": {
-        "align": lambda model: attnscope.align(model, LINES, LINES).links,
+        "align": lambda model: links_of(attnscope.align(model, LINES, LINES)),
         "translate": lambda model: attnscope.translate(model, LINES, beams=1).texts,
     },
 }

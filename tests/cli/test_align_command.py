@@ -5,7 +5,7 @@ import json
 import pytest
 
 import attnscope
-from attnscope.lineage.links import pharaoh
+from attnscope.lineage.align import links_of
 from tests.cli.command import attnscope as command
 from tests.translation.small_translators import small_model, small_tokenizer
 
@@ -33,7 +33,7 @@ def run(folder, *arguments):
 def test_links_are_printed_line_by_line(system):
     out = run(system, "--layer", "1", "--head", "0")
     aligned = attnscope.align(system / "system", SOURCES, TARGETS, layer=1, head=0)
-    assert out == "".join(pharaoh(links) + "\n" for links in aligned.links)
+    assert out == "".join(line + "\n" for line in links_of(aligned))
 
 
 def test_json_and_a_folder_with_page_figures_and_links(system):
@@ -44,9 +44,9 @@ def test_json_and_a_folder_with_page_figures_and_links(system):
     assert found["tables"]["scores"][0]["error_rate"] == min(rates)
     assert (system / "run" / "links.txt").read_text().splitlines() == links
     opened = attnscope.open_run(system / "run")
-    assert [pharaoh(links) for links in opened.links] == links
-    assert json.loads(opened.signature) == found["signature"]
-    assert sorted(opened.heads["error_rate"].values.ravel().tolist()) == rates
+    assert links_of(opened) == links
+    assert json.loads(opened.attrs["signature"]) == found["signature"]
+    assert sorted(opened["heads"]["error_rate"].values.ravel().tolist()) == rates
     page = (system / "run" / "report.html").read_text()
     assert page.count('<details class="sentences"') == 3
     assert {path.name for path in (system / "run" / "figures").glob("*.svg")} == {
@@ -54,17 +54,16 @@ def test_json_and_a_folder_with_page_figures_and_links(system):
     }  # fmt: skip
 
 
-def test_a_run_without_gold_leaves_nothing_of_an_earlier_one(system):
-    out = system / "run"
+def test_a_run_of_other_settings_is_not_replaced(system, refused):
     shown = run(system, "--gold", "gold.txt", "--out", "run")
     for words in ("head 0", "error rate", "1 gold link beyond the end of the sentence", "The best of many heads."):
         assert words in shown
-    (out / "figures" / "mine.svg").write_text("")
-    run(system, "--out", "run", "--shown", "1")
-    assert {path.name for path in (out / "figures").glob("*.svg")} == {"pair-1.svg", "mine.svg"}
-    assert "error rate" not in (out / "report.html").read_text()
-    run(system, "--out", "run", "--shown", "0")
-    assert not (out / "report.html").exists()
+    run(system, "--gold", "gold.txt", "--out", "run")
+    texts = [system / "source.txt", "--target", system / "target.txt"]
+    refused("align", system / "system", *texts, "--out", system / "run", says="holds another run")
+    run(system, "--out", "other", "--shown", "1")
+    assert {path.name for path in (system / "other" / "figures").glob("*.svg")} == {"pair-1.svg"}
+    assert "error rate" not in (system / "other" / "report.html").read_text()
 
 
 def test_tasks_wait_for_each_other_and_the_last_one_draws(system):
@@ -85,26 +84,25 @@ def test_a_folder_with_other_files_is_rejected(system, refused):
 
 
 def test_standard_error_says_why_there_is_no_page_and_else_nothing(system):
-    def said(*more):
-        words = ("system", "source.txt", "--target", "target.txt", "--out", "run", *more)
+    def said(out, *more):
+        words = ("system", "source.txt", "--target", "target.txt", "--out", out, *more)
         found = command("align", *words, cwd=system)
         assert found.returncode == 0, found.stderr
         return found.stderr
 
-    assert said() == ""
-    assert said("--shown", "0") == "no report.html: --shown is 0\n"
-    assert said("--shown", "0", "--gold", system / "gold.txt") == ""
+    assert said("1") == ""
+    assert said("2", "--shown", "0") == "no report.html: --shown is 0\n"
+    assert said("3", "--shown", "0", "--gold", system / "gold.txt") == ""
     for name, lines in (("source", SOURCES), ("target", TARGETS)):
         (system / f"{name}.txt").write_text("\n".join(["a " * 41, *lines, "", ""]))
-    assert said() == ""
-    assert "2 sentence pairs without a figure: no word, or more" in (system / "run" / "report.html").read_text()
-    assert attnscope.open_run(system / "run").passed_over == 2
+    assert said("4") == ""
+    assert "2 sentence pairs without a figure: no word, or more" in (system / "4" / "report.html").read_text()
     for name in ("source", "target"):
         (system / f"{name}.txt").write_text("a " * 41 + "\n")
-    assert said() == "no report.html: no pair has between 1 and 40 words on both sides\n"
+    assert said("5") == "no report.html: no pair has between 1 and 40 words on both sides\n"
     (system / "gold.txt").write_text("1-1\n")
-    assert said("--gold", system / "gold.txt") == ""
-    assert "1 sentence pair without a figure" in (system / "run" / "report.html").read_text()
+    assert said("6", "--gold", system / "gold.txt") == ""
+    assert "1 sentence pair without a figure" in (system / "6" / "report.html").read_text()
 
 
 def test_mistakes_are_reported(system, refused):

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.lineage.align import Aligned, ShownPair
-from attnscope.lineage.links import AlignmentScore, WordAlignment
+from attnscope.lineage.links import AlignmentScore, Baselines
 from attnscope.results.reports import report_of, write_page
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_comparison import NAMES, planted
@@ -17,25 +16,31 @@ from tests.report.planted_comparison import NAMES, planted
 
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-LINK = frozenset({(0, 0)})
 
 
-def made(pairs=3, words=4, **changes):
+def made(pairs=3, words=4, head=1, error_rates=((0.9, 0.256),), *, judged=True):
     weights = np.random.default_rng(0).dirichlet(np.ones(words), words)
-    pair = WordAlignment([HOSTILE, *["猫"] * (words - 1)], ["&amp;"] * words, weights)
-    parts = {
-        "model": "planted <b>model</b>",
-        "layer": 0,
-        "head": 1,
-        "chosen_on_gold": True,
-        "links": [LINK] * 1234,
-        "score": AlignmentScore(0.256, 0.75, 0.7, 3000),
-        "heads": xr.Dataset({"error_rate": (("layer", "head"), [[0.9, 0.256]])}),
-        "outside": 6,
-        "pairs": [ShownPair(i + 1, pair, LINK, LINK, LINK, i / 10) for i in range(pairs)],
-        "signature": '{"by": "<i>hand</i>"}',
+    sides = {"source": [HOSTILE, *["猫"] * (words - 1)], "target": ["&amp;"] * words}
+    coordinates = {side: (f"{side}_word", np.array(of_side, object)) for side, of_side in sides.items()}
+    links = dict.fromkeys(("links", "sure", "possible"), "0-0")
+    shape = 1234, *np.shape(error_rates)
+    nodes = {
+        "pairs": xr.Dataset(
+            {name: ("pair", np.full(1234, words)) for name in ("source_words", "target_words")}
+            | {"links_of_heads": (("pair", "layer", "head"), np.full(shape, "0-0", object))}
+        ),
+        "links": xr.Dataset({"line": ("link", range(1, 1235))}, {"layer": 0, "head": head}),
     }
-    return Aligned(**{**parts, **changes})
+    if judged:
+        scores = AlignmentScore(0.256, 0.75, 0.7, 3000), Baselines(0.5, 0.8, 0.7)
+        nodes["scores"] = xr.Dataset(vars(scores[0]) | vars(scores[1]) | {"gold_links_outside": 6})
+        nodes["heads"] = xr.Dataset({"error_rate": (("layer", "head"), list(error_rates))})
+    for i in range(pairs):
+        shown = {"weights": (("target_word", "source_word"), weights), "error_rate": i / 10, **links}
+        nodes[f"shown/{i + 1}"] = xr.Dataset(shown, coordinates)
+    tree = xr.DataTree.from_dict(nodes)
+    tree.attrs = {"model": "planted <b>model</b>", "signature": '{"by": "<i>hand</i>"}'}
+    return tree
 
 
 def page(path, **changes):
@@ -59,14 +64,14 @@ def test_the_page_says_how_wrong_whose_and_over_what(text):
 
 
 def test_one_head_is_not_the_best_of_many(tmp_path):
-    text = page(tmp_path / "r.html", heads=xr.Dataset({"error_rate": (("layer", "head"), [[0.256]])}), head=0)
+    text = page(tmp_path / "r.html", error_rates=[[0.256]], head=0)
     assert "very head" not in text
     assert "best of many" not in text
 
 
 def test_nothing_to_show_is_rejected(tmp_path):
     with pytest.raises(AttnscopeError, match="nothing that a page could show"):
-        page(tmp_path / "r.html", pairs=0, score=None, heads=None)
+        page(tmp_path / "r.html", pairs=0, judged=False)
 
 
 # --- comparisons ---

@@ -14,10 +14,9 @@ import xarray as xr
 
 from attnscope import AttnscopeError, open_run
 from attnscope.cli.output import csv_text
-from attnscope.lineage.align import Aligned
 from attnscope.results import export as _export
 from attnscope.results.export import csv_file, export, rows_of
-from attnscope.results.open import Node, tree_of_alignment
+from attnscope.results.open import Node
 from tests.results.planted import HEADS, LAYERS, OFFSETS, explained_run, scan_run
 
 TEXTS = 5
@@ -182,14 +181,6 @@ def test_no_cell_is_a_formula_or_an_escape(given, written, tmp_path):
 def read_rows(path):
     with path.open(newline="") as file:
         return list(csv.reader(file))
-
-
-def test_links_of_an_alignment_are_rows():
-    links = [frozenset({(1, 0), (0, 2)}), frozenset[tuple[int, int]](), frozenset({(4, 4)})]
-    tree = tree_of_alignment(Aligned("m", None, None, False, links, None, None, 0, [], "{}"))
-    rows = tree["links"].to_dataset()
-    found = np.stack([rows.line, rows.source_word, rows.target_word], -1).tolist()
-    assert found == [[1, 0, 2], [1, 1, 0], [3, 4, 4]]
 
 
 def test_names_of_variables_do_not_leave_the_folder(scan, tmp_path, monkeypatch):

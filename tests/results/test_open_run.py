@@ -76,10 +76,8 @@ def test_an_unfinished_run_is_reported_to_be_one(command, tmp_path):
 
 
 def test_what_another_version_wrote_is_reported_to_be_of_one(tmp_path):
-    record = {"signature": {"command": "align"}, "score": None, "heads": None}  # without what came later
-    with OwnedFolder(tmp_path / "run", "align") as folder, folder.replacing("links.txt", "run.json") as new:
-        (new / "run.json").write_text(json.dumps(record))
-        (new / "links.txt").write_text("")
+    with OwnedFolder(tmp_path / "run", "compare") as folder:
+        folder.write({"run.json": b"{}", "scores.npz": b""})
     with pytest.raises(AttnscopeError, match=r"is not as this version of attnscope writes it"):
         open_run(tmp_path / "run")
 

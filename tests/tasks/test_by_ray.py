@@ -60,7 +60,7 @@ def test_workers_that_are_lost_change_nothing(verb, call, here, tmp_path):
     folders, told = (tmp_path / "whole", tmp_path / "run"), []
     whole = call(verb, folders[0])
     found = call(verb, folders[1], ray="local", workers=3, progress=told.append)
-    assert same(found, whole, folders)
+    assert same(found, whole)
     assert engines[0].died == 2
     assert len({*measured}) >= 3  # units, of which none was passed over
     assert not parts_of(folders[1]).exists()
@@ -68,7 +68,7 @@ def test_workers_that_are_lost_change_nothing(verb, call, here, tmp_path):
     assert shares == sorted(shares)
     again = call(verb, folders[1], ray="local")  # finished: nobody is started
     assert len(engines) == 1
-    assert same(again, whole, folders)
+    assert same(again, whole)
 
 
 @pytest.mark.parametrize("verb", IN_UNITS)
@@ -86,7 +86,7 @@ def test_a_command_that_was_stopped_resumes(verb, call, here, tmp_path):
     kept = {int(piece.name.split("-")[0]) for piece in parts_of(folders[1]).glob("*/pieces/*")}
     assert kept
     measured.clear()
-    assert same(call(verb, folders[1], ray="local", workers=2), whole, folders)
+    assert same(call(verb, folders[1], ray="local", workers=2), whole)
     assert measured
     assert not kept & {first for _, first in measured}
 
@@ -169,7 +169,7 @@ def test_actors_that_are_killed_change_nothing(call, small_units_by_two, tmp_pat
     whole = call("patch", folders[0])
     found = call("patch", folders[1], ray="local", workers=2, progress=kill)
     assert killed
-    assert same(found, whole, folders)
+    assert same(found, whole)
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_a_machine_that_is_taken_away_changes_nothing(verb, call, small_units_by
         cluster.shutdown()
     assert 2 in workers
     assert workers[-1] == 1
-    assert same(found, whole, folders)
+    assert same(found, whole)
 
 
 def _line(process):

@@ -213,8 +213,8 @@ class Planted(Reordering):
 
 def test_the_planted_head_is_found_and_has_no_error(text, tokenizer):
     found = best_aligning_head(Planted(text, tokenizer), tokenizer, text)
-    assert (found.layer, found.head, found.score.error_rate) == (1, 0, 0)
-    assert found.score.links == sum(len(links) for links in text.alignments[1::2])
+    assert (found.layer, found.head, found.scores["error_rate"]) == (1, 0, 0)
+    assert found.scores["links"] == sum(len(links) for links in text.alignments[1::2])
 
 
 def test_a_fixed_vector_has_no_alignment(text, tokenizer):

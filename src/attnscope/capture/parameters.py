@@ -109,18 +109,6 @@ class ComparisonOptions(FolderOptions, SeedOptions, total=False):
     """Where results go, and the seed, of a comparison of results."""
 
 
-class OutputOptions(FolderOptions, total=False):
-    """Where results go, and how progress is reported.
-
-    Parameters
-    ----------
-    progress
-        Function that is called with a `Progress` after each batch.
-    """
-
-    progress: Tell | None
-
-
 class UnitOptions(TypedDict, total=False):
     """Which processes measure.
 
@@ -144,15 +132,18 @@ class UnitOptions(TypedDict, total=False):
     ray_gpus: float | None
 
 
-class RunOptions(OutputOptions, total=False):
-    """Where results go, and repair.
+class RunOptions(FolderOptions, total=False):
+    """Where results go, how progress is reported, and repair.
 
     Parameters
     ----------
+    progress
+        Function that is called with a `Progress` after each batch.
     repair
         Repair of a finished run: damaged files are measured again. Without it such a run is rejected.
     """
 
+    progress: Tell | None
     repair: bool
 
 
@@ -177,7 +168,7 @@ class TranslationOptions(TextModelOptions, total=False):
     target_language: str | None
 
 
-class AlignmentReading(TranslationOptions, OutputOptions, UnitOptions, total=False):
+class AlignmentReading(TranslationOptions, SharedRunOptions, total=False):
     """A translation model, where results go, and which processes measure them."""
 
 

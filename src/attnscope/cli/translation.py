@@ -115,7 +115,8 @@ _DRAWN = 12  # sentence pairs, where there is a folder for them
 
 
 @options.takes(
-    "model", *options.LOADING, "target_language", *options.UNITS, "batch_size", "out", "figures", "as_json", "legend",
+    "model", *options.LOADING, "target_language", *options.UNITS, "batch_size", "repair", "out", "figures",
+    "as_json", "legend",
     model=argument(str, _NEEDED, "Encoder-decoder: the folder of a trained system, or a hub id."),
     batch_size=varied("batch_size", 16, help="Sentence pairs at a time.", show_default=True),
     out=varied(
@@ -154,9 +155,8 @@ _DRAWN = 12  # sentence pairs, where there is a folder for them
 )  # fmt: skip
 def align(arguments: dict[str, Any], output: options.Output) -> None:
     """Align words by attention: links in Pharaoh's format, and error rates against human alignments."""
-    from attnscope.lineage.align import MOST_WORDS
+    from attnscope.lineage.align import MOST_WORDS, links_of
     from attnscope.lineage.align import align as run_align
-    from attnscope.lineage.links import pharaoh
     from attnscope.results.reports import report_of
     from attnscope.store.folder import OwnedFolder
 
@@ -167,18 +167,18 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
         raise AttnscopeError("--shown draws sentence pairs into --out: give --out too, or leave --shown out")
     drawn = 0 if output.out is None else _DRAWN if shown is None else shown
     with progress_bar("align") as bar:
-        aligned = run_align(texts=text, targets=target, out=output.out, shown=drawn, progress=bar, **arguments)
-    if aligned.task:  # another process keeps and prints the results
-        print_note(aligned.task)
+        tree = run_align(texts=text, targets=target, out=output.out, shown=drawn, progress=bar, **arguments)
+    if "task" in tree.attrs:  # another process keeps and prints the results
+        print_note(tree.attrs["task"])
         return
     if output.out is None and arguments["gold"] is None and not output.as_json:
-        emit("".join(f"{pharaoh(links)}\n" for links in aligned.links))
+        emit("".join(f"{line}\n" for line in links_of(tree)))
         return
-    page = aligned.score is not None or bool(aligned.pairs)
+    page = "scores" in tree or "shown" in tree
     if output.out is not None and not page:
         why = f"no pair has between 1 and {MOST_WORDS} words on both sides" if drawn else "--shown is 0"
         print_note(f"no report.html: {why}")
-    finish(report_of("align", aligned), output, None if output.out is None else OwnedFolder(output.out, "align"), page)
+    finish(report_of("align", tree), output, None if output.out is None else OwnedFolder(output.out, "align"), page)
 
 
 @options.takes(

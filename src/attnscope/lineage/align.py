@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -19,34 +19,29 @@ from attnscope.capture.parameters import AlignmentReading, loading
 from attnscope.lineage.data import encode_pairs
 from attnscope.lineage.links import (
     LEAST_WEIGHT,
-    AlignmentScore,
-    Baselines,
     ForcedPair,
     Forcing,
     Gold,
     Links,
-    WordAlignment,
     baselines,
+    baselines_in_words,
     links,
     links_of_line,
     pharaoh,
     read_gold,
-    read_links,
     score_alignments,
     within,
 )
 from attnscope.lineage.parallel_text import Lines, TaskText, check_parallel, is_unsegmented, lines_of_text, lines_sha256
 from attnscope.read.windows import TargetTokenizer
 from attnscope.results.schema import HEAD, Finding, Quantity, Report, Row, Table, value_of
-from attnscope.store.arrays import in_a_row
-from attnscope.store.files import VIEWS, InUseError, explained, local_folder
-from attnscope.store.folder import OwnedFolder
+from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
-from attnscope.store.units import Parts, Task, do_share, pending, task_for
+from attnscope.store.units import task_for, tree_of
 from attnscope.support.arguments import Count, Natural
 from attnscope.support.checks import check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.numbers import count, percent, with_nulls
+from attnscope.support.numbers import count, percent
 from attnscope.support.progress import Progress, Tell, no_progress
 
 
@@ -68,7 +63,7 @@ def align(
     shown: Natural = 0,
     batch_size: Count = 16,
     **reading: Unpack[AlignmentReading],
-) -> Aligned:
+) -> xr.DataTree:
     """Align the words of a parallel text by cross-attention; evaluate it against human alignments.
 
     Attention was not trained to align: the mean of a layer is often poor where a single head is good. With gold
@@ -97,13 +92,18 @@ def align(
     rule, threshold
         As in `links`; the threshold, 0.2 by default, is only for the rule ``threshold``.
     shown
-        Number of sentence pairs stored with their weights, in `Aligned.pairs` and in ``run.json`` next to
-        ``links.txt``. Pairs with no word, or more than 40, on one side are skipped and counted in
-        `Aligned.passed_over`. Draw one with `attnscope.results.figures.alignment.pair_map`.
+        Number of sentence pairs stored with their weights. Pairs with no word, or more than 40, on one side are
+        skipped. Draw one with `attnscope.results.figures.alignment.pair_map`.
 
     Returns
     -------
-    Aligned
+    xarray.DataTree
+        ``pairs``: words and links of each sentence pair, as lines of Pharaoh's format; with every head evaluated, the
+        ``links_of_heads (pair, layer, head)``. ``links``: the links one by one (words counted from 0), with layer and
+        head as coordinates unless they are means. With gold alignments ``scores``: error rate, precision, recall and
+        baselines (see `attnscope.lineage.links.Baselines`), and ``gold_links_outside``, links beyond the end of their
+        sentence; with every head evaluated ``heads``: its rates ``(layer, head)``. ``shown``: by line, the stored
+        sentence pairs, with gold alignments evenly from the best to the worst.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def align(
     judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
     sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
     check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})
-    loaded, language, out = load_model(model, **loading(reading)), reading["target_language"], reading["out"]
+    loaded, language = load_model(model, **loading(reading)), reading["target_language"]
     tokenizer = loaded.tokenizer if language is None else TargetTokenizer(loaded.tokenizer, language).tokenizer
     work = Work(
         Forcing(loaded.model, tokenizer, sources, targets, words=words, batch_size=batch_size),
@@ -141,93 +141,63 @@ def align(
         reading["progress"] or no_progress,
         language,
     )
-    if out is not None:
-        return stored(work, out, part, shown)
-    return aligned_of(work, in_a_row([unit for unit in work.units() if unit is not None]), shown)
+    signature = work.signature(shown)
+    attributes = {"signature": signature.to_json(), "model": loaded.name}
+    parts, out, repair = partial(_parts, work, shown), reading["out"], reading["repair"]
+    return tree_of(("pairs", "pair"), work.units, parts, signature, attributes, out=out, task=part, repair=repair)
 
 
 MOST_WORDS = 40  # of a sentence in a picture
 
 
-@dataclass(frozen=True, eq=False)
-class ShownPair:
-    """A sentence pair for a figure: its weights, the extracted links, and gold links if any."""
-
-    line: int  # from 1
-    words: WordAlignment
-    found: Links
-    sure: Links
-    possible: Links
-    error_rate: float
+LINKS = "links.txt"  # in a run folder: Pharaoh's format, one pair a line
 
 
-@dataclass(frozen=True, eq=False)
-class Aligned:
-    """A parallel text aligned by a model."""
-
-    model: str  #: its name
-    layer: int | None  #: whose weights were read; None for the mean of all
-    head: int | None
-    #: whether layer and head were chosen by the lowest error rate on these gold alignments
-    chosen_on_gold: bool
-    links: list[Links]  #: for each sentence pair its links
-    score: AlignmentScore | None  #: against the gold alignments
-    heads: xr.Dataset | None  #: ``error_rate``, ``precision`` and ``recall (layer, head)``, if every head was evaluated
-    outside: int  #: number of gold links beyond the end of their sentence
-    #: sentence pairs for figures; with gold alignments, evenly from the best to the worst
-    pairs: list[ShownPair]
-    signature: str  #: JSON of model, texts, settings and versions
-    task: str = ""  #: message of a task that finished before others; there are no links then
-    #: error rates of the diagonal and of random links, if there are gold alignments
-    baselines: Baselines | None = None
-    #: number of sentence pairs without a figure, because a side has no word or more than 40
-    passed_over: int = 0
-
-    @property
-    def attrs(self) -> dict[str, str]:
-        """Attributes, as an xarray result has them."""
-        return {"signature": self.signature, "model": self.model}
-
-    @property
-    def compared_heads(self) -> xr.Dataset | None:
-        """Error rates of every head, if there is more than one."""
-        return self.heads if self.heads is not None and self.heads["error_rate"].size > 1 else None
-
-
-def aligned_of(work: Work, measured: xr.Dataset, shown: int) -> Aligned:
-    """Totals over the links of all pairs."""
+def _parts(
+    work: Work, shown: int, measured: xr.Dataset, run: RunFolder | None
+) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
+    """What follows from the links of all pairs; ``links.txt`` goes into the folder of the run."""
     layer, head, gold = work.layer, work.head, work.gold
-    heads = None
+    nodes: dict[str, xr.Dataset] = {}
     if work.chooses and gold is not None:
-        heads = _judged(measured["links_of_heads"].values, gold)
-        rates = heads["error_rate"].values
+        nodes["heads"] = _judged(measured["links_of_heads"].values, gold)
+        rates = nodes["heads"]["error_rate"].values
         layer, head = map(int, np.unravel_index(np.nanargmin(rates), rates.shape))
-        lines = measured["links_of_heads"].values[:, layer, head]
-    else:
-        lines = measured["links"].values
-    alignments = [links_of_line(str(line)) for line in lines]
-    lengths = list(zip(*(measured[name].values.tolist() for name in ("source_words", "target_words")), strict=True))
-    score = level = None
-    outside = 0
+    lines = _lines(measured, layer, head)
+    alignments = [links_of_line(line) for line in lines]
+    rows = [(line, *link) for line, found in enumerate(alignments, 1) for link in sorted(found)]
+    columns = zip(("line", "source_word", "target_word"), np.array(rows, np.int64).reshape(-1, 3).T, strict=True)
+    of_head = {name: at for name, at in (("layer", layer), ("head", head)) if at is not None}
+    nodes["links"] = xr.Dataset({name: ("link", values) for name, values in columns}, of_head)
+    lengths = _lengths(measured)
     if gold is not None:
         score = score_alignments(alignments, gold.sure, gold.possible)
-        level = baselines(alignments, gold, lengths, 1 if heads is None else heads["error_rate"].size)
+        level = baselines(alignments, gold, lengths, nodes["heads"]["error_rate"].size if "heads" in nodes else 1)
         pairs = zip(gold.possible, lengths, strict=True)
         outside = sum(len(possible) - len(within(possible, *of_pair)) for possible, of_pair in pairs)
-    return Aligned(
-        work.identity["name"],
-        layer,
-        head,
-        work.chooses,
-        alignments,
-        score,
-        heads,
-        outside,
-        _pairs(work, alignments, lengths, layer, head, shown),
-        work.signature(layer, head).to_json(),
-        baselines=level,
-        passed_over=sum(not _fits(of_pair) for of_pair in lengths),
-    )
+        nodes["scores"] = xr.Dataset(vars(score) | vars(level) | {"gold_links_outside": outside})
+    nodes |= _shown(work, alignments, lengths, layer, head, shown)
+    if run is not None:
+        run.write({LINKS: "".join(f"{line}\n" for line in lines).encode()})
+        for name, node in nodes.items():
+            run.save(name, node)
+    return nodes, {}
+
+
+def links_of(tree: xr.DataTree) -> list[str]:
+    """The links of each sentence pair, as lines of Pharaoh's format."""
+    return _lines(tree["pairs"].to_dataset(), *_whose(tree))
+
+
+def _lines(measured: xr.Dataset, layer: int | None, head: int | None) -> list[str]:
+    every = measured.get("links_of_heads")
+    return (measured["links"] if every is None else every.isel(layer=layer, head=head)).values.tolist()
+
+
+def _whose(tree: xr.DataTree) -> tuple[int | None, int | None]:
+    """The layer and head of the links; None for a mean."""
+    layer, head = (int(at[name]) if name in (at := tree["links"].coords) else None for name in ("layer", "head"))
+    return layer, head
 
 
 def _judged(every: np.ndarray, gold: Gold) -> xr.Dataset:
@@ -237,12 +207,13 @@ def _judged(every: np.ndarray, gold: Gold) -> xr.Dataset:
         score = score_alignments([links_of_line(str(line)) for line in every[:, *at]], gold.sure, gold.possible)
         for name, values in rates.items():
             values[at] = getattr(score, name)
-    return _by_head(rates)
+    heads = {name: range(size) for name, size in zip(("layer", "head"), every.shape[1:], strict=True)}
+    return xr.Dataset({name: (("layer", "head"), values) for name, values in rates.items()}, heads)
 
 
-def _by_head(rates: Mapping[str, Any]) -> xr.Dataset:
-    dataset = xr.Dataset({name: (("layer", "head"), np.array(rows, dtype=np.float64)) for name, rows in rates.items()})
-    return dataset.assign_coords({name: range(dataset.sizes[name]) for name in ("layer", "head")})
+def _lengths(measured: xr.Dataset) -> list[tuple[int, int]]:
+    """Number of source and target words of each pair."""
+    return list(zip(measured["source_words"].values.tolist(), measured["target_words"].values.tolist(), strict=True))
 
 
 def _fits(lengths: tuple[int, int]) -> bool:
@@ -250,13 +221,12 @@ def _fits(lengths: tuple[int, int]) -> bool:
     return min(lengths) > 0 and max(lengths) <= MOST_WORDS
 
 
-def _pairs(
+def _shown(
     work: Work, alignments: list[Links], lengths: list[tuple[int, int]], layer: int | None, head: int | None, shown: int
-) -> list[ShownPair]:
+) -> dict[str, xr.Dataset]:
     """Weights of some pairs, from a second pass over these only, to save memory."""
     short = [i for i, of_pair in enumerate(lengths) if _fits(of_pair)]
-    nothing: Links = frozenset()
-    gold = work.gold or Gold([nothing] * len(alignments), [nothing] * len(alignments))
+    gold = work.gold or Gold([frozenset()] * len(alignments), [frozenset()] * len(alignments))
     rates = dict.fromkeys(short, math.nan)
     if work.gold is not None:
         rates = {i: score_alignments([alignments[i]], [gold.sure[i]], [gold.possible[i]]).error_rate for i in short}
@@ -264,13 +234,18 @@ def _pairs(
         at = np.unique(np.linspace(0, len(short) - 1, min(shown, len(short))).round().astype(int))
         short = [short[i] for i in at]
     short = short[:shown]
-    if not short:
-        return []
-    forced = (pair.words(layer, head, **work.how) for pair in work.forcing.only(short))
-    return [
-        ShownPair(i + 1, words, alignments[i], gold.sure[i], gold.possible[i], rates[i])
-        for i, words in zip(short, forced, strict=True)
-    ]
+    nodes: dict[str, xr.Dataset] = {}
+    for i, pair in zip(short, work.forcing.only(short) if short else (), strict=True):
+        words = pair.words(layer, head, **work.how)
+        column = "source_word" if words.weights.shape[1] == len(words.source) else "column"  # one more, of the marks
+        sides = {side: (f"{side}_word", np.array(getattr(words, side), object)) for side in ("source", "target")}
+        links = {"links": alignments[i], "sure": gold.sure[i], "possible": gold.possible[i]}
+        nodes[f"shown/{i + 1}"] = xr.Dataset(
+            {"weights": (("target_word", column), words.weights), "error_rate": rates[i]}
+            | {name: pharaoh(of_pair) for name, of_pair in links.items()},
+            sides,
+        )
+    return nodes
 
 
 _SCORES = (
@@ -299,161 +274,63 @@ _BEST = {
 }
 
 
-def report(aligned: Aligned) -> Report:
+def report(tree: xr.DataTree) -> Report:
     """The report of `align`, the best heads first."""
-    score, level, pairs = aligned.score, aligned.baselines, count(len(aligned.links), "sentence pair")
+    lines, (layer, head), chosen_on_gold = links_of(tree), _whose(tree), "heads" in tree
+    pairs = count(len(lines), "sentence pair")
     sentences, headline = [f"{pairs}; no gold alignments to compare with."], f"{pairs} aligned; no gold alignments"
-    if score is not None:
-        error_rate, precision, recall = map(percent, (score.error_rate, score.precision, score.recall))
-        sentences = [f"{pairs}: error rate {error_rate}, precision {precision}, recall {recall}."]
+    one: Row = {"layer": layer, "head": head, "chosen_on_gold": chosen_on_gold, "gold_links_outside": 0}
+    if "scores" in tree:
+        scores = {str(name): value.item() for name, value in tree["scores"].data_vars.items()}
+        one |= {name: value_of(value) for name, value in scores.items()}
+        error_rate, precision, recall = (percent(scores[name]) for name in ("error_rate", "precision", "recall"))
+        sentences = [
+            f"{pairs}: error rate {error_rate}, precision {precision}, recall {recall}.",
+            f"Baselines: {baselines_in_words(scores)}.",
+        ]
         headline = f"Alignment error rate {error_rate} over {pairs}"
-    if score is not None and level is not None:
-        sentences.append(f"Baselines: {level.in_words(score.error_rate)}.")
-    one: Row = {"layer": aligned.layer, "head": aligned.head, "chosen_on_gold": aligned.chosen_on_gold}
-    for values in (score, level):
-        one |= {} if values is None else {name: value_of(value) for name, value in vars(values).items()}
-    heads = aligned.compared_heads
+    heads = compared_heads(tree)
     rows: list[Row] = [] if heads is None else heads.to_dataframe().reset_index().to_dict("records")
     rows = [{name: value_of(value) for name, value in row.items()} for row in rows]
     rows.sort(key=lambda row: (row["error_rate"] is None, row["error_rate"]))
     notes: list[str] = []
-    if aligned.outside:
-        notes.append(f"{count(aligned.outside, 'gold link')} beyond the end of the sentence, counted as not found.")
-    if aligned.passed_over:
-        passed = count(aligned.passed_over, "sentence pair")
+    if outside := one["gold_links_outside"]:
+        notes.append(f"{count(outside, 'gold link')} beyond the end of the sentence, counted as not found.")
+    if skipped := sum(not _fits(of_pair) for of_pair in _lengths(tree["pairs"].to_dataset())):
+        passed = count(skipped, "sentence pair")
         notes.append(f"{passed} without a figure: no word, or more than {MOST_WORDS}, on one side.")
-    best = aligned.chosen_on_gold and heads is not None
-    links: list[Row] = [{"line": line, "links": pharaoh(own)} for line, own in enumerate(aligned.links, 1)]
+    judged = int("scores" in tree)
+    links: list[Row] = [{"line": line, "links": found} for line, found in enumerate(lines, 1)]
     return Report(
-        title=f"Words aligned by {aligned.model}",
-        read=f"{pairs}, links of {_whose(aligned)}",
+        title=f"Words aligned by {tree.attrs['model']}",
+        read=f"{pairs}, links of {_head_in_words(layer, head)}",
         finding=Finding(
             sentences,
-            "the head was chosen on these sentences" if aligned.chosen_on_gold else "",
-            [] if aligned.layer is None or aligned.head is None else [(aligned.layer, aligned.head)],
+            "the head was chosen on these sentences" if chosen_on_gold else "",
+            [] if layer is None or head is None else [(layer, head)],
             headline=headline,
         ),
         tables=[
-            Table(
-                "scores",
-                "Comparison with gold alignments",
-                _SCORES,
-                [one | {"gold_links_outside": aligned.outside}],
-                terminal=int(score is not None),
-                page=int(score is not None),
-            ),
+            Table("scores", "Comparison with gold alignments", _SCORES, [one], terminal=judged, page=judged),
             Table("heads", "Alignment error rate of every head, best first", _HEADS, rows),
             Table("links", "Links", _LINKS, links, terminal=0, page=0),
         ],
-        result=aligned,
+        result=tree,
         notes=notes,
-        care=(_BEST if best else {}) | _CARE,
+        care=(_CARE if heads is None else _BEST | _CARE),
     )
 
 
-def _whose(aligned: Aligned) -> str:
-    """The layer and head of the weights, in words."""
-    if aligned.layer is None:
-        return "the mean of all layers" + (" and heads" if aligned.head is None else f", head {aligned.head}")
-    if aligned.head is None:
-        return f"the mean of all heads of layer {aligned.layer}"
-    return f"head {aligned.layer}.{aligned.head}"
+def compared_heads(tree: xr.DataTree) -> xr.Dataset | None:
+    """Error rates of every head, if there is more than one."""
+    heads = tree["heads"].to_dataset() if "heads" in tree else None
+    return heads if heads is not None and heads["error_rate"].size > 1 else None
 
 
-_REQUESTED = "requested"  # in the state of the folder: the signature of the whole request
-
-
-def stored(work: Work, out: str | Path | Callable[[Signature], Path], task: Task | None, shown: int) -> Aligned:
-    """The alignment of a text, read from its folder or made and written there."""
-    signature = work.signature(work.layer, work.head, every_head=work.chooses, shown=shown)
-    folder = local_folder(out(signature)) if callable(out) else Path(out)
-    there = _there(OwnedFolder(folder, "align").look(), signature)
-    if there is not None:
-        return there
-    if task is None:
-        with OwnedFolder(folder, "align") as owned:
-            return _written(work, owned, signature, shown)
-    message = pending(task, folder, signature)["task"]
-    waiting = Aligned(work.identity["name"], None, None, False, [], None, None, 0, [], signature.to_json(), message)
-    if not do_share(task, folder, signature, work.units, {}).is_whole():
-        return waiting
-    try:
-        owned = OwnedFolder(folder, "align").__enter__()
-    except InUseError:  # another process finished at the same moment
-        return waiting
-    with owned:
-        return _there(owned, signature) or _written(work, owned, signature, shown)
-
-
-def _there(folder: OwnedFolder, signature: Signature) -> Aligned | None:
-    """The requested alignment, if an earlier process made it and it is undamaged."""
-    if folder.state.get(_REQUESTED) != signature.to_dict() or folder.damaged([LINKS, RECORD]):
-        return None
-    return load_alignment(folder)
-
-
-def _written(work: Work, folder: OwnedFolder, signature: Signature, shown: int) -> Aligned:
-    """Make the alignment, from the parts of tasks if these are complete, and write it."""
-    parts = Parts(folder.path, signature)
-    whole = parts.results() if parts.is_whole() else in_a_row([unit for unit in work.units() if unit is not None])
-    aligned = aligned_of(work, whole, shown)
-    where = "Choose another folder with --out, or free some disk space"
-    with (
-        explained(f"write to {folder.path}", where),
-        folder.replacing(LINKS, RECORD, *VIEWS, views=None, **{_REQUESTED: signature.to_dict()}) as new,
-    ):
-        write_alignment(aligned, new)
-    parts.drop()
-    return load_alignment(folder)
-
-
-LINKS, RECORD = "links.txt", "run.json"
-_AS_IT_IS = ("model", "layer", "head", "chosen_on_gold", "outside", "passed_over")  # in the record
-
-
-def write_alignment(aligned: Aligned, folder: Path) -> None:
-    """Write ``links.txt`` (Pharaoh's format, one pair a line) and ``run.json`` (all else) into a folder."""
-    (folder / LINKS).write_text("".join(f"{pharaoh(links)}\n" for links in aligned.links), encoding="utf-8")
-    heads = aligned.heads
-    record: dict[str, Any] = {name: getattr(aligned, name) for name in _AS_IT_IS} | {
-        "signature": json.loads(aligned.signature),
-        "score": aligned.score and vars(aligned.score),
-        "baselines": aligned.baselines and vars(aligned.baselines),
-        "heads": None if heads is None else {str(name): rates.values.tolist() for name, rates in heads.items()},
-        "pairs": [
-            {"line": pair.line, "error_rate": pair.error_rate, "sure": sorted(pair.sure)}
-            | {"possible": sorted(pair.possible), **vars(pair.words), "weights": pair.words.weights.tolist()}
-            for pair in aligned.pairs
-        ],
-    }
-    (folder / RECORD).write_text(json.dumps(with_nulls(record), sort_keys=True) + "\n", encoding="utf-8")
-
-
-def load_alignment(folder: OwnedFolder) -> Aligned:
-    """Read the result of `align` from its folder."""
-    record: dict[str, Any] = json.loads(folder.read(RECORD))
-    folder.read(LINKS)  # checks it
-    alignments = read_links(folder.path / LINKS)
-    pairs: list[ShownPair] = []
-    for pair in record["pairs"]:
-        words = WordAlignment(pair["source"], pair["target"], np.array(pair["weights"], dtype=np.float64))
-        sure, possible = (frozenset((int(i), int(j)) for i, j in pair[name]) for name in ("sure", "possible"))
-        error_rate = _with_nan(pair)["error_rate"]
-        pairs.append(ShownPair(pair["line"], words, alignments[pair["line"] - 1], sure, possible, error_rate))
-    return Aligned(
-        **{name: record[name] for name in _AS_IT_IS},
-        links=alignments,
-        score=record["score"] and AlignmentScore(**_with_nan(record["score"])),
-        heads=record["heads"] and _by_head(record["heads"]),
-        pairs=pairs,
-        signature=Signature.of(record["signature"]).to_json(),
-        baselines=record["baselines"] and Baselines(**_with_nan(record["baselines"])),
-    )
-
-
-def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
-    """Restore numbers from JSON, which has no NaN."""
-    return {name: math.nan if value is None else value for name, value in record.items()}
+def _head_in_words(layer: int | None, head: int | None) -> str:
+    if layer is None:
+        return "the mean of all layers" + (" and heads" if head is None else f", head {head}")
+    return f"the mean of all heads of layer {layer}" if head is None else f"head {layer}.{head}"
 
 
 UNIT = 16  # batches per work unit
@@ -485,8 +362,8 @@ class Work:
                 yield _labelled([self._linked(pair) for pair in self.forcing.pairs(lines, self.tell)], lines)
         self.tell(Progress("align", 1.0, {"pairs": pairs_in_all}))
 
-    def signature(self, layer: int | None, head: int | None, **settings: Any) -> Signature:
-        """Everything that the links of that layer and head depend on."""
+    def signature(self, shown: int) -> Signature:
+        """Everything that the links depend on."""
         text = {
             "pairs": self.forcing.count,
             "source_sha256": lines_sha256(self.forcing.sources),
@@ -501,7 +378,7 @@ class Work:
             model=self.identity,
             tokenizer={"sha256": tokenizer_sha256(self.forcing.tokenizer)},
             text=text,
-            settings={"layer": layer, "head": head, **self.how, **cutting, **self.read, **settings},
+            settings={"layer": self.layer, "head": self.head, **self.how, **cutting, **self.read, "shown": shown},
             versions=package_versions(),
         )
 
@@ -538,17 +415,13 @@ class AligningHead:
     # layer and head of the decoder, from 0, chosen by the error rate on every second sentence pair
     layer: int
     head: int
-    score: AlignmentScore  # its links against the gold ones, on the other sentence pairs
-    baselines: Baselines  # error rates of the diagonal and of random links on these pairs
+    scores: xr.Dataset  # its links against the gold ones, on the other sentence pairs, and the baselines there
 
     def rates(self) -> dict[str, float]:
         """Error rate with its interval, precision, recall and the baselines, by name."""
-        score, level = vars(self.score), vars(self.baselines)
-        return (
-            {name: score[name] for name in ("error_rate", "precision", "recall")}
-            | {name: level[name] for name in ("diagonal", "chance", "chance_level")}
-            | {f"error_rate_{end}": level[end] for end in ("lower", "upper")}
-        )
+        names = ("error_rate", "precision", "recall", "diagonal", "chance", "chance_level")
+        rates = {name: self.scores[name].item() for name in names}
+        return rates | {f"error_rate_{end}": self.scores[end].item() for end in ("lower", "upper")}
 
 
 def attends(model: PreTrainedModel) -> bool:
@@ -564,13 +437,11 @@ def best_aligning_head(
     if not attends(model) or len(short) < 2:  # noqa: PLR2004 one to choose on, one to judge on
         return None
 
-    def aligned(pairs: Sequence[int], **head: int | None) -> Aligned:
+    def aligned(pairs: Sequence[int], **head: int) -> xr.DataTree:
         links = [frozenset(text.alignments[i]) for i in pairs]
         texts = ([side[i] for i in pairs] for side in (text.source, text.target))
         return align(model, *texts, tokenizer=tokenizer, gold=Gold(links, links), **head)
 
-    choice = aligned(short[::2])
-    judged = aligned(short[1::2], layer=choice.layer, head=choice.head)
-    if judged.score is None or judged.baselines is None or choice.layer is None or choice.head is None:
-        return None
-    return AligningHead(choice.layer, choice.head, judged.score, judged.baselines)
+    choice = aligned(short[::2])["links"].coords
+    layer, head = int(choice["layer"]), int(choice["head"])
+    return AligningHead(layer, head, aligned(short[1::2], layer=layer, head=head)["scores"].to_dataset())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -307,11 +307,6 @@ def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else float("nan")
 
 
-def read_links(path: Path | str, first: int = 0) -> list[Links]:
-    """Read a file of alignments in Pharaoh's format: a line ``0-0 1-2`` for each sentence pair, source first."""
-    return read_gold(path, first).possible
-
-
 def read_gold(path: Path | str, first: int = 1) -> Gold:
     """Read a file of gold alignments: ``1-2`` is a sure link and ``1p2`` (or ``1?2``) a possible one."""
     gold = Gold([], [])
@@ -372,17 +367,19 @@ class Baselines:
     above: float = math.nan
     below: float = math.nan
 
-    def in_words(self, error_rate: float) -> str:
-        """The baselines next to an error rate, in words."""
-        diagonal = f"diagonal {percent(self.diagonal)}"
-        if math.isnan(self.above):
-            diagonal += " (too few sentence pairs for a test)" if math.isfinite(error_rate) else ""
-        elif self.above > 0:
-            diagonal = f"diagonal {percent(self.diagonal)} (significantly better)"
-        elif self.below >= 0:
-            diagonal += " (no significant difference)"
-        best = f"the best of {self.heads} such heads " if self.heads > 1 else ""
-        return f"{diagonal}; random words {percent(self.chance)}, {best}below {percent(self.chance_level)} in 1 of 100"
+
+def baselines_in_words(scores: Mapping[str, float]) -> str:
+    """The baselines next to an error rate, in words; the arrays of `Baselines` and the error rate by name."""
+    diagonal, above = f"diagonal {percent(scores['diagonal'])}", scores["above"]
+    if math.isnan(above):
+        diagonal += " (too few sentence pairs for a test)" if math.isfinite(scores["error_rate"]) else ""
+    elif above > 0:
+        diagonal = f"diagonal {percent(scores['diagonal'])} (significantly better)"
+    elif scores["below"] >= 0:
+        diagonal += " (no significant difference)"
+    best = f"the best of {scores['heads']} such heads " if scores["heads"] > 1 else ""
+    level = percent(scores["chance_level"])
+    return f"{diagonal}; random words {percent(scores['chance'])}, {best}below {level} in 1 of 100"
 
 
 def baselines(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import xarray as xr
 
@@ -20,9 +20,6 @@ from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import VERBS
-
-if TYPE_CHECKING:
-    from attnscope.lineage.align import Aligned
 
 _PAGE, _FIGURES = VIEWS
 _KINDS = {
@@ -159,7 +156,7 @@ def _lines(name: str, value: Any) -> list[tuple[str, str]]:
     return [(name, ", ".join(map(str, value)) if isinstance(value, list) else str(value))]
 
 
-def _read(run: Run) -> tuple[list[Node], xr.Dataset | xr.DataTree | Aligned]:
+def _read(run: Run) -> tuple[list[Node], xr.Dataset | xr.DataTree]:
     """A run's nodes, and the data for its sentences: for a scan, the first piece is enough."""
     if run.command == "scan":
         node = nodes_of(run)[0]

@@ -294,9 +294,8 @@ def _with_kinds(piece: xr.Dataset) -> xr.Dataset:
 
 def _write_netcdf(run: Run, names: list[str] | None, new: Path) -> None:
     opened = read_run(run)
-    if names is not None or not isinstance(opened, xr.Dataset | xr.DataTree):
-        nodes = {node.name: next(node.pieces()) for node in chosen(in_memory(opened), names)}
-        attributes = opened.attrs if isinstance(opened, xr.Dataset | xr.DataTree) else {}
+    if names is not None:
+        nodes, attributes = {node.name: next(node.pieces()) for node in chosen(in_memory(opened), names)}, opened.attrs
         opened = nodes[""] if "" in nodes else xr.DataTree.from_dict(nodes)
         opened.attrs = {**opened.attrs, **attributes}
     opened.to_netcdf(new, engine="h5netcdf")

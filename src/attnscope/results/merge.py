@@ -19,9 +19,6 @@ from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import VERBS
 
-#: Commands that merge the parts themselves, with the model loaded.
-_WITH_MODEL = ("align", "explain")
-
 
 @dataclass(frozen=True)
 class Merged:
@@ -75,7 +72,7 @@ def _merged(folder: Path) -> Merged:
     own.look()
     if not own.complete and (lacking := parts.describe_missing(own)):
         raise AttnscopeError(f"{folder} is not whole: {lacking}")
-    if own.command in _WITH_MODEL and not own.complete:
+    if own.command == "explain" and not own.complete:  # it merges the parts itself, with the model loaded
         return Merged(folder, own.command, parts.texts, len(parts.folders), complete=False)
     with _opened(own) as run:
         if not run.complete:

@@ -10,9 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
 import xarray as xr
 
 from attnscope.store.files import MANIFEST, PIECES, RUN, TASKS, VIEWS, local_folder, read_as, texts_of
@@ -24,12 +22,9 @@ from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import VERBS
 
-if TYPE_CHECKING:
-    from attnscope.lineage.align import Aligned
-
 
 @validated
-def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.DataTree | Aligned:
+def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.DataTree:
     """Open the results of a finished run, as the command's function returned them.
 
     Parameters
@@ -45,10 +40,10 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
 
     Returns
     -------
-    xarray.Dataset, xarray.DataTree or attnscope.lineage.align.Aligned
+    xarray.Dataset or xarray.DataTree
         The result of `attnscope.scan`, `attnscope.generate`, `attnscope.roles`, `attnscope.diff` and `attnscope.train`
-        (a Dataset), `attnscope.explain`, `attnscope.intervene`, `attnscope.patch` and `attnscope.compare` (a DataTree),
-        and `attnscope.align` (an `Aligned`). No model is loaded, and nothing is recomputed.
+        (a Dataset), `attnscope.explain`, `attnscope.intervene`, `attnscope.patch`, `attnscope.align` and
+        `attnscope.compare` (a DataTree). No model is loaded, and nothing is recomputed.
 
     Raises
     ------
@@ -68,7 +63,7 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     return _opened(local_folder(path), part)
 
 
-def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligned:
+def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree:
     manifest = manifest_of(folder)
     if manifest is None:
         raise AttnscopeError(
@@ -108,7 +103,7 @@ def _part_of(run: RunFolder, part: str) -> xr.Dataset:
     return opened
 
 
-def read_run(run: Run) -> xr.Dataset | xr.DataTree | Aligned:
+def read_run(run: Run) -> xr.Dataset | xr.DataTree:
     """The same, but only files that are read are checked, and nothing is written."""
     if not run.complete:
         raise unfinished(run.path, run.command)
@@ -127,7 +122,7 @@ def unfinished(folder: Path, command: str) -> AttnscopeError:
     )
 
 
-def _load(folder: OwnedFolder) -> xr.Dataset | xr.DataTree | Aligned:
+def _load(folder: OwnedFolder) -> xr.Dataset | xr.DataTree:
     """The results in a folder, by the function of its command."""
     module, name = VERBS[folder.command].load.split(":")
     return getattr(importlib.import_module(f"attnscope.{module}"), name)(folder)
@@ -166,42 +161,17 @@ def _sidecar(folder: RunFolder, kind: str) -> Iterator[xr.Dataset]:
     return (part for part in (folder.apart(kind, texts) for texts in folder.pieces) if part is not None)
 
 
-def in_memory(opened: xr.Dataset | xr.DataTree | Aligned) -> list[Node]:
+def in_memory(opened: xr.Dataset | xr.DataTree) -> list[Node]:
     """The nodes of the result of `open_run`."""
     return [Node(name, lambda dataset=dataset: iter([dataset])) for name, dataset in datasets_of(opened).items()]
 
 
-def datasets_of(opened: xr.Dataset | xr.DataTree | Aligned) -> dict[str, xr.Dataset]:
+def datasets_of(opened: xr.Dataset | xr.DataTree) -> dict[str, xr.Dataset]:
     """The Datasets of the result of `open_run` by path in the tree, without empty ones."""
     if isinstance(opened, xr.Dataset):
         return {"": opened}
-    tree = opened if isinstance(opened, xr.DataTree) else tree_of_alignment(opened)
-    datasets = {node.path.strip("/"): node.to_dataset() for node in tree.subtree}
+    datasets = {node.path.strip("/"): node.to_dataset() for node in opened.subtree}
     return {name: dataset for name, dataset in datasets.items() if dataset.data_vars}
-
-
-def tree_of_alignment(aligned: Aligned) -> xr.DataTree:
-    """The result of `align` as labelled arrays: links, scores, rates of all heads, stored pairs."""
-    rows = [(line, *link) for line, links in enumerate(aligned.links, 1) for link in sorted(links)]
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    named = dict(zip(("line", "source_word", "target_word"), columns, strict=True))
-    datasets = {"links": xr.Dataset({name: ("link", values) for name, values in named.items()})}
-    if aligned.score is not None:
-        datasets["score"] = xr.Dataset({name: ((), value) for name, value in vars(aligned.score).items()})
-    if aligned.heads is not None:
-        datasets["heads"] = aligned.heads
-    for pair in aligned.pairs:
-        words = pair.words
-        datasets[f"pairs/{pair.line}"] = xr.Dataset(
-            {"weights": (("target_word", "source_word"), words.weights)},
-            {
-                "target": ("target_word", np.array(words.target, dtype=object)),
-                "source": ("source_word", np.array(words.source, dtype=object)),
-            },
-        )
-    tree = xr.DataTree.from_dict(datasets)
-    tree.attrs = {"signature": aligned.signature, "model": aligned.model}
-    return tree
 
 
 def chosen(nodes: list[Node], names: list[str] | None) -> list[Node]:
@@ -395,7 +365,7 @@ def _signature(folder: Path, manifest: Manifest) -> Signature | None:
         content = OwnedFolder(folder, manifest.command).look().read(RUN)
         with read_as(folder / RUN):
             parts = json.loads(content)
-            return Signature.of(parts.get("signature", parts))  # next to the results of `align`
+            return Signature.of(parts)
     return None if parts is None else Signature.of(parts)
 
 

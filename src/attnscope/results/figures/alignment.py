@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -15,8 +14,9 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
 from attnscope.capture.load import load_model
+from attnscope.lineage.align import compared_heads
 from attnscope.lineage.checkpoints import Checkpoints
-from attnscope.lineage.links import Forcing, WordAlignment
+from attnscope.lineage.links import Forcing, WordAlignment, links_of_line
 from attnscope.results.figures.panels import colour_bar, heat, write_cells
 from attnscope.results.figures.style import (
     MARK,
@@ -34,9 +34,6 @@ from attnscope.store.folder import OwnedFolder, damage
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import percent
 
-if TYPE_CHECKING:
-    from attnscope.lineage.align import ShownPair
-
 _CELL, _LABEL, _KEYS = 0.19, 0.085, 0.15  # inches: of a word's cell, a column of a label, a row of the legend
 _END = "</s>"
 _DARK = 0.6  # of the scale: marks on darker cells are white
@@ -51,28 +48,34 @@ Links = Collection[tuple[int, int]]
 
 
 def figures(report: Report) -> dict[str, Figure]:
-    aligned, chosen = report.result, report.finding.heads
-    drawn = {f"pair-{pair.line}": pair_map(pair, f"Line {pair.line}") for pair in aligned.pairs}
-    heads = aligned.compared_heads
+    chosen, heads = report.finding.heads, compared_heads(report.result)
+    drawn = {f"pair-{line}": pair_map(pair, f"Line {line}") for line, pair in _shown(report).items()}
     return drawn if heads is None else {"heads": error_rate_grid(heads, *chosen), **drawn}
 
 
 def sections(report: Report, drawn: Mapping[str, Figure]) -> list[Section]:
     """A section of single heads, and one of sentence pairs, with a pair of medium quality open."""
-    aligned, made = report.result, list[Section]()
+    made = list[Section]()
     if "heads" in drawn:
         reading = "Alignment error rate of each head alone, in percent. Darker blue is better."
         made.append(Section("heads", "Error rate of each head", reading, [picture(drawn["heads"], "heads")]))
     pictures = [
         picture(
-            drawn[f"pair-{pair.line}"],
-            f"pair-{pair.line}",
-            f"Line {pair.line}" + f", error rate {percent(pair.error_rate)}" * math.isfinite(pair.error_rate),
-            f"{' '.join(pair.words.source)} — {' '.join(pair.words.target)}",
+            drawn[f"pair-{line}"],
+            f"pair-{line}",
+            f"Line {line}"
+            + (f", error rate {percent(pair['error_rate'].item())}" if pair["error_rate"].notnull() else ""),
+            f"{' '.join(pair['source'].values)} — {' '.join(pair['target'].values)}",
         )
-        for pair in aligned.pairs
+        for line, pair in _shown(report).items()
     ]
     return [*made, Section("pairs", "Sentence pairs", _PAIRS, pictures, folded=True)] if pictures else made
+
+
+def _shown(report: Report) -> dict[str, xr.Dataset]:
+    """The stored sentence pairs, by line."""
+    tree = report.result
+    return {line: pair.to_dataset() for line, pair in tree["shown"].children.items()} if "shown" in tree else {}
 
 
 def alignment_in_training(
@@ -120,17 +123,12 @@ def alignment_in_training(
     return figure
 
 
-def pair_map(pair: ShownPair, title: str = "") -> Figure:
-    """Draw the attention of each target word in a sentence pair, with the model's links and the gold links."""
-    words = pair.words
-    return alignment_maps(
-        {title: words.weights},
-        words.source,
-        words.target,
-        links={title: pair.found},
-        sure=pair.sure,
-        possible=pair.possible,
-    )
+def pair_map(pair: xr.Dataset, title: str = "") -> Figure:
+    """Draw the attention of each target word in a stored sentence pair, with the model's links and the gold links."""
+    found, sure, possible = (links_of_line(pair[name].item()) for name in ("links", "sure", "possible"))
+    source, target = (pair[side].values.tolist() for side in ("source", "target"))
+    weights = {title: pair["weights"].values}
+    return alignment_maps(weights, source, target, links={title: found}, sure=sure, possible=possible)
 
 
 @figure_style()
