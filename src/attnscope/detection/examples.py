@@ -201,8 +201,8 @@ class PairReader(TextReader):
         self.asked: dict[str, Any] = {"query": query, "key": key}
         self.is_query, self.is_key = matcher(query, "query"), matcher(key, "key")
         super().__init__(model, texts, settings)
-        if "places" in self.notes:
-            raise AttnscopeError(f"{self.notes['places']} {self.needs}")
+        if "positions" in self.notes:
+            raise AttnscopeError(f"{self.notes['positions']} {self.needs}")
 
     def signature_settings(self) -> dict[str, Any]:
         signed = super().signature_settings()

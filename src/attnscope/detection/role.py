@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,11 +14,10 @@ from torch import Tensor
 from attnscope.kernels.call import Need, weights_at
 from attnscope.kernels.engines import measure
 from attnscope.kernels.full import attend_in_full
+from attnscope.kernels.sums import column_sums
 from attnscope.measure.labels import LOCAL, MORE
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
-
     from attnscope.kernels.call import AttentionCall, RowMeasures
 
 FIRST, DELIMITERS = range(2)  # columns of keys, before those of the first tokens
@@ -36,18 +35,6 @@ class Nearness:
     def starts(self) -> list[int]:
         """The distances from which weight is far."""
         return sorted({self.near + 1, *(recent for recent, _ in self.kept)})
-
-
-def equal_call(call: AttentionCall) -> AttentionCall:
-    """The same call of one head with uniform attention over its allowed keys."""
-    batch, _, queries, _ = call.query.shape
-    mask = None if call.mask is None else call.mask[:, :1]
-    if call.bias is not None:
-        allowed = call.bias[:, :1] > torch.finfo(call.bias.dtype).min / 2
-        mask = allowed if mask is None else mask & allowed
-    nothing = call.query.new_zeros(batch, 1, queries, 1, dtype=torch.float32)
-    keys = nothing.new_zeros(batch, 1, call.key.shape[2], 1)
-    return replace(call, query=nothing, key=keys, value=keys, mask=mask, bias=None, softcap=None, sinks=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +87,7 @@ class TextCalls:
         seeing = torch.zeros(keys, dtype=torch.float64, device=self.call.query.device)
         for rows in torch.arange(queries).split(_ROWS):
             seeing += self.call.allowed(0, 0, slice(int(rows[0]), int(rows[-1]) + 1)).sum(0)
-        mean = received(self.call, self.rows.log_sum_exp) / seeing.clamp_min(1)
+        mean = column_sums(self.call, self.rows.log_sum_exp) / seeing.clamp_min(1)
         return mean.where(seeing >= queries / 2, 0.0).amax(-1)
 
     def _beyond(self, distance: int) -> Tensor:
@@ -160,28 +147,6 @@ class NeedleCalls:
 def _known(measured: Tensor | None) -> Tensor:
     assert measured is not None  # noqa: S101 `TextCalls.of` asks for it
     return measured
-
-
-_RECEIVED_ROWS = 64  # whose weights are written out at once
-
-
-def received(call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"]) -> Float[Tensor, "batch head key"]:
-    """Sum of the weights on each key: exp of a log-sum-exp with queries and keys exchanged, else by blocks of rows."""
-    if call.mask is not None or call.bias is not None or call.softcap is not None:
-        sums = log_sum_exp.new_zeros(*call.query.shape[:2], call.key.shape[2])
-        for rows in torch.arange(call.query.shape[2], device=call.query.device).split(_RECEIVED_ROWS):
-            sums += attend_in_full(call.take(rows[None]))[1].sum(2, dtype=torch.float64)
-        return sums
-    query = call.query.float() * call.scale
-    key = call.key.float().repeat_interleave(call.group, 1)
-    level = -log_sum_exp[..., None].float()
-    as_query = torch.cat([key, torch.ones_like(key[..., :1])], -1)
-    as_key = torch.cat([query, level], -1)
-    if call.causal:  # queries from a key's position on attend to it: reversed, it attends back
-        as_query, as_key = as_query.flip(2), as_key.flip(2)
-    exchanged = replace(call, query=as_query, key=as_key, value=level.flip(2), scale=1.0, sinks=None)
-    sums = measure(exchanged, Need())[1].log_sum_exp.exp()
-    return sums.flip(2) if call.causal else sums
 
 
 Kind = Literal["text", "repeated", "needle"]

@@ -34,11 +34,12 @@ from attnscope.detection.probes import (
     repeated_probe,
     text_probe,
 )
-from attnscope.detection.role import CONTROLS, ROLES, Nearness, equal_call
+from attnscope.detection.role import CONTROLS, ROLES, Nearness
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import interval, units_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import EQUAL
+from attnscope.measure.rows import evenly
 from attnscope.measure.texts import beyond_note, window_length
 from attnscope.read.encoded import Sources, texts_of, windows_of
 from attnscope.read.windows import Window
@@ -292,7 +293,7 @@ def _on_probe(
         if not here or call.query.shape[2] != tokens or call.key.shape[2] != tokens:
             return output_of(call)  # the layer has other positions than tokens
         shown = probe.look(numbers, call)
-        equal = probe.look(numbers, equal_call(call)) if with_equal else None
+        equal = probe.look(numbers, evenly(call)) if with_equal else None
         for name in here:
             scores = {name: ROLES[name].score(shown)}
             if equal is not None:
