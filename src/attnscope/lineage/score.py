@@ -16,7 +16,7 @@ from scipy import special
 
 from attnscope.lineage.parallel_text import Lines, check_parallel, has_entries, is_unsegmented, lines_of_text
 from attnscope.measure.documents import FEW, LEAST, SKEWED, long_tail, outside, reach
-from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
+from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.support.arguments import Seed, reads, validated
 from attnscope.support.checks import check_installed, check_whole, shortly, unexpected
 from attnscope.support.errors import AttnscopeError
@@ -370,12 +370,7 @@ def report(tree: xr.DataTree) -> Report:
     scores, curves = tree["scores"].to_dataset(), tree["curves"].to_dataset()
     names = [str(name) for name in scores["system"].values]
     along = [str(key) for key, values in curves.data_vars.items() if values.dims == ("system", "validation")]
-    lines: list[Row] = [
-        {"system": name} | {key: value_of(curves[key].sel(system=name).values[at]) for key in along}
-        for name in names
-        for at in range(curves.sizes["validation"])
-        if not math.isnan(float(curves["updates"].sel(system=name)[at]))
-    ]
+    lines = rows_of({key: curves[key] for key in along}, curves["updates"])
     columns = [Quantity(str(name), detail="data") for name in ("system", *along)]
     seeds = curves.sizes["seed"]
     sentence = tree["alignment"].to_dataset()
@@ -435,13 +430,7 @@ _GRADIENTS = (
 
 
 def _gradient_table(gradients: xr.Dataset) -> Table:
-    rows: list[Row] = [
-        {"system": str(at["system"].item()), "tenth": int(at["tenth"])}
-        | {str(name): value_of(values.item()) for name, values in at.data_vars.items()}
-        for system in range(gradients.sizes["system"])
-        for at in (gradients.isel(system=system, tenth=tenth) for tenth in range(gradients.sizes["tenth"]))
-        if not math.isnan(float(at["share"]))
-    ]
+    rows = rows_of({str(name): values for name, values in gradients.items()}, gradients["share"])
     return Table("gradients", "Gradient of the loss by source position", _GRADIENTS, rows, terminal=0)
 
 
@@ -500,26 +489,19 @@ def _tables(scores: xr.Dataset, effort: Sequence[Quantity]) -> list[Table]:
     metrics = [str(name) for name in scores["metric"].values]
     alone = [str(name) for name, values in scores.data_vars.items() if values.dims == ("system",)]
 
-    def cells(at: xr.Dataset, of: Mapping[str, str]) -> Row:
-        """The values of each metric; `of` has the name of an array by the end of the name in a row."""
-        return {
-            f"{metric.lower()}{end}": value_of(at[name].sel(metric=metric).item())
-            for metric in metrics
-            for end, name in of.items()
-            if name in at
-        }
+    def columns(ends: Sequence[str], of: str) -> dict[str, xr.DataArray | None]:
+        """The arrays of each metric, by the names of their columns."""
+        named = {f"_{end}" * (end != "score"): scores.get(f"{end}{of}") for end in ends}
+        known = {end: values for end, values in named.items() if values is not None}
+        return {f"{name.lower()}{end}": values.sel(metric=name) for name in metrics for end, values in known.items()}
 
-    systems: list[Row] = []
+    whole = columns(("score", *_ENDS), "")
+    systems = rows_of({key: scores[key] for key in alone} | whole, xr.ones_like(scores["score"][:, 0], float))
     lengths: list[Row] = []
-    for name in scores["system"].values.tolist():
-        at = scores.sel(system=name)
-        row: Row = {"system": str(name)} | {key: value_of(at[key].item()) for key in alone}
-        systems.append(row | cells(at, {"": "score"} | {f"_{end}": end for end in _ENDS}))
-        for bucket in at["bucket"].values.tolist() if "bucket" in scores.dims else ():
-            of = at.sel(bucket=bucket)
-            line: Row = {"system": str(name), "length": str(bucket), "sentences": int(of["sentences"])}
-            ends = {"": "score", "_lower": "lower", "_upper": "upper"}
-            lengths.append(line | cells(of, {end: f"{key}_by_length" for end, key in ends.items()}))
+    if "bucket" in scores.dims:
+        of_length = {"length": scores["bucket"], "sentences": scores["sentences"]}
+        of_length |= columns(("score", "lower", "upper"), "_by_length")
+        lengths = rows_of(of_length, xr.ones_like(scores["score_by_length"][:, 0], float))
     measured = [
         Quantity(key, name, "score", low=f"{key}_lower", high=f"{key}_upper", interval=not effort or name == "BLEU")
         for name, key in ((metric, metric.lower()) for metric in metrics)
