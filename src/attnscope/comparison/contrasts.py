@@ -17,7 +17,7 @@ from attnscope.measure.quantities import without_end
 from attnscope.measure.ranking import with_each
 from attnscope.results.schema import Row, rows_of
 from attnscope.support.arguments import reads, validated
-from attnscope.support.checks import check_kind, check_real
+from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
@@ -70,7 +70,6 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     >>> contrasts(scan).differs.sel(statistic="entropy", by="en").values.tolist()
     [[False, True, False]]
     """
-    check_kind("a scan", xr.Dataset, results=results)
     check_real(0.0, 1.0, level=level)
     if "by" not in results.coords:
         raise AttnscopeError("this scan has no groups of texts. Scan again with a field in by (--by)")

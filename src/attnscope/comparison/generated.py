@@ -9,7 +9,7 @@ import xarray as xr
 
 from attnscope.measure.documents import FEW, above_zero, by_document
 from attnscope.measure.stored import notes_of
-from attnscope.results.schema import HEAD, Finding, Quantity, Report, Row, Table, rows_of
+from attnscope.results.schema import HEAD, Finding, Quantity, Report, Row, Table, rows_of, with_ends
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, with_nulls
 
@@ -22,15 +22,8 @@ _FIRST, _LAST = "First third of the new tokens", "Last third"
 _OWN = "weight on the model's own output in the last third of the new tokens"
 _EQUAL = "the same weight on every key that a query sees"
 _POSITIONS = "a head with the same weight at each distance and on the first token"
-_TURN = Quantity(
-    "turn",
-    "shift",
-    unit="change",
-    meaning="growth of the share on the own output, minus the larger growth of uniform and positions",
-    low="turn_low",
-    high="turn_high",
-    interval=True,
-)
+_GROWTH = "growth of the share on the own output, minus the larger growth of uniform and positions"
+_TURN = with_ends("turn", "shift", "change", _GROWTH, interval=True)
 _HEADS = (
     *HEAD,
     Quantity("attention", detail="data"),

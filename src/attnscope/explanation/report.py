@@ -41,7 +41,9 @@ def report(tree: xr.DataTree) -> Report:
     over = f", {count(windows, 'full window')} of {length} tokens" if windows and length else ""
     model = str(tree.attrs.get("model", "the model"))
     analyses = analyses_of(tree)
-    notes = [str(tree.attrs.get("decoder", "")), _layer_numbers(tree)]
+    notes = [str(tree.attrs.get("decoder", ""))]
+    if "position_content" in tree.children and "layer_name" in tree["position_content"]:
+        notes.append(numbering_note([str(name) for name in tree["position_content"]["layer_name"].values]))
     notes += [note for analysis in analyses for note in analysis.notes(tree, rows)]
     findings = [text for analysis in analyses for text in analysis.findings(tree, rows) if text]
     notes += skipped_note(skipped_of(tree))
@@ -131,11 +133,3 @@ def _windows(tree: xr.DataTree) -> tuple[int | None, int | None]:
         return settings.get("windows"), settings.get("window")
     except (KeyError, TypeError, ValueError, AttributeError):
         return None, None
-
-
-def _layer_numbers(tree: xr.DataTree) -> str:
-    """Which layers of the model the numbers mean, if only some attend; else empty."""
-    if "position_content" not in tree.children:
-        return ""
-    content = tree["position_content"].to_dataset()
-    return numbering_note([str(name) for name in content["layer_name"].values]) if "layer_name" in content else ""

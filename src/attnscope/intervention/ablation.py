@@ -146,20 +146,17 @@ _Variable = tuple[str | tuple[str, ...], np.ndarray]
 
 SEARCH_SHARE = 0.25  # passes of a search, by default, as a share of layers times heads
 _REMOVED = 0.1  # share of the heads that one set of a search removes
+_RANDOM_ORDERS = 5  # of the heads, whose mean curve is the null of the others
 
 
 @validated
-def changes_by_sets(
-    session: PredictionSession, sets: Sequence[np.ndarray], ablation: Ablation, *, progress: Tell | None = None
-) -> np.ndarray:
+def changes_by_sets(session: PredictionSession, sets: Sequence[np.ndarray], ablation: Ablation) -> np.ndarray:
     """Change of the loss of each text when sets of heads are replaced at once, ``(text, set)``, nats.
 
     `sets` are those of each batch: ``(set, head)``, or ``(set, text, head)``.
     """
-    tell = progress or no_progress
-    slices = session.slices()
     changes: list[np.ndarray] = []
-    for part, of_batch in zip(slices, sets, strict=True):
+    for part, of_batch in zip(session.slices(), sets, strict=True):
         with session.passes(part, [ablation]) as batch:
             others = batch.replacements[ablation]
 
@@ -172,26 +169,18 @@ def changes_by_sets(
 
             changed = batch.passes.sweep(range(len(of_batch)), batch.most, edits, batch.loss_change)
         changes.append(changed.T.double().cpu().numpy())
-        tell(Progress("removing heads together", part.stop / slices[-1].stop, {"windows": part.stop}))
     return np.concatenate(changes)
 
 
 @validated
-def search_heads(
-    session: PredictionSession,
-    *,
-    passes: int | None = None,
-    ablation: Ablation = "mean",
-    seed: int = 0,
-    progress: Tell | None = None,
-) -> xr.Dataset:
+def search_heads(session: PredictionSession, *, seed: int = 0) -> xr.Dataset:
     """Estimate every head's effect from random sets of heads that are removed together."""
     count = len(session.cells)
-    passes = max(1, round(SEARCH_SHARE * count)) if passes is None else passes
+    passes = max(1, round(SEARCH_SHARE * count))
     removed = max(1, round(_REMOVED * count))  # 1 in a small model, where two would be many of its heads
     generator = np.random.default_rng(seed)
     sets = [random_sets((passes, part.stop - part.start), count, removed, generator) for part in session.slices()]
-    changes = changes_by_sets(session, sets, ablation, progress=progress)
+    changes = changes_by_sets(session, sets, "mean")
     rows = np.concatenate([layer.transpose(1, 0, 2).reshape(-1, count) for layer in sets])
     documents = np.repeat(np.array(session.documents, dtype=object), passes)
     return xr.Dataset(
@@ -202,7 +191,7 @@ def search_heads(
                 {"long_name": "Change of the loss without the head, by sparse regression", "units": "nats"},
             )
         },
-        attrs={"passes": passes, "measurements": len(rows), "removed": removed, "ablation": ablation},
+        attrs={"passes": passes, "measurements": len(rows), "removed": removed, "ablation": "mean"},
     )
 
 
@@ -212,9 +201,7 @@ def removal_curves(
     orders: Mapping[str, Sequence[np.ndarray]],
     *,
     ablation: Ablation = "mean",
-    random_orders: int = 5,
     seed: int = 0,
-    progress: Tell | None = None,
 ) -> xr.Dataset:
     """Change of the loss when the first 1, 2, 4, ... heads of an order are removed together."""
     halves = half_of(session.documents)
@@ -226,10 +213,10 @@ def removal_curves(
     count = len(session.cells)
     removed = np.array([*(2**power for power in range((count - 1).bit_length())), count])  # 1, 2, 4, ... and all
     generator = np.random.default_rng(seed)
-    shuffles = [generator.permutation(count) for _ in range(random_orders)]
+    shuffles = [generator.permutation(count) for _ in range(_RANDOM_ORDERS)]
     sets = [_sets_of(orders, shuffles, session.heads, removed, 1 - halves[part]) for part in session.slices()]
-    changes = changes_by_sets(session, sets, ablation, progress=progress)
-    changes = changes.reshape(len(changes), len(orders) + random_orders, len(removed))
+    changes = changes_by_sets(session, sets, ablation)
+    changes = changes.reshape(len(changes), len(orders) + _RANDOM_ORDERS, len(removed))
     return xr.Dataset(
         {
             "loss_change": (
@@ -243,7 +230,7 @@ def removal_curves(
             "removed": ("removed", removed, {"long_name": "Heads removed together", "units": "heads"}),
             "source": ("window", np.array(session.documents, dtype=object)),
         },
-        attrs={"ablation": ablation, "random_orders": random_orders},
+        attrs={"ablation": ablation, "random_orders": _RANDOM_ORDERS},
     )
 
 

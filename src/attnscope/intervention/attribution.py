@@ -24,12 +24,13 @@ from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.parameters import StudyReading, loading
 from attnscope.capture.placement import plain
 from attnscope.capture.verify import TOLERANCE, stored_positions
+from attnscope.capture.watching import attached
 from attnscope.explanation.inputs import FOR_MATCHING, model_inputs, token_ids, watching_inputs
 from attnscope.explanation.projections import factor_of
 from attnscope.explanation.stream import SMALL, Fold, Layer, Stream, components, position_part, residual_stream
 from attnscope.explanation.study import DEFAULT_TEXTS
 from attnscope.intervention.calls import values_of, weights_of
-from attnscope.intervention.effects import effect_variables
+from attnscope.intervention.effects import effect_variables, interval_variables
 from attnscope.intervention.intervene import LONGEST
 from attnscope.intervention.pairs import Pairs, PairTexts, one_token, pairs_of_input
 from attnscope.intervention.predictions import PredictionSession, Questions, pad_of, prediction_session
@@ -343,13 +344,9 @@ class _Attribution:
         for name in self.embeddings:
             keep: Any = lambda *run, name=name: rows.embedded.update({name: run[2]})  # noqa: E731
             hooks.append(known[name].register_forward_hook(keep))
-        try:
-            with watching_inputs(model, rows.observe):
-                inputs = {**without_cache(model), **asked.batch.inputs(model)}
-                logits = forward(model, inputs, self.session.name(part.start))[texts, positions]
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with attached(hooks), watching_inputs(model, rows.observe):
+            inputs = {**without_cache(model), **asked.batch.inputs(model)}
+            logits = forward(model, inputs, self.session.name(part.start))[texts, positions]
         final = rows.seen[self.output][0][0]
         own = self._logits(final if self.cap else final[:1])
         if self.scale is None:
@@ -498,6 +495,5 @@ def lens_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     for name, unit in _LENS.items():
         if f"lens_{name}" in measured:
             found = by_document(measured[f"lens_{name}"].mean("position").values, units, seed=seed)
-            for end, values in (("", found.mean), ("_low", found.low), ("_high", found.high)):
-                variables[name + end] = ("depth", values, {"units": unit})
+            variables |= interval_variables(found, ("depth",), f"Mean {name}", name=name, unit=unit)
     return xr.Dataset(variables, {"depth": measured.depth})

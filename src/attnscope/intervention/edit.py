@@ -25,7 +25,7 @@ from attnscope.capture.parameters import SessionReading, loading
 from attnscope.capture.placement import plain
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
-from attnscope.capture.watching import watching
+from attnscope.capture.watching import attached, watching
 from attnscope.explanation.projections import projections
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.kernels.call import AttentionCall
@@ -229,13 +229,9 @@ def changed_heads(
                 f"no linear layer reads the heads of layer {number} of {type(model).__name__}: use on='z' instead"
             )
         reader[number] = model.get_submodule(outputs[number])
-    hooks = [module.register_forward_hook(add) for module in {id(one): one for one in reader.values()}.values()]
-    try:
-        with watching(model, observe):
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    modules = {id(one): one for one in reader.values()}.values()
+    with attached(module.register_forward_hook(add) for module in modules), watching(model, observe):
+        yield
 
 
 def output_matrix(module: nn.Module, heads: int) -> Tensor:

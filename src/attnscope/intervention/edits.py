@@ -26,7 +26,6 @@ from attnscope.read.windows import Window
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, no_progress
 
 HARDLY = 0.01  # share of a head's weight below which a rule can hardly change its output
 
@@ -84,18 +83,10 @@ class Forbidden:
 
 
 @validated
-def knock_out(
-    session: PredictionSession,
-    rule: Forbidden,
-    *,
-    renormalise: bool = True,
-    seed: int = 0,
-    progress: Tell | None = None,
-) -> xr.Dataset:
+def knock_out(session: PredictionSession, rule: Forbidden, *, renormalise: bool = True, seed: int = 0) -> xr.Dataset:
     """Apply a rule to each head alone, and measure the change of the loss."""
     changes: list[np.ndarray] = []
     shares: list[np.ndarray] = []
-    tell = progress or no_progress
     for part in session.slices():
         with session.passes(part) as batch:
             passes, questions = batch.passes, batch.questions
@@ -115,7 +106,6 @@ def knock_out(
                 parts.append((passes.sweep(heads, batch.most, edits, batch.loss_change).T, knocked.share))
         for values, layers in zip((changes, shares), zip(*parts, strict=True), strict=True):
             values.append(by_layer([layer.double().cpu().numpy() for layer in layers]))
-        tell(Progress("forbidding attention", part.stop / len(session.windows), {"windows": part.stop}))
     change, weight = np.concatenate(changes), np.concatenate(shares)
     units, called = units_of(session.documents)
     dims = ("layer", "head")
@@ -171,19 +161,15 @@ class _Knocked:
 
 
 @validated
-def shuffled_weights(
-    session: PredictionSession, *, texts: int = 8, seed: int = 0, progress: Tell | None = None
-) -> xr.Dataset:
+def shuffled_weights(session: PredictionSession, *, texts: int = 8, seed: int = 0) -> xr.Dataset:
     """Shuffle each row of a head's weights among the keys that it may attend to, one head at a time."""
     slices = [part for part in session.slices() if part.start < texts]
     documents = session.documents[: slices[-1].stop]
-    tell = progress or no_progress
     parts: list[np.ndarray] = []  # (text, score, layer, head)
     for part in slices:
         with session.passes(part) as batch:
             layers = [_shuffled(batch, call, (seed, part.start, call)) for call in range(len(batch.passes.sites))]
         parts.append(by_layer(layers))
-        tell(Progress("shuffling weights", part.stop / slices[-1].stop, {"windows": part.stop}))
     loss, kl, random = np.moveaxis(np.concatenate(parts), 1, 0)
     dims = ("layer", "head")
     words = "KL divergence of the predictions with the head's weights shuffled"

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
-from attnscope.measure.documents import by_document, units_of
+from attnscope.measure.documents import Interval, by_document, units_of
 from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import validated
 
@@ -31,15 +31,21 @@ def effect_variables(
     corrected: str = "all heads",
 ) -> dict[str, Any]:
     """Mean, interval and significance of values ``(text, *dims)``, as variables of a dataset."""
-    mean, low, high, shown, tested = by_document(values, units, seed=seed)
+    found = by_document(values, units, seed=seed)
     significant = f"Whether the effect is significant, corrected for {corrected}"
-    return {
-        name: (dims, mean, {"long_name": long_name, "units": unit}),
-        f"{name}_low": (dims, low, {"long_name": "Lower end of its 95% interval", "units": unit}),
-        f"{name}_high": (dims, high, {"long_name": "Upper end of its 95% interval", "units": unit}),
-        f"{prefix}shown": (dims, shown, {"long_name": significant, "units": "1"}),
-        f"{prefix}tested": (dims, tested, {"long_name": "Whether the effect was tested", "units": "1"}),
+    return interval_variables(found, dims, long_name, name=name, unit=unit) | {
+        f"{prefix}shown": (dims, found.shown, {"long_name": significant, "units": "1"}),
+        f"{prefix}tested": (dims, found.tested, {"long_name": "Whether the effect was tested", "units": "1"}),
     }
+
+
+def interval_variables(
+    found: Interval, dims: Sequence[Hashable], long_name: str, *, name: str, unit: str
+) -> dict[str, Any]:
+    """A mean and the ends of its interval, as variables of a dataset."""
+    words = long_name, "Lower end of its 95% interval", "Upper end of its 95% interval"
+    ends = zip(("", "_low", "_high"), found, words, strict=False)
+    return {f"{name}{end}": (dims, values, {"long_name": said, "units": unit}) for end, values, said in ends}
 
 
 def by_layer(layers: Sequence[np.ndarray]) -> np.ndarray:

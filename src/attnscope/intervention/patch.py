@@ -24,7 +24,7 @@ from attnscope.capture.parameters import PairReading, loading
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.intervention import stack
 from attnscope.intervention.edit import On, attend_changed
-from attnscope.intervention.effects import by_layer, effect_variables, order_agreement
+from attnscope.intervention.effects import by_layer, effect_variables, interval_variables, order_agreement
 from attnscope.intervention.gradients import answers_difference
 from attnscope.intervention.pairs import (
     EncodedPairs,
@@ -447,15 +447,11 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     change = _changes(pairs)
     each, gaps = range(pairs.sizes["pair"]), (source - base).values
     share = by_document(change.values, each, over=gaps, seed=seed)
-    dims, words = change.dims[1:], "Share of the difference between both runs that is recovered"
+    dims = change.dims[1:]
     corrected, effect = "all patched activations", "Change of answer minus wrong answer"
     variables = effect_variables(change.values, each, dims, effect, unit="logits", corrected=corrected, seed=seed)
-    for end, long_name, value in (
-        ("", words, share.mean),
-        ("_low", "Lower end of its 95% interval", share.low),
-        ("_high", "Upper end of its 95% interval", share.high),
-    ):
-        variables[f"recovered{end}"] = (dims, value, {"long_name": long_name, "units": "share"})
+    words = "Share of the difference between both runs that is recovered"
+    variables |= interval_variables(share, dims, words, name="recovered", unit="share")
     if "estimate" in pairs:
         variables["estimate"] = pairs.estimate.mean("pair", keep_attrs=True, skipna=False)
     kept = {name: values for name, values in pairs.coords.items() if "pair" not in values.dims}

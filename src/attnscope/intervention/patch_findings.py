@@ -12,17 +12,14 @@ from scipy.stats import binom
 from attnscope.intervention.patch import ends_of
 from attnscope.intervention.verdicts import ESTIMATORS, SURE, describe_agreement, describe_largest
 from attnscope.measure.documents import LEAST
-from attnscope.results.schema import Effect, Finding, Quantity, Report, Row, Table, rows_of
+from attnscope.results.schema import Effect, Finding, Quantity, Report, Row, Table, rows_of, with_ends
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import are, count
 
 _OF_CHANGES = "change of answer minus wrong answer by patching, logits"
 _OF_SUMS = "sum of the changes over the sum of the differences between both runs"
 _TWO: Any = (("effect", "change", "logits", _OF_CHANGES), ("recovered", "recovered", "percent", _OF_SUMS))
-_EFFECT, RECOVERED = (
-    Quantity(name, *more, low=f"{name}_low", high=f"{name}_high", significant="shown", interval=name == "recovered")
-    for name, *more in _TWO
-)
+_EFFECT, RECOVERED = (with_ends(name, *more, significant="shown", interval=name == "recovered") for name, *more in _TWO)
 _PAIRS = (
     Quantity("pair", unit="count"),
     Quantity("clean", unit="text"),

@@ -25,7 +25,6 @@ from attnscope.read.windows import window_name
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, no_progress
 
 Kind = Literal["weights", "norms", "effective", "block_norms", "rollout", "gradient"]
 KINDS: tuple[Kind, ...] = ("weights", "norms", "effective", "block_norms", "rollout", "gradient")
@@ -67,12 +66,9 @@ def assembled(records: Sequence[Record], layers: Sequence[dict[str, np.ndarray]]
 
 
 @validated
-def contribution_profiles(
-    study: Study, *, kinds: Sequence[Kind | str] | None = None, band: Count = 10, progress: Tell | None = None
-) -> xr.Dataset:
+def contribution_profiles(study: Study, *, kinds: Sequence[Kind | str] | None = None, band: Count = 10) -> xr.Dataset:
     r"""Measure the contributions of tokens to heads and layers, beyond attention weights."""
     kinds_chosen = chosen("kind", kinds, KINDS)
-    tell = progress or no_progress
     with borrowed(study.model):
         first = calls.inputs_of(study.model, study.windows[0])
         blocks = find_blocks(study.model, first)
@@ -80,10 +76,10 @@ def contribution_profiles(
         if "gradient" in kinds_chosen and (reason := calls.lacks_predictions(study.model, first)):
             run.skip("gradient", reason)
             run.kinds.remove("gradient")
-        profiles: list[xr.Dataset] = []
-        for number, window in enumerate(study.windows):
-            profiles.append(run.text(calls.inputs_of(study.model, window), window_name(window, number)))
-            tell(Progress("measuring contributions", (number + 1) / len(study.windows)))
+        profiles = [
+            run.text(calls.inputs_of(study.model, window), window_name(window, number))
+            for number, window in enumerate(study.windows)
+        ]
     whole = xr.concat(profiles, "window", data_vars="all", coords="minimal", compat="override", join="override")
     return whole.assign_coords(
         window=np.arange(len(profiles)), source=("window", np.array(study.documents, dtype=object))

@@ -21,6 +21,7 @@ from attnscope.results.schema import (
     effect_columns,
     effect_quantity,
     rows_of,
+    with_ends,
 )
 from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.arguments import reads, validated
@@ -125,23 +126,13 @@ _FORBIDDEN_HEADS = (
 _TOGETHER = (
     Quantity("heads"),
     Quantity("ablation"),
-    Quantity(
-        "effect",
-        "without all",
-        "nats",
-        "change of the loss without the heads at once",
-        low="effect_low",
-        high="effect_high",
-        significant="shown",
-    ),
+    with_ends("effect", "without all", "nats", "change of the loss without the heads at once", significant="shown"),
     Quantity("alone", "sum alone", "nats", "sum of the changes without each"),
-    Quantity(
+    with_ends(
         "between",
         "difference",
         "nats",
         "above 0: the heads can replace each other; below 0: they work together",
-        low="between_low",
-        high="between_high",
         significant="between_shown",
         interval=True,
     ),

@@ -18,7 +18,7 @@ from attnscope.intervention import arrays, calls
 from attnscope.intervention.predictions import MASKED
 from attnscope.intervention.read_text import OneHead, ReadText, prediction_distance
 from attnscope.intervention.read_text import prediction_divergence as divergence
-from attnscope.measure.documents import DRAWS, interval
+from attnscope.measure.documents import interval
 from attnscope.support.arguments import Count, Draws, Seed, validated
 from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
@@ -384,20 +384,17 @@ class WeightSearch:
 
 
 @validated(masked=MASKED)
-def with_intervals(
-    effects: xr.Dataset, names: Sequence[str], documents: Sequence[str], *, draws: int = DRAWS, seed: int = 0
-) -> xr.Dataset:
+def with_intervals(effects: xr.Dataset, names: Sequence[str], documents: Sequence[str], *, seed: int = 0) -> xr.Dataset:
     """Add to each variable its mean over texts and its 95% interval over documents."""
     added: dict[str, xr.DataArray] = {}
     for name in names:
         values = effects[name].transpose("window", ...)
-        known = np.isfinite(values.values)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.where(known, values.values, 0.0).sum(0) / known.sum(0)
-        low, high = interval(values.values, documents, draws=draws, seed=seed)
-        like = values.isel(window=0, drop=True)
-        for end, part in (("mean", mean), ("low", low), ("high", high)):
-            words = {"mean": "mean over texts", "low": "lower end", "high": "upper end"}[end]
+        mean, (low, high) = values.mean("window"), interval(values.values, documents, seed=seed)
+        for end, part, words in (
+            ("mean", mean.values, "mean over texts"),
+            ("low", low, "lower end"),
+            ("high", high, "upper end"),
+        ):
             attrs = values.attrs | {"long_name": f"{values.attrs.get('long_name', name)}, {words}"}
-            added[f"{name}_{end}"] = like.copy(data=part).assign_attrs(attrs)
+            added[f"{name}_{end}"] = mean.copy(data=part).assign_attrs(attrs)
     return effects.assign(added)

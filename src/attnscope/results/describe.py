@@ -17,7 +17,6 @@ from attnscope.store.files import PIECES, RUN, SUFFIX, VIEWS, local_folder, read
 from attnscope.store.folder import OwnedFolder, manifest_of
 from attnscope.store.signature import Signature
 from attnscope.support.arguments import validated
-from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import VERBS
 
@@ -85,11 +84,7 @@ def describe(path: str | Path, *, verify: bool = False) -> Description:
     >>> run.damaged, [one.units for one in run.variables if one.name == "entropy"]
     ([], ['nats'])
     """
-    check_kind("a folder", str, Path, path=path)
-    return _described(local_folder(path), verify)
-
-
-def _described(folder: Path, verify: bool) -> Description:
+    folder = local_folder(path)
     run = known_run(folder)
     owned = OwnedFolder(folder, run.command)
     if manifest_of(folder) is not None:  # otherwise the folder has only parts

@@ -22,7 +22,7 @@ from attnscope.results.open import Node, Run, chosen, in_memory, known_run, node
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import explained, json_bytes, local_folder, read_as, sync
 from attnscope.support.arguments import Count, validated
-from attnscope.support.checks import check_installed, check_kind
+from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import safe_cell
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -186,23 +186,11 @@ def export(
     window_layer_head.csv window,layer,head,layer_kind,layer_name,source,start,entropy
     window_layer_head_offset.csv window,layer,head,offset,layer_kind,layer_name,source,start,profile
     """
-    check_kind("a folder", str, Path, path=path)
     if to not in {*_TABLES, "nc", "zarr", *FORMATS}:
         raise AttnscopeError(f"to (--to) is {to!r:.40}; expected {', '.join([*_TABLES, 'nc', 'zarr', *FORMATS])}")
     if to in _NEEDED:
         check_installed(f"to (--to) {to}", *_NEEDED[to])
-    return _exported(known_run(local_folder(path)), to, out, variables, top, progress or no_progress)
-
-
-def _write_heads(run: Run, to: str, names: list[str] | None, top: int | None, folder: Path) -> None:
-    folder.mkdir()
-    for name, text in head_files(read_run(run), to, None if names is None else names[0], top).items():  # pyright: ignore[reportArgumentType] checked there
-        (folder / name).write_text(text, encoding="utf-8")
-
-
-def _exported(
-    run: Run, to: Format, out: str | Path | None, variables: Sequence[str] | None, top: int | None, tell: Tell
-) -> Path:
+    run, tell = known_run(local_folder(path)), progress or no_progress
     name = run.path.resolve().name
     usual = f"{name}.{to}" if to in {"nc", "zarr"} else f"{name}-{to}"
     made, names = local_folder(usual if out is None else out), None if variables is None else list(variables)
@@ -216,6 +204,12 @@ def _exported(
         else:
             _write_tables(run, names, new, to, tell)
     return made
+
+
+def _write_heads(run: Run, to: str, names: list[str] | None, top: int | None, folder: Path) -> None:
+    folder.mkdir()
+    for name, text in head_files(read_run(run), to, None if names is None else names[0], top).items():  # pyright: ignore[reportArgumentType] checked there
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from attnscope.store.folder import manifest_of
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.units import Parts, parts_of
 from attnscope.support.arguments import validated
-from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import VERBS
 
@@ -60,11 +59,7 @@ def merge(path: str | Path) -> Merged:
     ...
     attnscope.AttnscopeError: ...run is not whole: 1 of 1 units is missing (1): give the command of ...
     """
-    check_kind("a folder", str, Path, path=path)
-    return _merged(local_folder(path))
-
-
-def _merged(folder: Path) -> Merged:
+    folder = local_folder(path)
     parts = Parts(folder)
     if parts.signature is None:
         return _without_parts(folder)

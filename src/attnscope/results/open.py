@@ -18,7 +18,6 @@ from attnscope.store.folder import Manifest, OwnedFolder, damage, manifest_of
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
 from attnscope.support.arguments import validated
-from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import VERBS
 
@@ -59,11 +58,7 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     ...     attnscope.open_run(Path(folder) / "run").identical(result)
     True
     """
-    check_kind("a folder", str, Path, path=path)
-    return _opened(local_folder(path), part)
-
-
-def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree:
+    folder = local_folder(path)
     manifest = manifest_of(folder)
     if manifest is None:
         raise AttnscopeError(
@@ -267,8 +262,6 @@ def runs(*folders: str | Path) -> list[Run]:
     ...     [(run.path.name, run.command, run.model, run.progress) for run in attnscope.runs(folder)]
     [('tide', 'scan', 'small-mlm', 'all 1 window')]
     """
-    for folder in folders:
-        check_kind("a folder", str, Path, folder=folder)
     listed: dict[Path, Run] = {}
     for folder in folders or map(Path, USUAL):
         place = local_folder(folder)

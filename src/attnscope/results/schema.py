@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -226,9 +226,13 @@ def effect_columns(
 
 def effect_quantity(name: str, unit: str = "nats", **more: Any) -> Quantity:
     """The quantity of `effect_columns`."""
-    return Quantity(
-        f"{name}_mean", unit=unit, low=f"{name}_low", high=f"{name}_high", significant=f"{name}_shown", **more
-    )
+    ends = replace(with_ends(name, unit=unit, **more), name=f"{name}_mean")
+    return replace(ends, significant=f"{name}_shown")
+
+
+def with_ends(name: str, *about: Any, **more: Any) -> Quantity:
+    """A quantity with an interval, whose ends are ``{name}_low`` and ``{name}_high``."""
+    return Quantity(name, *about, low=f"{name}_low", high=f"{name}_high", **more)
 
 
 def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple[str, str]:

@@ -10,7 +10,6 @@ import xarray as xr
 
 from attnscope.results.open import open_run
 from attnscope.support.arguments import Natural, validated
-from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import significant
 
@@ -172,9 +171,6 @@ def expect(run: str | Path | xr.Dataset, *, layer: Natural, head: Natural) -> Ex
     >>> attnscope.expect(run, layer=0, head=3).attends_to(-1)
     <mean weight of head 0.3 at offset -1: 0.982, 95% interval 0.982 to 0.983 over 20 windows>
     """
-    import xarray as xr
-
-    check_kind("a scan", str, Path, xr.Dataset, run=run)
     opened = run if isinstance(run, xr.Dataset) else open_run(run)
     if not isinstance(opened, xr.Dataset) or not {"window", "layer", "head"} <= set(opened.dims):
         raise AttnscopeError("found no scan; expected a result of attnscope.scan, or its run folder")

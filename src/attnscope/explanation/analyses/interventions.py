@@ -25,7 +25,7 @@ from attnscope.explanation.study import POSITION_TABLE, Picture, Section, Study,
 from attnscope.explanation.tables import position_table, position_tables, replaced_positions, word_embedding
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import units_of
-from attnscope.results.schema import HEAD, Quantity, Row, Table, value_of
+from attnscope.results.schema import HEAD, Quantity, Row, Table, value_of, with_ends
 from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
 from attnscope.support.errors import AttnscopeError
@@ -44,14 +44,7 @@ _COLUMNS = (
     Quantity("offset", unit="tokens", meaning="offset of the head's largest mean weight"),
     Quantity("weight_before", "before", "weight", "mean weight at that offset"),
     Quantity("weight_after", "after", "weight", "mean weight at that offset after the change"),
-    Quantity(
-        "weight_change",
-        "difference",
-        "change",
-        "after minus before",
-        low="weight_change_low",
-        high="weight_change_high",
-    ),
+    with_ends("weight_change", "difference", "change", "after minus before"),
 )
 
 

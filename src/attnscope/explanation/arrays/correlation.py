@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Complex, Float
+from scipy import signal
 from scipy.stats import rankdata
 
 from attnscope.explanation.arrays import checks
@@ -90,7 +91,7 @@ def cross_correlation(
         q = q - q.mean(0)
     length = len(q)
     offset = np.arange(1 - length, length)
-    covariance = _covariance(q, k)
+    covariance = signal.fftconvolve(k, q[::-1], axes=0).T
     size = np.linalg.norm(q, axis=0) * np.linalg.norm(k, axis=0)
     correlation = (covariance - covariance.mean(1, keepdims=True)) / np.where(size > 0, size, np.nan)[:, None]
     trace = s @ covariance
@@ -179,16 +180,6 @@ def _spread(
     """Standard deviation of the scores about their row and column means, without the matrix of scores."""
     left, right = (query - query.mean(0)) * values, key - key.mean(0)
     return float(np.sqrt(max(((left.T @ left) * (right.T @ right)).sum(), 0.0)) / len(query))
-
-
-def _covariance(
-    query: Float[np.ndarray, "position column"], key: Float[np.ndarray, "position column"]
-) -> Float[np.ndarray, "column offset"]:
-    """All offsets, from the product of zero-padded spectra; negative offsets come last."""
-    length = len(query)
-    size = 1 << (2 * length - 2).bit_length()  # at least 2T - 1
-    circular = np.fft.irfft(np.fft.rfft(query, size, axis=0).conj() * np.fft.rfft(key, size, axis=0), size, axis=0).T
-    return np.concatenate([circular[:, size - length + 1 :], circular[:, :length]], 1)
 
 
 @validated

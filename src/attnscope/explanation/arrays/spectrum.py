@@ -335,11 +335,12 @@ def find_peaks(
             if not there.size or curve[there].max() < curve[inside].max():
                 continue
             at = int(there[curve[there].argmax()])
+            whole = curve[[at]], np.array([0]), np.array([len(curve) - 1])  # half of the height; ends count as falls
             peaks[:, row, column] = (
                 offset[at],
                 np.clip(offset[at] + _parabola(curve, at), low, high),
                 curve[at],
-                _width(curve, at),
+                signal.peak_widths(curve, [at], 0.5, whole)[0][0] if curve[at] > 0 else np.nan,
                 signal.peak_prominences(curve, [at])[0][0],
             )
     return Peaks(*peaks)
@@ -350,22 +351,6 @@ def _parabola(curve: Float[np.ndarray, " offset"], at: int) -> float:
     left, middle, right = curve[at - 1 : at + 2]
     bend = left - 2 * middle + right
     return float((left - right) / (2 * bend)) if bend < 0 else 0.0
-
-
-def _width(curve: Float[np.ndarray, " offset"], at: int) -> float:
-    """Distance between where the curve falls to half its height on either side; the ends count as such."""
-    height = curve[at]
-    if not height > 0:
-        return float("nan")
-    return _fall(curve[at:], height / 2) + _fall(curve[at::-1], height / 2)
-
-
-def _fall(side: Float[np.ndarray, " step"], level: float) -> float:
-    below = np.flatnonzero(side < level)
-    if not below.size:
-        return float(len(side) - 1)
-    last = int(below[0])
-    return last - 1 + float((side[last - 1] - level) / (side[last - 1] - side[last]))
 
 
 _QUARTER = np.pi / 6  # how far from 90 degrees apart the phases of a pair may be

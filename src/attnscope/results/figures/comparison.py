@@ -15,7 +15,6 @@ from attnscope.results.figures.alignment import alignment_maps
 from attnscope.results.figures.panels import curve, name_point
 from attnscope.results.figures.style import Figure, drawable, figure_style, legend_columns, system_colours
 from attnscope.results.schema import Report
-from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 
 _MARKERS = "osD^vPX"
@@ -147,10 +146,6 @@ def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
     return alignment_maps(weights, source, target, sure=gold, sure_name="Known link")
 
 
-def figures(report: Report) -> dict[str, Figure]:
-    return comparison_figures(report.result)
-
-
 def captions(report: Report) -> dict[str, tuple[str, str]]:
     """Title and caption of each figure, by name."""
     alignment = report.result["alignment"].to_dataset()
@@ -175,9 +170,9 @@ def grid(_: Report) -> None:
     """A comparison has no heads."""
 
 
-@reads("compare")
-def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
+def figures(report: Report) -> dict[str, Figure]:
     """All figures that a comparison has data for, by name."""
+    tree = report.result
     scores, curves, alignment = (tree[name].to_dataset() for name in ("scores", "curves", "alignment"))
     figures = {"bleu": score_intervals(scores), "length": score_by_length(scores)}
     if curves.sizes["validation"]:

@@ -7,7 +7,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 
 from attnscope.intervention.ablation import ESTIMATES
-from attnscope.intervention.verdicts import PEAK, effect_of
+from attnscope.intervention.verdicts import ESTIMATORS, PEAK, effect_of
 from attnscope.measure.documents import by_document, units_of
 from attnscope.results.figures.panels import HeadMap, curve, estimate_panels, head_maps, interval_rows, name_point
 from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
@@ -167,12 +167,6 @@ def forbidden_maps(forbidden: xr.Dataset) -> Figure:
 
 
 _COLOURS = ("0.1", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195")
-_TITLES = {
-    "attribution": "Attribution patching",
-    "integrated": "Integrated gradients",
-    "eap_ig": "EAP-IG",
-    "importance": "Gradient importance",
-}
 
 
 def estimates_of_effects(tree: xr.DataTree) -> Figure:
@@ -187,7 +181,7 @@ def estimates_of_effects(tree: xr.DataTree) -> Figure:
                 continue
             ablation = ablations[0]
         measured = heads.effect.sel(ablation=ablation).values
-        title = f"{_TITLES[name]}\n{rank_caption(agreement.sel(estimator=name, ablation=ablation))}"
+        title = f"{ESTIMATORS[name]}\n{rank_caption(agreement.sel(estimator=name, ablation=ablation))}"
         if name == "importance":
             panels.append((title, f"Size of the effect ({ablation}), nats", np.abs(measured), heads.importance.values))
         else:

@@ -250,17 +250,15 @@ def offset_shares(result: xr.Dataset) -> Figure:
     where = "doubling bins of offsets" if whole else "the offsets of the band"
     figure = Figure(figsize=(width, height), layout="constrained")
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    image = None
     for axes, (title, values) in zip(grid, panels, strict=True):
-        image = heat(axes, values, norm=PowerNorm(0.5, 0.0, most), aspect="auto")
+        heat(axes, values, norm=PowerNorm(0.5, 0.0, most), aspect="auto")
         axes.set_xticks(range(bins), names, rotation=90)
         for layer in range(1, layers):
             axes.axhline(layer * heads - 0.5, color="0.55", linewidth=0.5)
         axes.set_title(title, loc="left")
     _name_rows(grid[0], selection.layer_labels(result), selection.axis_values(result, "head"))
-    if image is not None:
-        bar = colour_bar(figure, image, grid[-1], "Share of weight (square-root scale)", pad=0.03, aspect=35)
-        bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+    scale = grid[-1].images[0], grid[-1], "Share of weight (square-root scale)"
+    colour_bar(figure, *scale, pad=0.03, aspect=35).ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     figure.supxlabel(f"Offset in {unit_of(result)}, key − query: negative is left")
     text = f"Share of weight in {where}, mean over {count} {noun}{'s' * (count != 1)}. "
     text += "Distant bins contain more tokens: compare with uniform attention."

@@ -342,16 +342,14 @@ def wave_counts(waves: xr.Dataset) -> Figure:
     # of square cells the other layout learns the height too late, and cuts the titles off
     figure = Figure(figsize=(max(size[0], 4.6), size[1]), layout="compressed")
     titles = ("Columns that are waves", "With tokens shuffled")
-    image = None
     for index, (values, title) in enumerate(zip((counts, shuffled), titles, strict=True)):
         axes = figure.add_subplot(1, 2, index + 1)
         image = panels.heat(axes, values, "Greens", (0.0, top))
         panels.write_cells(image, "{:.0f}".format)
         name_heads(axes, layer_labels(waves), axis_values(waves, "head"))
         axes.set_title(title, loc="left")
-    if image is not None:
-        bar = panels.colour_bar(figure, image, figure.axes[:2], "Columns", shrink=0.9, aspect=18)
-        bar.ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    bar = panels.colour_bar(figure, figure.axes[0].images[0], figure.axes[:2], "Columns", shrink=0.9, aspect=18)
+    bar.ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
 
 
@@ -366,12 +364,11 @@ def spectra_by_layer(spectra: xr.Dataset) -> Figure:
     reach = float(np.nanmax(np.abs(np.log2(np.maximum(values, 2.0**-3))), initial=0.5))
     height = float(np.clip(0.2 * len(layers), 0.7, 3.0)) + 0.9
     figure = Figure(figsize=(2.6 * len(sides) + 0.7, height), layout="constrained")
-    image = None
     for index, side in enumerate(sides):
         axes = figure.add_subplot(1, len(sides), index + 1)
         size = np.log2(np.maximum(values[index], 2.0**-reach))
         extent = (frequency[0] - 0.5, frequency[-1] + 0.5, len(layers) - 0.5, -0.5)
-        image = panels.heat(axes, size, "RdBu_r", (-reach, reach), aspect="auto", extent=extent)
+        panels.heat(axes, size, "RdBu_r", (-reach, reach), aspect="auto", extent=extent)
         axes.tick_params(axis="x", length=2)
         axes.set_title(_SIDES.get(side, side), loc="left")
         rows = np.unique(np.linspace(0, len(layers) - 1, min(len(layers), 12)).round().astype(int))
@@ -379,12 +376,10 @@ def spectra_by_layer(spectra: xr.Dataset) -> Figure:
         axes.tick_params(axis="y", length=0)
     figure.axes[0].set_ylabel("Layer")
     figure.supxlabel(f"Frequency ({spectra['frequency'].attrs.get('units', 'cycles')})")
-    if image is not None:
-        bar = panels.colour_bar(
-            figure, image, figure.axes[: len(sides)], "Amplitude relative to noise", pad=0.01, aspect=16
-        )
-        bar.ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        bar.ax.yaxis.set_major_formatter(lambda power, _: f"{2.0**power:.3g}×")
+    image, label = figure.axes[0].images[0], "Amplitude relative to noise"
+    bar = panels.colour_bar(figure, image, figure.axes[: len(sides)], label, pad=0.01, aspect=16)
+    bar.ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    bar.ax.yaxis.set_major_formatter(lambda power, _: f"{2.0**power:.3g}×")
     return figure
 
 

@@ -19,7 +19,7 @@ from attnscope.measure.ranking import patch_shares
 from attnscope.measure.stored import unit_of
 from attnscope.results.figures import selection, style
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, patch_profiles, weight_maps
-from attnscope.results.figures.panels import SIGNED, colour_bar, heat, write_cells
+from attnscope.results.figures.panels import MOST_COLUMNS, SIGNED, colour_bar, curve, heat, panel_rows, write_cells
 from attnscope.results.figures.style import Figure
 from attnscope.results.scan_report import sample_of
 from attnscope.results.schema import Report
@@ -224,19 +224,16 @@ def profile_curves(result: xr.Dataset, heads: Sequence[Any]) -> Figure:
     layers, columns_of_heads = selection.axis_values(result, "layer"), selection.axis_values(result, "head")
     offsets = result["offset"].values
     labelled = {"label", "cluster"} <= set(result.variables)
-    columns = min(len(pairs), 4)
-    rows = math.ceil(len(pairs) / columns)
-
-    figure = Figure(figsize=(max(3.2, 2.3 * columns), 2.1 * rows + 0.3), layout="constrained")
-    for index, (layer, head) in enumerate(pairs):
-        axes = figure.add_subplot(rows, columns, index + 1)
+    columns = min(len(pairs), MOST_COLUMNS)
+    size = max(3.2, 2.3 * columns), 2.1 * math.ceil(len(pairs) / columns) + 0.3
+    figure, drawn = panel_rows(len(pairs), size)
+    for axes, (layer, head) in zip(drawn, pairs, strict=True):
         at = {"layer": [layers.index(layer)], "head": [columns_of_heads.index(head)]}
         mean = selection.mean_over_texts(result["profile"].isel(at))[0, 0]
         low, high = (edge[0, 0] for edge in selection.quantiles_over_texts(result["profile"].isel(at)))
         name, colour = _majority(result.isel(at)) if labelled else ("", style.LEFT)
         axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
-        axes.fill_between(offsets, low, high, color=colour, alpha=0.28, linewidth=0)
-        axes.plot(offsets, mean, color=colour, linewidth=1.3, marker="o", markersize=2.2)
+        curve(axes, offsets, (mean, low, high), colour, marker="o", markersize=2.2)
         axes.set(xlim=style.drawn_range(offsets, mean), ylim=(0, None))
         axes.set_title(f"Head {layer}.{head}" + (f"\n{name}" if name else ""), loc="left", parse_math=False)
     style.one_scale(figure.axes)
@@ -252,9 +249,8 @@ def _majority(head: xr.Dataset) -> tuple[str, str]:
     if np.isnan(shares).any():
         return "no label", style.LEFT
     best = int(np.argmax(shares))
-    return f"{style.with_minus(names[best])}, {shares[best]:.0%} of {selection.noun_of(head)}s", style.cluster_colours(
-        names
-    )[best]
+    text = f"{style.with_minus(names[best])}, {shares[best]:.0%} of {selection.noun_of(head)}s"
+    return text, style.cluster_colours(names)[best]
 
 
 _MOST = 6  # groups whose numbers fit into the cells
