@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import xarray as xr
 
@@ -129,7 +129,17 @@ def explain(
         analysis.check(study)
     study.tell = reading["progress"] or no_progress
     others = [OtherTable.of(other, trust_remote_code=reading["trust_remote_code"]) for other in also]
-    signature = signature_of("explain", loaded, corpus, target, _settings(study, length, more))
+    settings = {
+        "window": length,
+        "windows": len(study.windows),
+        "band": band,
+        "frequencies": None if frequencies is None else list(frequencies),
+        "completion": completion,
+        "intervene": study.intervention_texts,
+        **{name: value for analysis in more for name, value in analysis.settings.items()},
+        "seed": study.seed,
+    }
+    signature = signature_of("explain", loaded, corpus, target, settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name}
     attributes |= decoder_note(loaded.model, with_target=target is not None)
     if out is None:
@@ -161,19 +171,6 @@ def _stored(
             return waiting
     with run:
         return _in_folder(run, study, more, others, attributes)
-
-
-def _settings(study: Study, length: int, more: Sequence[Analysis]) -> dict[str, Any]:
-    return {
-        "window": length,
-        "windows": len(study.windows),
-        "band": study.band,
-        "frequencies": None if study.frequencies is None else list(study.frequencies),
-        "completion": study.completion,
-        "intervene": study.intervention_texts,
-        **{name: value for analysis in more for name, value in analysis.settings.items()},
-        "seed": study.seed,
-    }
 
 
 def _in_folder(

@@ -63,25 +63,17 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each head, with its interval over documents."""
     documents = effects.source.values.tolist()
     units, called = units_of(documents)
+    variables: dict[str, Any] = {}
+    for what, name, prefix, unit in (("loss", "effect", "", "nats"), ("metric", "metric_change", "metric_", "1")):
+        if (change := effects.get(f"{what}_change")) is not None:
+            how: Any = {"name": name, "prefix": prefix, "unit": unit, "corrected": "all heads and ablations"}
+            words = f"Change of the {what} without the head"
+            variables |= effect_variables(change.values, units, change.dims[1:], words, seed=seed, **how)
     heads = xr.Dataset(
-        effect_variables(
-            effects.loss_change.values,
-            units,
-            effects.loss_change.dims[1:],
-            "Change of the loss without the head",
-            corrected="all heads and ablations",
-            seed=seed,
-        ),
+        variables,
         coords={name: values for name, values in effects.coords.items() if "window" not in values.dims},
         attrs={"documents": len(set(documents)), "texts": len(documents), "intervals_over": called},
     )
-    if "metric_change" in effects:
-        words = "Change of the metric without the head"
-        named = {"name": "metric_change", "prefix": "metric_", "corrected": "all heads and ablations"}
-        own = effect_variables(
-            effects.metric_change.values, units, effects.metric_change.dims[1:], words, unit="1", seed=seed, **named
-        )
-        heads = heads.assign(own)
     for name in ("kl", "accuracy_change", "estimate", "importance"):
         if name in effects:
             heads[name] = effects[name].mean("window", keep_attrs=True)

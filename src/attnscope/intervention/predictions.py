@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -292,21 +293,16 @@ class PredictionSession:
     @torch.no_grad()
     def means(self) -> list[Float[Tensor, "head value_width"]]:
         """Mean output of every head of each call over all positions of all texts, from one pass over them."""
-        sums: list[Tensor] = []
-        counts: list[int] = []
+        sums, counts = defaultdict[int, Any](float), Counter[int]()
         with stacked_passes(self.model, skips=False) as passes:
             for part in self.slices():
                 questions = self.batch(part)
                 passes.plain(questions.batch.inputs(self.model), questions.positions, self.name(part.start))
-                real = [questions.batch.sides(site.kind)[0].valid for site in passes.sites]
-                parts = [
-                    torch.where(valid[:, None, :, None], output, 0).sum((0, 2), dtype=torch.float64)
-                    for output, valid in zip(passes.outputs, real, strict=True)
-                ]
-                sums = [own + part for own, part in zip(sums, parts, strict=True)] if sums else parts
-                known = [int(valid.sum()) for valid in real]
-                counts = [own + more for own, more in zip(counts, known, strict=True)] if counts else known
-        return [(own / count).float() for own, count in zip(sums, counts, strict=True)]
+                for call, (site, output) in enumerate(zip(passes.sites, passes.outputs, strict=True)):
+                    valid = questions.batch.sides(site.kind)[0].valid
+                    sums[call] += torch.where(valid[:, None, :, None], output, 0).sum((0, 2), dtype=torch.float64)
+                    counts[call] += int(valid.sum())
+        return [(own / counts[call]).float() for call, own in sums.items()]
 
 
 @dataclass(frozen=True, eq=False)

@@ -182,7 +182,9 @@ def verdicts(tree: xr.DataTree) -> list[Row]:
         agree, known = row.pop("agree"), row.pop("comparable")
         row["scores_agree"] = bool(agree) if known else None
         row["label"] = row["label"] or ""
-        row["matters"] = _matters([effect_of(row, name) for name in ablations])
+        signs = {int(np.sign(row[f"{name}_mean"])) if row[f"{name}_shown"] else 0 for name in ablations}
+        tested = all(row[f"{name}_shown"] is not None for name in ablations)
+        row["matters"] = (signs.pop() if len(signs) == 1 else 0) if tested else None
         if "profile" in where:
             values = np.nan_to_num(where.profile.sel(layer=row["layer"], head=row["head"]).values).tolist()
             row["profile"] = list(zip(where.offset.values.tolist(), values, strict=True))
@@ -192,14 +194,6 @@ def verdicts(tree: xr.DataTree) -> list[Row]:
 def effect_of(row: Row, name: str) -> Effect:
     """One effect of a row of `verdicts`, by its name."""
     return effect_quantity(name).effect(row)
-
-
-def _matters(effects: Sequence[Effect]) -> int | None:
-    """1 if every ablation significantly raises the loss, -1 if every one lowers it, else 0."""
-    if any(effect.shown is None for effect in effects):
-        return None
-    signs = {int(np.sign(effect.mean)) if effect.shown else 0 for effect in effects}
-    return signs.pop() if len(signs) == 1 else 0
 
 
 @reads("intervene")

@@ -196,7 +196,9 @@ def export(
     made, names = local_folder(usual if out is None else out), None if variables is None else list(variables)
     with _whole(made) as new, read_as(run.path):
         if to in FORMATS:
-            _write_heads(run, to, names, top, new)
+            new.mkdir()
+            for file, text in head_files(read_run(run), to, None if names is None else names[0], top).items():  # pyright: ignore[reportArgumentType] checked there
+                (new / file).write_text(text, encoding="utf-8")
         elif to == "nc":
             _write_netcdf(run, names, new)
         elif to == "zarr":
@@ -204,12 +206,6 @@ def export(
         else:
             _write_tables(run, names, new, to, tell)
     return made
-
-
-def _write_heads(run: Run, to: str, names: list[str] | None, top: int | None, folder: Path) -> None:
-    folder.mkdir()
-    for name, text in head_files(read_run(run), to, None if names is None else names[0], top).items():  # pyright: ignore[reportArgumentType] checked there
-        (folder / name).write_text(text, encoding="utf-8")
 
 
 @contextmanager

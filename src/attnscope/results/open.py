@@ -143,17 +143,14 @@ def nodes_of(run: Run) -> list[Node]:
 
         folder = RunFolder(run.path, run.signature)
         folder.look()
-        windows = Node(WINDOWS, lambda: _sidecar(folder, WINDOWS), along="pooled_window")
-        return [
-            Node("", lambda: scan_pieces(folder), folder.texts),
-            *([windows] if any(name.startswith(f"{WINDOWS}/") for name in folder.files) else []),
-        ]
+
+        def windows() -> Iterator[xr.Dataset]:
+            return (part for texts in folder.pieces if (part := folder.apart(WINDOWS, texts)) is not None)
+
+        nodes = [Node("", lambda: scan_pieces(folder), folder.texts)]
+        pooled = any(name.startswith(f"{WINDOWS}/") for name in folder.files)
+        return [*nodes, Node(WINDOWS, windows, along="pooled_window")] if pooled else nodes
     return in_memory(read_run(run))
-
-
-def _sidecar(folder: RunFolder, kind: str) -> Iterator[xr.Dataset]:
-    """The arrays stored separately from each piece."""
-    return (part for part in (folder.apart(kind, texts) for texts in folder.pieces) if part is not None)
 
 
 def in_memory(opened: xr.Dataset | xr.DataTree) -> list[Node]:
@@ -187,7 +184,7 @@ def chosen(nodes: list[Node], names: list[str] | None) -> list[Node]:
 
 
 USUAL = ("attnscope-runs", ".")
-_PART = re.compile("[0-9]{1,6}-of-([0-9]{1,6})")
+_PART = re.compile("[0-9]{1,6}-of-[0-9]{1,6}")
 
 
 @dataclass(frozen=True)
@@ -286,7 +283,7 @@ def run_at(folder: Path) -> Run | None:
         windows=sum(part.windows for part in parts),
         bytes=sum(part.bytes for part in (*parts, *([own] if own else []))),
         when=max(part.when for part in parts),
-        tasks=(sum(part.complete for part in parts), _tasks(parts[0].path)),
+        tasks=(sum(part.complete for part in parts), int(parts[0].path.name.rpartition("-")[2])),
     )
 
 
@@ -367,8 +364,3 @@ def parts_of_run(run: Path) -> list[Run]:
     places = sorted(run.with_name(run.name + TASKS).glob("*-of-*")) if run.name else []
     parts = [_of_manifest(place) for place in places if _PART.fullmatch(place.name)]
     return [part for part in parts if part is not None and not part.damage]
-
-
-def _tasks(part: Path) -> int:
-    named = _PART.fullmatch(part.name)
-    return int(named[1]) if named else 0

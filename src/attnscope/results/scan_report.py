@@ -408,12 +408,8 @@ def _beside(results: xr.Dataset, name: str) -> xr.Dataset | None:
     found = results.encoding.get(name)
     if found is None and "source" in results.encoding:
         with suppress(AttnscopeError, OSError, KeyError):  # the folder is gone, or contains another run by now
-            return _of_run(results.encoding["source"], results.attrs["signature"], name)
+            run = RunFolder(Path(results.encoding["source"]), json.loads(signature := results.attrs["signature"]))
+            run.look()
+            same = "signature" in run.state and Signature.of(run.state["signature"]).to_json() == signature
+            return run.load(name) if same else None
     return found
-
-
-def _of_run(source: str, signature: str, name: str) -> xr.Dataset | None:
-    run = RunFolder(Path(source), json.loads(signature))
-    run.look()
-    same = "signature" in run.state and Signature.of(run.state["signature"]).to_json() == signature
-    return run.load(name) if same else None

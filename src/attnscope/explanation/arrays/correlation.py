@@ -91,7 +91,7 @@ def cross_correlation(
         q = q - q.mean(0)
     length = len(q)
     offset = np.arange(1 - length, length)
-    covariance = signal.fftconvolve(k, q[::-1], axes=0).T
+    covariance = signal.fftconvolve(k, q[::-1], axes=0).reshape(2 * length - 1, q.shape[1]).T  # at all offsets
     size = np.linalg.norm(q, axis=0) * np.linalg.norm(k, axis=0)
     correlation = (covariance - covariance.mean(1, keepdims=True)) / np.where(size > 0, size, np.nan)[:, None]
     trace = s @ covariance

@@ -10,7 +10,6 @@ import numpy as np
 import xarray as xr
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
 from attnscope.capture.load import load_model
@@ -159,26 +158,23 @@ def alignment_maps(
     height = max(1.2, _CELL * len(target) + _LABEL * max(map(len, labels[0])) + 0.3)
 
     figure = Figure(figsize=(columns * width + 1.0, rows * height + 0.7), layout="compressed")
-    image = None
-    every: list[Axes] = []
     for index, (name, weights) in enumerate(systems.items()):
         axes = figure.add_subplot(rows, columns, index + 1)
-        image = _draw(axes, weights, labels, top)
+        _draw(axes, weights, labels, top)
         keys = _mark(axes, weights / top, None if links is None else links.get(name), sure, possible, sure_name)
         axes.set_title(drawable(name, longest=60) if name else "", parse_math=False)
-        every.append(axes)
         if index == 0 and keys:
             side_by_side = legend_columns(figure, [str(key.get_label()) for key in keys], len(keys))
             figure.set_figheight(figure.get_figheight() + _KEYS * (math.ceil(len(keys) / side_by_side) - 1))
             figure.legend(handles=keys, loc="outside lower center", ncols=side_by_side)
-    if image is not None:
-        colour_bar(figure, image, every, "Attention weight", aspect=25, shrink=min(1, 3 / (rows * height)))
+    shrink = min(1, 3 / (rows * height))
+    colour_bar(figure, figure.axes[0].images[0], figure.axes[:], "Attention weight", aspect=25, shrink=shrink)
     return figure
 
 
-def _draw(axes: Axes, weights: np.ndarray, labels: tuple[list[str], list[str]], top: float) -> AxesImage:
+def _draw(axes: Axes, weights: np.ndarray, labels: tuple[list[str], list[str]], top: float) -> None:
     source, target = labels
-    image = heat(axes, weights, ends=(0.0, top))
+    heat(axes, weights, ends=(0.0, top))
     if weights.shape[1] > len(source):
         axes.axvline(len(source) - 0.5, color="0.5", linewidth=0.8)
         source = [*source, _END]
@@ -193,7 +189,6 @@ def _draw(axes: Axes, weights: np.ndarray, labels: tuple[list[str], list[str]], 
     axes.grid(which="minor", color="0.9", linewidth=0.4)
     axes.tick_params(which="minor", length=0)
     axes.spines[:].set(visible=True, color="0.7")
-    return image
 
 
 def _mark(
