@@ -42,8 +42,9 @@ def report(tree: xr.DataTree) -> Report:
     model = str(tree.attrs.get("model", "the model"))
     analyses = analyses_of(tree)
     notes = [str(tree.attrs.get("decoder", ""))]
-    if "position_content" in tree.children and "layer_name" in tree["position_content"]:
-        notes.append(numbering_note([str(name) for name in tree["position_content"]["layer_name"].values]))
+    content = tree["position_content"].to_dataset() if "position_content" in tree.children else xr.Dataset()
+    if "layer_name" in content:
+        notes.append(numbering_note([str(name) for name in content.layer_name.values]))
     notes += [note for analysis in analyses for note in analysis.notes(tree, rows)]
     findings = [text for analysis in analyses for text in analysis.findings(tree, rows) if text]
     notes += skipped_note(skipped_of(tree))

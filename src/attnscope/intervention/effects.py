@@ -64,10 +64,12 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     documents = effects.source.values.tolist()
     units, called = units_of(documents)
     variables: dict[str, Any] = {}
-    for what, name, prefix, unit in (("loss", "effect", "", "nats"), ("metric", "metric_change", "metric_", "1")):
-        if (change := effects.get(f"{what}_change")) is not None:
+    for name, prefix, unit, words in (
+        ("effect", "", "nats", "Change of the loss without the head"),
+        ("metric_change", "metric_", "1", "Change of the metric without the head"),
+    ):
+        if (change := effects.get("loss_change" if name == "effect" else name)) is not None:
             how: Any = {"name": name, "prefix": prefix, "unit": unit, "corrected": "all heads and ablations"}
-            words = f"Change of the {what} without the head"
             variables |= effect_variables(change.values, units, change.dims[1:], words, seed=seed, **how)
     heads = xr.Dataset(
         variables,

@@ -24,7 +24,7 @@ from attnscope.store.files import explained, json_bytes, local_folder, read_as, 
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.numbers import safe_cell
+from attnscope.support.numbers import safe_cell, with_nulls
 from attnscope.support.progress import Progress, Tell, no_progress
 
 AT_ONCE = 1 << 19  # rows of a table in memory at a time
@@ -255,14 +255,12 @@ def _write_node(node: Node, folder: Path, to: str, tell: Callable[[float], None]
     texts = 0
     with ExitStack() as stack:
         for piece in map(_with_kinds, node.pieces()):
-            about["attributes"] = {str(key): _plain(value) for key, value in piece.attrs.items()}
+            about["attributes"] = with_nulls(_attributes(piece))
             for dims, names in tables_of(piece).items():
                 if dims not in files:
                     file = f"{_file_name('_'.join(dims)) or 'scalars'}.{to}"
-                    columns = {
-                        str(name): {str(key): _plain(value) for key, value in variable.attrs.items()}
-                        for name, variable in piece[names].variables.items()
-                    }
+                    variables = piece[names].variables.items()
+                    columns = {str(name): with_nulls(_attributes(variable)) for name, variable in variables}
                     files[dims] = stack.enter_context(_TABLES[to](folder / file, columns | {"": about["attributes"]}))
                     about["tables"][file] = columns
                 elif node.along not in dims:  # equal in every piece
@@ -294,14 +292,6 @@ def _write_netcdf(run: Run, names: list[str] | None, new: Path) -> None:
 def _file_name(text: str) -> str:
     """A safe name for a file or folder from the name of an array."""
     return re.sub(r"[^\w-]", "_", text)
-
-
-def _plain(value: Any) -> Any:
-    """An attribute for JSON, which has no NaN."""
-    plain = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
-    if isinstance(plain, list):
-        return [_plain(item) for item in plain]
-    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
 SHARD = 1 << 26  # bytes of a variable that are buffered and written at once
@@ -364,8 +354,14 @@ def _storable(block: xr.Dataset) -> xr.Dataset:
     strings = [name for name, variable in block.variables.items() if variable.dtype.kind == "U"]
     whole = block.assign({name: block[name].astype(object) for name in strings})
     for one in (whole, *whole.variables.values()):
-        one.attrs = {key: value.item() if isinstance(value, np.generic) else value for key, value in one.attrs.items()}
+        one.attrs = _attributes(one)
     return whole
+
+
+def _attributes(one: xr.Dataset | xr.Variable) -> dict[str, Any]:
+    """Attributes as values of Python."""
+    values = {str(key): value for key, value in one.attrs.items()}
+    return {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
 
 
 def _cut(variable: xr.Variable, along: str, rows: int) -> dict[str, Any]:
