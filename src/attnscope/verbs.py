@@ -76,7 +76,10 @@ VERBS = {
     ),
     "edit": Verb("intervention.edit", "Test"),
     "head_outputs": Verb("intervention.edit", "Test"),
-    "edges": Verb("intervention.edges", "Test", result="Dataset", contains=("score", "cpr")),
+    "edges": Verb(
+        "intervention.edges", "Test", "circuits", "Dataset", ("score", "cpr"), "intervention.edge_report",
+        "results.figures.edges", load="store.runs:load_part", unit="pair",
+    ),
     "diff": Verb(
         "comparison.diff", "Compare", "verbs", "Dataset", ("statistic",), "comparison.diff", "results.figures.diff",
         load="store.runs:load_part",

@@ -1,15 +1,20 @@
 """Edges against runs patched by hand, the slope at close texts, and circuits that are known."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 import attnscope
 from attnscope.intervention.edges import EdgeRuns, Graph
 from attnscope.intervention.pairs import EncodedPairs
 from attnscope.models.translator import IGNORED
+from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
 from attnscope.testing.catalogue import build
+from tests.cli.command import attnscope as attnscope_command
 from tests.families import tiny
 
 ADDITIVE = ["gpt2", "llama", "gpt_neox", "opt", "qwen3", "gpt_oss", "gemma2"]
@@ -217,6 +222,51 @@ def test_areas_and_intervals_follow_from_the_circuits():
 def test_a_stream_that_does_not_add_up_is_rejected(family, reason):
     with pytest.raises(AttnscopeError, match=reason):
         Graph(tiny(family).eval(), pairs_of())
+
+
+def test_the_command_prints_what_python_finds_and_stores_it(tmp_path):
+    done = attnscope_command(
+        "edges",
+        "--method",
+        "eap",
+        "--size",
+        "0.1",
+        "--size",
+        "0.5",
+        "--draws",
+        "2",
+        "--out",
+        "run",
+        "--json",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    found = attnscope.edges(method="eap", sizes=[0.1, 0.5], draws=2)
+    tables = json.loads(done.stdout)["tables"]
+    first = abs(found.score).stack(edge=("sender", "receiver")).idxmax("edge").item()
+    assert (tables["edges"][0]["sender"], tables["edges"][0]["receiver"]) == first
+    assert len(tables["edges"]) == int(found.score.notnull().sum())
+    np.testing.assert_allclose([row["raising"] for row in tables["circuits"]], found.faithfulness.sel(order="raising"))
+    xr.testing.assert_allclose(attnscope.open_run(tmp_path / "run"), found)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Faithfulness of circuits" in page
+    assert "The strongest edges" in page
+
+
+def test_a_finding_needs_six_pairs_for_a_test_and_names_random_edges():
+    planted = build("relay-decoder-1")
+    found = {
+        count: attnscope.edges(planted.model, planted_pairs(planted, count), tokenizer=planted.tokenizer, draws=1)
+        for count in (3, 8)
+    }
+    few, many = (report_of("edges", one) for one in found.values())
+    assert few.finding.certainty == "not tested"
+    assert "they need 6 or more pairs" in few.finding.sentences[1]
+    assert many.finding.certainty == "significant at 5%, corrected for all edges"
+    assert "as many random edges keep" in many.finding.sentences[0]
+    shown = [row for row in many.rows if row["shown"]]
+    assert shown
+    assert all(row["score_low"] * row["score_high"] > 0 for row in shown)
 
 
 def test_wrong_sizes_are_named():

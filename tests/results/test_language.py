@@ -116,6 +116,7 @@ COMMANDS = {
     "attribute": ("--limit", "4"),
     "card": ("--limit", "2", "--kept", "16+4", "--controls", "none"),
     "circuits": (),
+    "edges": ("--draws", "1", "--method", "eap"),
 }
 
 

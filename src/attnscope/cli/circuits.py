@@ -1,4 +1,4 @@
-"""The commands of circuits: weights alone, parts of logits and scores, patched activations."""
+"""The commands of circuits: weights alone, parts of logits and scores, patched activations, edges."""
 
 from __future__ import annotations
 
@@ -62,14 +62,18 @@ _PAIRS = (
 )
 
 
+_OF_PAIRS = {
+    "pairs": argument(list[Path] | None, None, _PAIRS, show_default="those of the bundled model"),
+    "answer": option(str | None, None, "Right answer, of all pairs that have none of their own."),
+    "wrong": option(str | None, None, "Wrong answer, of all pairs that have none of their own."),
+}
+
+
 @options.takes(
     "model", *options.LOADING, "seed", *options.UNITS, "batch_size", "variants", "repair", *options.WRITING,
     batch_size=varied("batch_size", help="Pairs at a time."),
     as_csv=varied("as_csv", False, help="CSV on standard output: one line for each position."),
-    own={
-        "pairs": argument(list[Path] | None, None, _PAIRS, show_default="those of the bundled model"),
-        "answer": option(str | None, None, "Right answer, of all pairs that have none of their own."),
-        "wrong": option(str | None, None, "Wrong answer, of all pairs that have none of their own."),
+    own=_OF_PAIRS | {
         "what": option(
             str, "heads",
             "Activations that are patched: heads, query, key, value or weights (of a head), attention, mlp or residual "
@@ -96,3 +100,31 @@ def patch(arguments: dict[str, Any], output: options.Output) -> None:
     """Find what carries a difference: put activations of a clean run into a corrupted one."""
     arguments["pairs"] = arguments["pairs"] or None
     run("patch", output, **arguments)
+
+
+@options.takes(
+    "model", *options.LOADING, "seed", "batch_size", "repair", *options.WRITING,
+    batch_size=varied("batch_size", help="Pairs at a time."),
+    as_csv=varied("as_csv", False, help="CSV on standard output: one line for each edge."),
+    own=_OF_PAIRS | {
+        "method": option(
+            str, "eap_ig", "Score of an edge: eap (one gradient), eap_ig (mean of gradients) or exact (patched).",
+        ),
+        "steps": option(int, 5, "Gradients of eap_ig."),
+        "size": option(
+            list[float] | None, None, "Size of a circuit, as a share of all edges; may be repeated.",
+            show_default="11 sizes from 0 to 1",
+        ),
+        "draws": option(int, 3, "Random orders of the edges, next to which circuits are shown."),
+    },
+    examples=(
+        ("attnscope edges", "the bundled model on its pairs"),
+        ("attnscope edges gpt2 pairs.jsonl", "pairs with clean, corrupted, answer and wrong"),
+        ("attnscope edges gpt2 pairs.jsonl --method exact --csv", "every edge patched, one line for each"),
+    ),
+)  # fmt: skip
+def edges(arguments: dict[str, Any], output: options.Output) -> None:
+    """Find the edges between heads, MLPs and logits that carry an answer, and test circuits of the best ones."""
+    arguments["pairs"] = arguments["pairs"] or None
+    sizes = arguments.pop("size")
+    run("edges", output, **arguments, **({"sizes": sizes} if sizes else {}))

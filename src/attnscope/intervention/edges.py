@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from attnscope.capture.borrow import borrowed, verb
 from attnscope.capture.eager import without_cache
 from attnscope.capture.families import OWN_STATES, is_attention, is_norm, main_output
-from attnscope.capture.load import Model, load_model
-from attnscope.capture.parameters import TextModelOptions, loading
+from attnscope.capture.load import Model, load_model, signature_of
+from attnscope.capture.parameters import ModelReading, loading
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.inputs import watching_inputs
@@ -28,17 +28,19 @@ from attnscope.explanation.projections import projections
 from attnscope.explanation.stream import Fold, fold_of
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.intervention.edit import output_matrix
+from attnscope.intervention.effects import effect_variables
 from attnscope.intervention.gradients import embeddings_moved, frozen
-from attnscope.intervention.pairs import EncodedPairs, Pairs
+from attnscope.intervention.pairs import EncodedPairs, Pairs, PairTexts
 from attnscope.intervention.patch import PatchJob, check_pairs_differ, given_pairs
 from attnscope.intervention.stack import blocks_of, mlp_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import by_document
-from attnscope.support.arguments import Count, Seed
+from attnscope.store.runs import at_once
+from attnscope.support.arguments import Count
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import no_progress
+from attnscope.support.progress import Progress, Tell, no_progress
 
 SIDES = ("query", "key", "value")
 ORDERS = ("raising", "changing", "random")
@@ -58,8 +60,7 @@ def edges(
     sizes: Sequence[float] = SIZES,
     draws: int = 3,
     batch_size: Count | None = None,
-    seed: Seed = 0,
-    **reading: Unpack[TextModelOptions],
+    **reading: Unpack[ModelReading],
 ) -> xr.Dataset:
     r"""Attribute the answer to every edge between heads, MLPs and logits, and test circuits of the best edges.
 
@@ -86,8 +87,10 @@ def edges(
     Returns
     -------
     xarray.Dataset
-        ``score`` ``(sender, receiver)``, logits, NaN where there is no edge. Names are those of EAP-IG: ``input``,
-        ``a4.h2`` (with ``<q>``, ``<k>`` or ``<v>`` as a receiver; key heads for k and v), ``m4``, ``logits``.
+        ``score`` ``(sender, receiver)``, logits, NaN where there is no edge; mean over pairs with a 95% interval, and
+        ``shown``: significant by random signs of pairs, corrected for all edges. Names are those of EAP-IG:
+        ``input``, ``a4.h2`` (with ``<q>``, ``<k>`` or ``<v>`` as a receiver; key heads for k and v), ``m4``,
+        ``logits``.
         ``faithfulness`` ``(order, size)``, :math:`f = (m_C - m_\emptyset) / (m - m_\emptyset)`, with ``_low`` and
         ``_high`` over pairs, for circuits of the edges that raise the answer most (``raising``), change it most
         (``changing``), and of random edges (``random``); ``cpr`` and ``cmd`` ``(order)``, the areas
@@ -111,34 +114,56 @@ def edges(
     (('sender', 'receiver'), ['a0.h0<q>', 'logits'])
     """
     loaded = load_model(model, **loading(reading))
-    check_whole(0, 1000, draws=draws)
+    check_whole(1, 1000, draws=draws)
     if not sizes or sorted(sizes) != [*sizes] or not 0 <= sizes[0] <= sizes[-1] <= 1:
         raise AttnscopeError(f"found sizes {[*sizes]}; expected shares of the edges from 0 to 1, the smallest first")
     given = given_pairs(pairs, model, answer, wrong)
     job = PatchJob(loaded, given, "heads", False, "noising", None, 0, None, no_progress)
     job.read(batch_size)
-    with borrowed(loaded.model):
-        graph = Graph(loaded.model, job.batches[0][1])
-        runs = [EdgeRuns(graph, encoded) for _, encoded in job.batches]
-        each = [run.exact() if method == "exact" else run.attributed(steps * (method == "eap_ig")) for run in runs]
-        score, rng = np.concatenate(each).mean(0), np.random.default_rng(seed)
-        edges = np.flatnonzero(graph.exist)
-        orders = [edges[np.argsort(score.flat[edges])], edges[np.argsort(-abs(score.flat[edges]))]]
-        orders += [rng.permutation(edges) for _ in range(draws)]
-        counts = [round(size * edges.size) for size in sizes]
-        circuits = [[[run.circuit(order[:count]) for count in counts] for order in orders] for run in runs]
+    settings = {"method": method, "steps": steps, "sizes": [*sizes], "draws": draws, "batch_size": batch_size}
+    settings |= {"seed": reading["seed"]}
+    signature = signature_of("edges", loaded, PairTexts(tuple(given)), None, settings)
+    how = method, steps, sizes, draws, reading["seed"], reading["progress"] or no_progress
+
+    def measured(_: object) -> xr.Dataset:
+        with borrowed(loaded.model):
+            return _measured(job, *how).assign_attrs(signature=signature.to_json())
+
+    return at_once(reading["out"], signature, measured, repair=reading["repair"])
+
+
+def _measured(
+    job: PatchJob, method: str, steps: int, sizes: Sequence[float], draws: int, seed: int, tell: Tell
+) -> xr.Dataset:
+    """Scores of all edges, and circuits of the best and of random ones."""
+    graph, each, circuits = Graph(job.loaded.model, job.batches[0][1]), list[np.ndarray](), list[Any]()
+    runs = [EdgeRuns(graph, encoded) for _, encoded in job.batches]
+    for number, run in enumerate(runs):
+        each.append(run.exact() if method == "exact" else run.attributed(steps * (method == "eap_ig")))
+        tell(Progress("edges", (number + 1) / len(runs) / 2))
+    scores, edges = np.where(graph.exist, np.concatenate(each), np.nan), np.flatnonzero(graph.exist)
+    score, rng = scores.mean(0), np.random.default_rng(seed)
+    orders = [edges[np.argsort(score.flat[edges])], edges[np.argsort(-abs(score.flat[edges]))]]
+    orders += [rng.permutation(edges) for _ in range(draws)]
+    counts = [round(size * edges.size) for size in sizes]
+    for number, run in enumerate(runs):
+        circuits.append([[run.circuit(order[:count]) for count in counts] for order in orders])
+        tell(Progress("circuits", (1 + (number + 1) / len(runs)) / 2))
     values = np.moveaxis(np.concatenate([np.array(one) for one in circuits], -1), -1, 0)  # (pair, order, size)
-    values = np.concatenate([values[:, :2], *([values[:, 2:].mean(1, keepdims=True)] if draws else [])], 1)
+    values = np.concatenate([values[:, :2], values[:, 2:].mean(1, keepdims=True)], 1)
     ends = {"clean": [run.clean[1] for run in runs], "corrupted": [run.corrupted[1] for run in runs]}
     found = xr.Dataset(
         {
-            "score": (("sender", "receiver"), np.where(graph.exist, score, np.nan)),
             "difference": (("pair", "order", "size"), values),
             **{name: ("pair", np.concatenate(end)) for name, end in ends.items()},
+            **effect_variables(
+                scores, range(len(scores)), ("sender", "receiver"), "Change of answer minus wrong answer", name="score",
+                unit="logits", corrected="all edges", seed=seed,
+            ),
         },
-        {"sender": graph.senders, "receiver": graph.receivers, "size": [*sizes], "order": [*ORDERS[: values.shape[1]]]},
-        {"model": loaded.name, "method": method, "direction": "noising", "pairs": values.shape[0]},
-    )
+        {"sender": graph.senders, "receiver": graph.receivers, "size": [*sizes], "order": [*ORDERS]},
+        {"model": job.loaded.name, "method": method, "direction": "noising", "pairs": len(scores)},
+    )  # fmt: skip
     check_pairs_differ(found)
     gaps, rest = (found.clean - found.corrupted).values, (found.difference - found.corrupted).transpose("pair", ...)
     curve = by_document(rest.values, range(len(gaps)), over=gaps, seed=seed)

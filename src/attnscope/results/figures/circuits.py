@@ -13,7 +13,7 @@ from attnscope.results.figures.style import MARK, Figure, figure_style
 from attnscope.results.schema import Report
 
 _EDGES = 40
-_COLOURS = {"query": "#0072B2", "key": "#D55E00", "value": "#009E73"}
+_COLOURS = {"query": "#0072B2", "key": "#D55E00", "value": "#009E73", "MLP or logits": "0.4"}
 captions = {
     "copying": (
         "Copying",
@@ -37,7 +37,7 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
         yield "copying", grid(report)
     graph = graph_of(report.result)
     if graph.number_of_edges():
-        yield "composition", _drawn(graph)
+        yield "composition", drawn(graph)
 
 
 def grid(report: Report) -> Figure:
@@ -59,7 +59,7 @@ def graph_of(circuits: xr.Dataset, edges: int = _EDGES) -> Any:
 
 
 @figure_style()
-def _drawn(graph: Any) -> Figure:
+def drawn(graph: Any) -> Figure:
     """Draw layers from the bottom up."""
     positions: Any = nx.multipartite_layout(graph, subset_key="layer", align="horizontal")
     layers = len({layer for _, layer in graph.nodes(data="layer")})
@@ -72,12 +72,15 @@ def _drawn(graph: Any) -> Figure:
     nx.draw_networkx_labels(graph, positions, ax=axes, font_size=7)
     for number, (kind, colour) in enumerate(_COLOURS.items()):
         own = [(start, end, name) for start, end, name in graph.edges(keys=True) if name == kind]
+        if not own:
+            continue
         widths = [0.4 + 2.6 * graph.edges[edge]["weight"] / most for edge in own]
+        styles: Any = ["dashed" if graph.edges[edge].get("lowers") else "solid" for edge in own]
         nx.draw_networkx_edges(
-            graph, positions, edgelist=own, ax=axes, edge_color=colour, width=widths, node_size=420, arrowsize=7,
-            connectionstyle=f"arc3,rad={0.1 * (number - 1)}",
+            graph, positions, edgelist=own, ax=axes, edge_color=colour, width=widths, node_size=420,
+            arrowsize=7, style=styles, connectionstyle=f"arc3,rad={0.1 * (number - 1)}",
         )  # fmt: skip
         axes.plot([], [], color=colour, label=kind)
-    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4)
     axes.set_axis_off()
     return figure
