@@ -8,8 +8,9 @@ import torch
 import xarray as xr
 
 import attnscope
+from attnscope.capture.borrow import LoadedModel
 from attnscope.intervention.edges import EdgeRuns, Graph
-from attnscope.intervention.pairs import EncodedPairs
+from attnscope.intervention.pairs import EncodedPairs, Pair
 from attnscope.models.translator import IGNORED
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
@@ -204,6 +205,43 @@ def test_planted_circuits_come_out(name, method):
     np.testing.assert_allclose(found.faithfulness.sel(size=[0, 1]), [[0, 1]] * 3, atol=1e-3)
 
 
+def random_pairs(count):
+    """A tiny model with random weights, on texts that have nothing in common."""
+    model, words = model_of("gpt2"), np.random.default_rng(1).integers(3, 60, size=(count, 2, 6))
+    texts = [
+        {name: " ".join(f"t{word}" for word in side) for name, side in zip(("clean", "corrupted"), pair, strict=True)}
+        for pair in words
+    ]
+    return model, [text | {"answer": "t5", "wrong": "t9"} for text in texts]
+
+
+def test_circuits_are_chosen_on_the_other_half_of_the_pairs():
+    planted = build("copying-decoder-1")
+    model, pairs = random_pairs(8)
+    how = {"tokenizer": planted.tokenizer, "method": "eap", "sizes": [0.05, 0.2], "draws": 1}
+    found = attnscope.edges(model, pairs, **how)
+    assert sorted(found.pair.values) == list(range(1, 9))
+    assert np.bincount(found.half).tolist() == [4, 4]
+    loaded = LoadedModel(model, planted.tokenizer, "tiny", {})
+    encoded = {half: [pairs[at - 1] for at in found.pair.values[found.half == half]] for half in (0, 1)}
+    graph = None
+    runs, same = {}, []
+    for half, own in encoded.items():
+        both = EncodedPairs.of([Pair(**pair) for pair in own], loaded)
+        graph = graph or Graph(model, both)
+        runs[half] = EdgeRuns(graph, both)
+    numbers = np.flatnonzero(graph.exist)
+    best = {half: numbers[np.argsort(run.attributed(0).mean(0).flat[numbers])] for half, run in runs.items()}
+    for half, run in runs.items():
+        for size, own in zip(
+            (0.05, 0.2), found.difference.sel(order="raising").values[found.half == half].T, strict=True
+        ):
+            count = round(size * numbers.size)
+            np.testing.assert_allclose(run.circuit(best[1 - half][:count]), own, rtol=1e-5)
+            same.append(run.circuit(best[half][:count]).mean() - own.mean())
+    assert np.mean(same) > 0  # chosen on the same pairs, a circuit seems better than it is
+
+
 def test_areas_and_intervals_follow_from_the_circuits():
     planted = build("relay-decoder-1")
     found = attnscope.edges(
@@ -260,9 +298,13 @@ def test_a_finding_needs_six_pairs_for_a_test_and_names_random_edges():
         for count in (3, 8)
     }
     few, many = (report_of("edges", one) for one in found.values())
-    assert few.finding.certainty == "not tested"
+    assert few.finding.certainty == (
+        "not tested; circuits are chosen and tested on the same pairs, with fewer than 6 of them"
+    )
     assert "they need 6 or more pairs" in few.finding.sentences[1]
-    assert many.finding.certainty == "significant at 5%, corrected for all edges"
+    tested, chosen = many.finding.certainty.split("; ")
+    assert tested == "significant at 5%, corrected for all edges"
+    assert chosen == "circuits are chosen on one half of the pairs and tested on the other"
     assert "as many random edges keep" in many.finding.sentences[0]
     shown = [row for row in many.rows if row["shown"]]
     assert shown

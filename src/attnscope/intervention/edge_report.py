@@ -62,7 +62,10 @@ def report(found: xr.Dataset) -> Report:
         f"Area under the curve (CPR): {cpr} with the best edges, {by_chance} with random ones. "
         f"Area up to 1 (CMD): {cmd} with the largest edges, {far} with random ones."
     )
-    care = {"Circuits are chosen and tested on the same pairs.": "Other pairs may need other edges."}
+    tested = "circuits are chosen on one half of the pairs and tested on the other"
+    if pairs < LEAST:
+        tested = f"circuits are chosen and tested on the same pairs, with fewer than {LEAST} of them"
+    care = {"Other pairs may need other edges.": "Pairs from one template say little about other sentences."}
     if found.attrs["method"] != "exact":
         care["Scores are estimates from gradients."] = "--method exact patches every edge. Curves are measured."
     return Report(
@@ -70,7 +73,7 @@ def report(found: xr.Dataset) -> Report:
         read=f"{count(len(rows), 'edge')}, {count(pairs, 'pair')} of texts",
         finding=Finding(
             [first, second, third],
-            "significant at 5%, corrected for all edges" if largest["shown"] is not None else "not tested",
+            f"{'not tested' if largest['shown'] is None else 'significant at 5%, corrected for all edges'}; {tested}",
         ),
         tables=[
             Table("edges", "Edges", _EDGES, rows, corrected="for all edges", least=f"{LEAST} or more pairs", page=100),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain, islice
+from itertools import chain, islice, product
 from typing import Any, Literal, Unpack, cast
 
 import numpy as np
@@ -35,7 +35,7 @@ from attnscope.intervention.patch import PatchJob, check_pairs_differ, given_pai
 from attnscope.intervention.stack import blocks_of, mlp_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.measure.documents import by_document
+from attnscope.measure.documents import LEAST, by_document
 from attnscope.store.runs import at_once
 from attnscope.support.arguments import Count
 from attnscope.support.checks import check_whole
@@ -80,7 +80,8 @@ def edges(
     steps
         Gradients of ``eap_ig``.
     sizes
-        Sizes of the circuits, as shares of all edges, from 0 to 1. All other edges carry corrupted activations.
+        Sizes of the circuits, as shares of all edges, from 0 to 1. All other edges carry corrupted activations. With 6
+        or more pairs, circuits are chosen on a random half of the pairs and tested on the other, both ways.
     draws
         Number of random orders of the edges, the null of the curves.
 
@@ -95,7 +96,7 @@ def edges(
         ``_high`` over pairs, for circuits of the edges that raise the answer most (``raising``), change it most
         (``changing``), and of random edges (``random``); ``cpr`` and ``cmd`` ``(order)``, the areas
         :math:`\int f` and :math:`\int |1 - f|` over the share of edges (Mueller et al. 2025, MIB). ``difference``
-        ``(pair, order, size)``: answer minus wrong answer of each circuit.
+        ``(pair, order, size)``: answer minus wrong answer of each circuit; ``half`` ``(pair)``: the pair's half.
 
     Raises
     ------
@@ -137,17 +138,25 @@ def _measured(
 ) -> xr.Dataset:
     """Scores of all edges, and circuits of the best and of random ones."""
     graph, each, circuits = Graph(job.loaded.model, job.batches[0][1]), list[np.ndarray](), list[Any]()
-    runs = [EdgeRuns(graph, encoded) for _, encoded in job.batches]
+    count, rng = len(job.pairs), np.random.default_rng(seed)
+    half_of = rng.permutation(count) % 2 if count >= LEAST else np.zeros(count, dtype=int)
+    parts = product(job.batches, (0, 1))
+    halves = [(half, own) for (at, _), half in parts if (own := [one for one in at if half_of[one - 1] == half])]
+    runs = [
+        EdgeRuns(graph, EncodedPairs.of([job.pairs[at - 1] for at in numbers], job.loaded, numbers))
+        for _, numbers in halves
+    ]
     for number, run in enumerate(runs):
         each.append(run.exact() if method == "exact" else run.attributed(steps * (method == "eap_ig")))
         tell(Progress("edges", (number + 1) / len(runs) / 2))
     scores, edges = np.where(graph.exist, np.concatenate(each), np.nan), np.flatnonzero(graph.exist)
-    score, rng = scores.mean(0), np.random.default_rng(seed)
-    orders = [edges[np.argsort(score.flat[edges])], edges[np.argsort(-abs(score.flat[edges]))]]
-    orders += [rng.permutation(edges) for _ in range(draws)]
+    numbers = np.concatenate([own for _, own in halves])
+    half, at_random = half_of[numbers - 1], [rng.permutation(edges) for _ in range(draws)]
     counts = [round(size * edges.size) for size in sizes]
-    for number, run in enumerate(runs):
-        circuits.append([[run.circuit(order[:count]) for count in counts] for order in orders])
+    for number, (run, (own, _)) in enumerate(zip(runs, halves, strict=True)):
+        score = scores[(half != own) | (count < LEAST)].mean(0).flat[edges]  # of the other half
+        orders = [edges[np.argsort(score)], edges[np.argsort(-abs(score))], *at_random]
+        circuits.append([[run.circuit(order[:size]) for size in counts] for order in orders])
         tell(Progress("circuits", (1 + (number + 1) / len(runs)) / 2))
     values = np.moveaxis(np.concatenate([np.array(one) for one in circuits], -1), -1, 0)  # (pair, order, size)
     values = np.concatenate([values[:, :2], values[:, 2:].mean(1, keepdims=True)], 1)
@@ -161,8 +170,11 @@ def _measured(
                 unit="logits", corrected="all edges", seed=seed,
             ),
         },
-        {"sender": graph.senders, "receiver": graph.receivers, "size": [*sizes], "order": [*ORDERS]},
-        {"model": job.loaded.name, "method": method, "direction": "noising", "pairs": len(scores)},
+        {
+            "sender": graph.senders, "receiver": graph.receivers, "size": [*sizes], "order": [*ORDERS],
+            "pair": numbers, "half": ("pair", half),
+        },
+        {"model": job.loaded.name, "method": method, "direction": "noising", "pairs": count},
     )  # fmt: skip
     check_pairs_differ(found)
     gaps, rest = (found.clean - found.corrupted).values, (found.difference - found.corrupted).transpose("pair", ...)
