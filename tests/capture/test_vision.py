@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attnscope.capture.encoders import load_vision_model, reads_images
+from attnscope.capture.processors import reader_of
 from attnscope.read.images import Image
 from attnscope.support.errors import AttnscopeError
 from tests.families import tiny
@@ -35,7 +36,7 @@ def test_what_the_processor_does_is_known_by_its_hash(tmp_path):
     assert before.pixels(image).shape == (1, 3, 32, 32)
     settings = json.loads((folder / "preprocessor_config.json").read_text())
     (folder / "preprocessor_config.json").write_text(json.dumps(settings | {"image_mean": [0.1, 0.1, 0.1]}))
-    assert load_vision_model(folder).processing() != before.processing()
+    assert reader_of(load_vision_model(folder).processor) != reader_of(before.processor)
 
 
 def test_a_processor_that_cannot_be_read_or_is_not_there_is_rejected(tmp_path):

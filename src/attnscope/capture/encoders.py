@@ -16,13 +16,7 @@ from attnscope.capture.families import frames_of_wave, frames_of_window, image_t
 from attnscope.capture.load import load_model, what_is_read
 from attnscope.capture.parameters import AS_SAVED, Loading
 from attnscope.capture.placement import device_of
-from attnscope.capture.processors import (
-    hash_of_settings,
-    load_image_processor,
-    load_preprocessor,
-    load_tokenizer,
-    tokenizer_repository,
-)
+from attnscope.capture.processors import load_image_processor, load_preprocessor, load_tokenizer, tokenizer_repository
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import own_state
 
@@ -90,10 +84,6 @@ class SpeechModel:
             )
         values = given.to(device_of(self.model), self.model.dtype)
         return SoundInputs({reads: values}, frames, sounding, each / self.rate)
-
-    def processing(self) -> str:
-        """Hash of the settings of the feature extractor."""
-        return hash_of_settings(self.extractor.to_dict())
 
 
 @own_state()
@@ -166,10 +156,6 @@ class VisionModel:
                     return_tensors="pt",
                 )[_READS]
         return values.to(device_of(self.model), self.model.dtype)
-
-    def processing(self) -> str | None:
-        """Hash of the settings of the image processor; None without one."""
-        return None if self.processor is None else hash_of_settings(self.processor.to_dict())
 
 
 @own_state()

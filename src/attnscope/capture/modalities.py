@@ -157,10 +157,6 @@ class VideoModel:
             prepared = self.processor(frames, input_data_format="channels_last", return_tensors="pt", **more)
             return next(prepared[key] for key in _KEYS if key in prepared)
 
-    def processing(self) -> str | None:
-        """Hash of the settings of the processor; None without one."""
-        return None if self.processor is None else hash_of_settings(self.processor.to_dict())
-
 
 @own_state()
 def load_video_model(

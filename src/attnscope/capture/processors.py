@@ -96,6 +96,11 @@ def hash_of_settings(*settings: Any) -> str:
     return short_hash(json.loads(json.dumps(settings, default=str, sort_keys=True)))
 
 
+def reader_of(processor: Any) -> dict[str, str] | None:
+    """A processor in a signature, by the hash of its settings; None without one."""
+    return None if processor is None else {"sha256": hash_of_settings(processor.to_dict())}
+
+
 #: A tokenizer, a processor of images or sounds, or its folder. A string, so that image processors are imported lazily.
 Processor: TypeAlias = "Tokenizer | ProcessorMixin | BaseImageProcessor | FeatureExtractionMixin"
 

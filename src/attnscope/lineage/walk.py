@@ -262,13 +262,9 @@ def walk_inputs(
     layer: int = 0,
     head: int = 0,
     token: int = 0,
-    tokens: tuple[str, ...] | None = None,
     name: str | None = None,
 ) -> Walk:
-    """`walk` for the first input of a forward pass, by its arguments, of a model in eval mode.
-
-    `tokens` names the queries; by default their numbers do.
-    """
+    """`walk` for the first input of a forward pass, by its arguments, of a model in eval mode; tokens are numbers."""
     if all(site.kind == "cross" for site in verify(model, inputs, text="the sentence")):
         raise AttnscopeError(
             f"{type(model).__name__} has no self-attention; walk needs a Transformer. Use scan (with --target) or "
@@ -314,7 +310,7 @@ def walk_inputs(
                 f"the steps and the model differ in {array} (relative difference {error:.0e}, allowed "
                 f"{limit:.0e}): this form of attention is not supported. Try --dtype float32"
             )
-    names = tokens or tuple(map(str, range(queries)))
+    names = tuple(map(str, range(queries)))
     walked = Walk(
         model=name or type(model).__name__,
         module=site.name,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -470,7 +469,7 @@ def label_information(
     """Share of the labels' entropy that the head explains, I(label; head) / H(label), and its chance level."""
     heads = np.broadcast_to(np.arange(labels.shape[1]), labels.shape).ravel()
     flat = labels.ravel()
-    if (entropy := -sum(share * np.log(share) for share in np.bincount(flat) / flat.size if share > 0)) == 0:
+    if (entropy := scipy.special.entr(np.bincount(flat) / flat.size).sum()) == 0:
         return float("nan"), float("nan")
     rng = np.random.default_rng(seed)
     chance = [_mutual_information(rng.permutation(flat), heads) for _ in range(permutations)]
@@ -478,14 +477,9 @@ def label_information(
 
 
 def _mutual_information(labels: Int[np.ndarray, " item"], heads: Int[np.ndarray, " item"]) -> float:
-    """As `sklearn.metrics.mutual_info_score`, in nats: importing scikit-learn would take longer than a short scan."""
-    pairs = np.zeros((labels.max() + 1, heads.max() + 1), dtype=np.int64)
+    """In nats: importing scikit-learn for it would take longer than a short scan."""
+    pairs = np.zeros((labels.max() + 1, heads.max() + 1))
     np.add.at(pairs, (labels, heads), 1)
-    by_label, by_head = pairs.sum(1), pairs.sum(0)
-    if (by_label > 0).sum() == 1 or (by_head > 0).sum() == 1:
-        return 0.0
-    label, head = np.nonzero(pairs)
-    joint, whole = pairs[label, head] / len(labels), math.log(len(labels))
-    apart = -np.log(by_label[label] * by_head[head]) + whole + whole
-    parts = joint * (np.log(pairs[label, head]) - whole) + joint * apart
-    return max(0.0, float(np.where(np.abs(parts) < np.finfo(parts.dtype).eps, 0.0, parts).sum()))
+    counts = pairs, pairs.sum(1), pairs.sum(0)
+    both, label, head = (scipy.special.entr(count / len(labels)).sum() for count in counts)
+    return max(0.0, float(label + head - both))

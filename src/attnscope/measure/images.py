@@ -13,6 +13,7 @@ import xarray as xr
 
 from attnscope.capture.encoders import load_vision_model
 from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.processors import reader_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import attend_in_full
 from attnscope.measure.documents import label_shares
@@ -119,8 +120,7 @@ class ImageReader(Reader):
             model, processor=settings.processor, need_processor=not images.is_processed, loading=settings.loading
         )
         super().__init__(self.vision.loaded, self.vision.model, images, settings, names)
-        processing = self.vision.processing()
-        self.reader = None if processing is None else {"sha256": processing}
+        self.reader = reader_of(self.vision.processor)
         self.images = images
         self.count = min(len(images), settings.limit or len(images))
         self._grids: dict[tuple[int, ...], Grid | None] = {}  # by channels, rows and columns of pixels

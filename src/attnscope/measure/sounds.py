@@ -12,6 +12,7 @@ from attnscope.capture.encoders import SpeechModel, load_speech_model
 from attnscope.capture.families import transcript_length
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.placement import device_of
+from attnscope.capture.processors import hash_of_settings
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import choose
 from attnscope.measure.reader import Read, Reader
@@ -47,7 +48,7 @@ class SoundReader(Reader):
         by |= {"with_decoder": texts is not None, "or_encoder": settings.targets is None}
         self.speech = load_speech_model(model, **by)
         super().__init__(self.speech.loaded, self.speech.model, sounds, settings, names)
-        self.sounds, self.reader = sounds, {"features": self.speech.processing()}
+        self.sounds, self.reader = sounds, {"features": hash_of_settings(self.speech.extractor.to_dict())}
         self.texts = texts if self.loaded.model.config.is_encoder_decoder else None
         self.has_decoder = self.texts is not None
         self.decoder_inputs = None if self.texts is None else _decoder_inputs(self.texts, self.speech)

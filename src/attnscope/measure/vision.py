@@ -17,6 +17,7 @@ from attnscope.capture.functional import sees_ahead
 from attnscope.capture.modalities import load_pictured_model, load_video_model
 from attnscope.capture.notes import capture_notes
 from attnscope.capture.placement import device_of
+from attnscope.capture.processors import reader_of
 from attnscope.measure.geometry import Frames, Tile, Tiles, jpeg, jpeg_of, pixels_of, tubelets_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import OF_GROUPS, choose
@@ -311,8 +312,7 @@ class VideoReader(Reader):
             model, processor=settings.processor, need_processor=not videos.is_processed, loading=settings.loading
         )
         super().__init__(self.filmed.loaded, self.filmed.model, videos, settings, names)
-        processing = self.filmed.processing()
-        self.reader = None if processing is None else {"sha256": processing}
+        self.reader = reader_of(self.filmed.processor)
         self.clips = list(islice(videos, settings.limit))
         self.count = len(self.clips)
         first = self.clips[0]

@@ -11,7 +11,6 @@ import stat
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
@@ -306,8 +305,16 @@ class OwnedFolder:
         files.sync(final.parent)
 
     def _mark(self) -> None:
-        manifest = Manifest(self.command, self.files, self._growing, self._undefined, self.state)
-        files.new_file(self.path / files.WORKPLACE, manifest.to_bytes()).replace(self.path / files.MANIFEST)
+        content = {
+            "attnscope": _ABOUT,
+            "command": self.command,
+            "files": {name: list(checksum) for name, checksum in self.files.items()},
+            "growing": sorted(self._growing),
+            "undefined": sorted(self._undefined),
+            "state": self.state,
+        }
+        whole = files.json_bytes(content | {"sha256": digest_of(content)})
+        files.new_file(self.path / files.WORKPLACE, whole).replace(self.path / files.MANIFEST)
         files.sync(self.path)
 
 
@@ -348,8 +355,8 @@ _TURNING = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}  # characters that t
 class Checksum(NamedTuple):
     """Size and SHA-256 of a file, or of the beginning of one that grows."""
 
-    size: int
-    sha256: str
+    size: _Size
+    sha256: _Sha256
 
     @classmethod
     def of(cls, path: Path, size: int | None = None) -> Checksum:
@@ -368,50 +375,6 @@ def open_regular(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
     return os.fdopen(os.open(path, os.O_RDONLY | flags), "rb")
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The contents of a ``manifest.json``, validated."""
-
-    command: str  # whose files they are
-    # size and SHA-256 of each, by its path in the folder
-    files: dict[str, Checksum] = field(default_factory=dict[str, Checksum])
-    # files that may have grown, and files of ours of unknown content
-    growing: set[str] = field(default_factory=set[str])
-    undefined: set[str] = field(default_factory=set[str])
-    state: dict[str, Any] = field(default_factory=dict[str, Any])  # what the command noted
-
-    @classmethod
-    def of(cls, raw: bytes) -> Manifest:
-        """The record that a file holds, every part of it checked."""
-        try:
-            _Shape.model_validate_json(raw, strict=True)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        content = json.loads(raw)
-        known = {name: Checksum(*entry) for name, entry in content["files"].items()}
-        names = set(content["growing"]), set(content["undefined"])
-        manifest = cls(content["command"], known, *names, content["state"])
-        if "signature" in manifest.state:
-            Signature.of(manifest.state["signature"])
-        for name in known:
-            if name.startswith(files.PIECES):
-                files.texts_of(name)
-        return manifest
-
-    def to_bytes(self) -> bytes:
-        """The record as bytes."""
-        content = {
-            "attnscope": _ABOUT,
-            "command": self.command,
-            "files": {name: list(checksum) for name, checksum in self.files.items()},
-            "growing": sorted(self.growing),
-            "undefined": sorted(self.undefined),
-            "state": self.state,
-        }
-        return files.json_bytes(content | {"sha256": digest_of(content)})
 
 
 def check_name(name: str) -> str:
@@ -470,14 +433,34 @@ class _State(BaseModel):
     metrics: dict[str, float] = {}
 
 
-class _Shape(BaseModel):
-    """Types of all that a manifest holds."""
-
-    command: Annotated[str, Field(pattern="^[a-z][a-z_-]{0,39}$")]
-    files: dict[_Name, tuple[_Size, _Sha256]]
-    growing: list[_Name]
-    undefined: list[_Name]
+class _Noted(BaseModel):
     state: _State
+
+
+class Manifest(BaseModel):
+    """The contents of a ``manifest.json``, validated."""
+
+    command: Annotated[str, Field(pattern="^[a-z][a-z_-]{0,39}$")]  # whose files they are
+    files: dict[_Name, Checksum]  # size and SHA-256 of each, by its path in the folder
+    growing: set[_Name]  # files that may have grown
+    undefined: set[_Name]  # files of ours of unknown content
+    state: dict[str, Any]  # what the command noted
+
+    @classmethod
+    def of(cls, raw: bytes) -> Manifest:
+        """The record that a file holds, every part of it checked."""
+        try:
+            _Noted.model_validate_json(raw, strict=True)
+            manifest = cls.model_validate_json(raw, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        if "signature" in manifest.state:
+            Signature.of(manifest.state["signature"])
+        for name in manifest.files:
+            if name.startswith(files.PIECES):
+                files.texts_of(name)
+        return manifest
 
 
 def manifest_of(folder: Path) -> Manifest | None:
