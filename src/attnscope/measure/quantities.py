@@ -82,7 +82,6 @@ STRONGEST = "strongest"
 CHOSEN = "chosen"
 
 
-_with_equal = partial(Statistic, has_equal=True)
 _optional = partial(Statistic, has_equal=True, by_default=False)
 # under uniform attention, a key's chance to have a row's largest weight is its weight
 _of_largest = partial(_optional, needs=("largest_key",))
@@ -165,6 +164,7 @@ _WORDS = {
         "tokens",
         "1: all weight is on one key; n: n keys receive the same.",
     ),
+    "group_rows": Wording("Queries of each group", "tokens"),
     "group_weight": Wording("Weight from the queries of one group to all keys of another", "share"),
     "position_group_weight": Wording("Weight from one group to another predicted from offsets alone", "share"),
     "weight_at": Wording(
@@ -208,32 +208,31 @@ def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
     return {prefix + name: statistic(_WORDS[name], reduce) for name, reduce in _OF_KEYS.items()}
 
 
+def _own(name: str, *needs: str, reduce: Callable[[Rows], Tensor] | None = None, **how: Any) -> dict[str, Statistic]:
+    """A statistic by its name, which is also that of a property of `Rows` unless another computation is given."""
+    return {name: Statistic(_WORDS[name], reduce or attrgetter(name), needs, **how)}
+
+
+_WITH_EQUAL: dict[str, Any] = {"has_equal": True}
+_OPTIONAL: dict[str, Any] = _WITH_EQUAL | {"by_default": False}
+_OF_BLOCKS: dict[str, Any] = _OPTIONAL | {"along": ("kept",)}
 STATISTICS: dict[str, Statistic] = {
-    "band_sum": _with_equal(_WORDS["band_sum"], attrgetter("band_sum"), ("band",), along=("offset",)),
-    "bin_sum": _with_equal(_WORDS["bin_sum"], attrgetter("bin_sum"), ("band", "bins"), along=("offset_bin",)),
-    "profile": Statistic(_WORDS["profile"], attrgetter("profile"), ("band",), along=("offset",)),
-    "outside": _with_equal(_WORDS["outside"], attrgetter("outside"), ("band",)),
-    "entropy": _with_equal(_WORDS["entropy"], lambda rows: rows.mean_of("entropy"), ("entropy",)),
-    "first_token": _with_equal(_WORDS["first_token"], attrgetter("first_token"), ("columns",)),
-    "special_tokens": _with_equal(_WORDS["special_tokens"], attrgetter("special_tokens"), ("columns",)),
-    "mean_offset": Statistic(_WORDS["mean_offset"], lambda rows: rows.mean_of("mean_offset"), ("offsets",)),
-    "offset_spread": Statistic(
-        _WORDS["offset_spread"], lambda rows: rows.mean_of("offset_variance").sqrt(), ("offsets", "variance")
-    ),
-    "max_weight": Statistic(_WORDS["max_weight"], lambda rows: rows.mean_of("largest"), ("largest",)),
-    "gini_simpson": Statistic(_WORDS["gini_simpson"], lambda rows: 1.0 - rows.mean_of("collision"), ("collision",)),
-    **{
-        name: _optional(_WORDS[name], recall, ("blocks",), along=("kept",))
-        for name, recall in (
-            ("block_recall", lambda rows: rows.summed("blocks").recall()),
-            ("map_block_recall", lambda rows: rows.summed("blocks").map_recall()),
-        )
-    },
-    "learned_sink": Statistic(_WORDS["learned_sink"], lambda rows: 1.0 - rows.mass, by_default=False),
+    **_own("band_sum", "band", along=("offset",), **_WITH_EQUAL),
+    **_own("bin_sum", "band", "bins", along=("offset_bin",), **_WITH_EQUAL),
+    **_own("profile", "band", along=("offset",)),
+    **_own("outside", "band", **_WITH_EQUAL),
+    **_own("entropy", "entropy", reduce=lambda rows: rows.mean_of("entropy"), **_WITH_EQUAL),
+    **_own("first_token", "columns", **_WITH_EQUAL),
+    **_own("special_tokens", "columns", **_WITH_EQUAL),
+    **_own("mean_offset", "offsets", reduce=lambda rows: rows.mean_of("mean_offset")),
+    **_own("offset_spread", "offsets", "variance", reduce=lambda rows: rows.mean_of("offset_variance").sqrt()),
+    **_own("max_weight", "largest", reduce=lambda rows: rows.mean_of("largest")),
+    **_own("gini_simpson", "collision", reduce=lambda rows: 1.0 - rows.mean_of("collision")),
+    **_own("block_recall", "blocks", reduce=lambda rows: rows.summed("blocks").recall(), **_OF_BLOCKS),
+    **_own("map_block_recall", "blocks", reduce=lambda rows: rows.summed("blocks").map_recall(), **_OF_BLOCKS),
+    **_own("learned_sink", reduce=lambda rows: 1.0 - rows.mass, by_default=False),
     **{f"within_{distance}": _within(distance) for distance in (64, 256, 1024, 4096)},
-    "attention_distance": _optional(
-        _WORDS["attention_distance"], attrgetter("attention_distance"), ("offsets", "distance")
-    ),
+    **_own("attention_distance", "offsets", "distance", **_OPTIONAL),
     "largest_distance": _of_largest(
         _WORDS["largest_distance"],
         lambda rows: rows.mean(rows.largest_offset.abs()),
@@ -249,35 +248,23 @@ STATISTICS: dict[str, Statistic] = {
     **{f"largest_{side}": _of_side(side, offset) for side, offset in (("previous", -1), ("next", 1))},
     **_of_keys("", "received", ""),
     **_of_keys("recent_", "recent", ", over the last queries (the observation window)"),
-    "offset_sum": _optional(
-        _WORDS["offset_sum"], lambda rows: rows.summed("offsets"), ("offset_sum",), along=("every_offset",)
+    **_own(
+        "offset_sum", "offset_sum", reduce=lambda rows: rows.summed("offsets"), along=("every_offset",), **_OPTIONAL
     ),
-    STRONGEST: Statistic(
-        _WORDS[STRONGEST], attrgetter("strongest"), ("largest", "largest_key"), along=("part",), by_default=False
-    ),
+    **_own(STRONGEST, "largest", "largest_key", along=("part",), by_default=False),
 }
 DEFAULT = tuple(name for name, statistic in STATISTICS.items() if statistic.by_default)
 #: Further statistics if tokens are in groups.
-OF_GROUPS: dict[str, Statistic] = {
-    "group_weight": _with_equal(_WORDS["group_weight"], attrgetter("group_weight"), ("columns",), along=_GROUPS),
-    "position_group_weight": Statistic(
-        _WORDS["position_group_weight"], attrgetter("position_group_weight"), ("columns", "band", "bins"), along=_GROUPS
-    ),
+OF_GROUPS = {
+    **_own("group_weight", "columns", along=_GROUPS, **_WITH_EQUAL),
+    **_own("position_group_weight", "columns", "band", "bins", along=_GROUPS),
 }
-_CHOSEN = ("chosen_offset",)
+_CHOSEN: dict[str, Any] = {"along": ("chosen_offset",), "has_equal": True}
 #: Further statistics if offsets are chosen.
-OF_OFFSETS: dict[str, Statistic] = {
-    "weight_at": _with_equal(
-        _WORDS["weight_at"], lambda rows: rows.summed("chosen") / rows.count[..., None], (CHOSEN,), along=_CHOSEN
-    )
-}
+OF_OFFSETS = _own("weight_at", CHOSEN, reduce=lambda rows: rows.summed("chosen") / rows.count[..., None], **_CHOSEN)
 GROUP_ROWS = "group_rows"
 #: Further statistics of pooled windows: the weights of means over windows.
-OF_POOLED_GROUPS: dict[str, Statistic] = {
-    GROUP_ROWS: Statistic(
-        Wording("Queries of each group", "tokens"), attrgetter("group_rows"), along=("group_query",), has_equal=True
-    )
-}
+OF_POOLED_GROUPS = _own(GROUP_ROWS, along=("group_query",), **_WITH_EQUAL)
 KNOWN = STATISTICS | OF_OFFSETS | OF_GROUPS | OF_POOLED_GROUPS
 
 
