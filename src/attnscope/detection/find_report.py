@@ -37,7 +37,8 @@ def report(result: xr.Dataset) -> Report:
         **{name: result[name] for name in ("uniform", "same_offset", "first_of", "rank", "strongest")},
     }
     rows = sorted(rows_of(columns, result.weight), key=lambda row: -row["weight"])
-    own = [row for row in rows if _attends(row)]
+    # the word gets the most of all words in most texts, and more than both baselines
+    own = [row for row in rows if row["first_of"] > _MOST and row["above_mean"] > 0 and row["above_shown"] is not False]
     certainty = (
         f"95% intervals over {result.attrs['intervals_over']}; above both baselines, corrected for all heads"
         if any(row["above_shown"] is not None for row in rows)
@@ -62,11 +63,6 @@ def report(result: xr.Dataset) -> Report:
         notes=[*notes_of(result).values()],
         care={"A weight shows where a head attends, not what it does.": MATTERS},
     )
-
-
-def _attends(row: Row) -> bool:
-    """Whether the word gets the most of all words in most texts, and more than both baselines."""
-    return row["first_of"] > _MOST and row["above_mean"] > 0 and row["above_shown"] is not False
 
 
 def _sentences(rows: list[Row], own: list[Row], query: str, key: str) -> list[str]:

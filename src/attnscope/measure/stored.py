@@ -260,20 +260,15 @@ def describe_ranking(results: xr.Dataset, kind: str, rows: Sequence[RankedHead])
     if rows:
         ranking = f"most {kind} heads: {score}"
         return ranking + _NO_TEST if kind == _SINKS else ranking
-    least = LOCAL if kind == "local" else LEAST_SHARE
+    least, most = LOCAL if kind == "local" else LEAST_SHARE, ""
+    if kind == "local" and "equal_outside" in results:  # in short texts more than half
+        most = f" (at most {float((1 - text_mean(results.equal_outside)).max()):.0%})"
     beyond = (
         f"{SHARED_ODDS:g} times the odds under uniform attention"
         if kind == _SINKS
-        else f"twice the share under uniform attention{_uniform(results, kind)}, beyond chance"
+        else f"twice the share under uniform attention{most}, beyond chance"
     )
     return f"no {kind} head: none has {least:.0%} of its weight {where} and {beyond}"
-
-
-def _uniform(results: xr.Dataset, kind: str) -> str:
-    """The largest share of uniform attention inside the band, if known: in short texts more than half."""
-    if kind != "local" or "equal_outside" not in results:
-        return ""
-    return f" (at most {float((1 - text_mean(results.equal_outside)).max()):.0%})"
 
 
 def describe_labels(results: xr.Dataset) -> str:

@@ -91,26 +91,13 @@ def json_objects(
     path: Path | Url, field: str, blocks: Iterable[bytes] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     r"""Objects of a JSON Lines file, also compressed, with their line numbers from 1; blank lines are skipped."""
-    offset = 0
-    for number, line in enumerate(_lines(unpacked(path, read_blocks(path)) if blocks is None else blocks), start=1):
+    offset, stream = 0, _Stream(unpacked(path, read_blocks(path)) if blocks is None else blocks)
+    for number, line in enumerate(io.BufferedReader(stream, BLOCK), start=1):
         where = f"{shown(path)}, line {number}"
         content = decode_utf8(line, where, offset)
         offset += len(line)
         if content.strip():
             yield number, _json_object(content, field, where)
-
-
-def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines with their ends, also across blocks."""
-    begun: list[bytes] = []
-    for block in blocks:
-        *whole, rest = block.split(b"\n")
-        for line in whole:
-            yield b"".join([*begun, line, b"\n"])
-            begun.clear()
-        begun.append(rest)
-    if last := b"".join(begun):
-        yield last
 
 
 def _json_object(line: str, field: str, where: str) -> dict[str, Any]:

@@ -105,7 +105,11 @@ def pictured_of(given: object, field: str | None = None) -> PicturedTexts | None
             file_mode(item)
             raise _beside(item)
         for file, name in each:
-            read += _in_file(file, names.new(name))
+            file_mode(file)
+            if inner_suffix(file) != ".jsonl":
+                raise _beside(file)
+            shown_name = names.new(name)
+            read += [_of(value, f"{shown_name}:{number}", file.parent) for number, value in json_objects(file, "text")]
         if not isinstance(item, Path):
             read.append(_of(item, f"text {number}", None))
     folders = [item for item in many if isinstance(item, Path) and item.is_dir()]
@@ -137,13 +141,6 @@ def _beside(path: Path) -> AttnscopeError:
     return AttnscopeError(f"{shown(path)} is next to JSON Lines with images: give it separately")
 
 
-def _in_file(path: Path, name: str) -> list[PicturedText]:
-    file_mode(path)
-    if inner_suffix(path) != ".jsonl":
-        raise _beside(path)
-    return [_of(value, f"{name}:{number}", path.parent) for number, value in json_objects(path, "text")]
-
-
 def _of(value: object, name: str, folder: Path | None) -> PicturedText:
     if not isinstance(value, Mapping):
         raise AttnscopeError(f"{name}: expected an object with text or messages, like the others with images")
@@ -158,17 +155,12 @@ def _of(value: object, name: str, folder: Path | None) -> PicturedText:
     else:
         raise AttnscopeError(f"{name}: expected a text (with {' or '.join(PLACES.values())} for each) or messages")
     videos = tuple(video_of(source, named.get("fps"), name, folder) for source in sources[VIDEO])
-    return PicturedText(name, text, tuple(messages), _images(sources[IMAGE], name, folder), videos)
-
-
-def _images(sources: Sequence[Any], name: str, folder: Path | None) -> Images:
-    """The images that one text names; paths in a file are relative to its folder."""
-    paths = [_image(source, name, folder) for source in sources]
-    return Images([]) if not paths else cast("Images", images_of(paths))
+    images = [_image(source, name, folder) for source in sources[IMAGE]]
+    return PicturedText(name, text, tuple(messages), (images_of(images) if images else None) or Images([]), videos)
 
 
 def _image(source: Any, name: str, folder: Path | None) -> Any:
-    """One of them, if it is an image."""
+    """An image that a text names; a path in a file is relative to its folder."""
     path = source
     if isinstance(source, str | Path):
         if "://" in str(source) or str(source).startswith("data:"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import struct
 import weakref
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -57,11 +56,10 @@ class Names:
 
 
 _IN_MEMORY = 1 << 26  # bytes: more are stored on disk
-_LENGTH = struct.Struct(">Q")
 
 
 class Spool:
-    """Strings in order: few are stored in memory, many in a temporary file of this object."""
+    """Lines in order: few are stored in memory, many in a temporary file of this object."""
 
     def __init__(self, in_memory: int = _IN_MEMORY) -> None:
         self._file = SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115 it lives as long as this
@@ -69,20 +67,19 @@ class Spool:
         self._end = 0
 
     def add(self, text: str) -> None:
-        """Add a string."""
-        data = text.encode()
+        """Add a line."""
         self._file.seek(self._end)
-        self._file.write(_LENGTH.pack(len(data)) + data)
+        self._file.write(text.encode() + b"\n")
         self._end = self._file.tell()
 
     def __iter__(self) -> Iterator[str]:
-        """Yield all strings; several readers may run at the same time."""
+        """Yield all lines; several readers may run at the same time."""
         place = 0
         while place < self._end:
             self._file.seek(place)
-            (length,) = _LENGTH.unpack(self._file.read(_LENGTH.size))
-            yield self._file.read(length).decode()
-            place += _LENGTH.size + length
+            line = self._file.readline()
+            place += len(line)
+            yield line[:-1].decode()
 
 
 TABLES = (".parquet", ".arrow")
