@@ -54,11 +54,41 @@ def test_parts_of_every_prediction_add_up_to_the_logit_of_the_next_token(family)
     )
 
 
-def test_parts_add_up_with_a_post_norm_in_the_branch_cross_attention_masks_and_padding():
-    model, tokenizer = tiny_reader("t5")
+@pytest.mark.parametrize("family", ["t5", "bart", "marian"])
+def test_parts_add_up_with_post_norms_cross_attention_masks_and_padding(family):
+    model, tokenizer = tiny_reader(family)
     found = attribute(model, TEXTS, targets=TEXTS[::-1], tokenizer=tokenizer)["predictions"]
     np.testing.assert_allclose(found.part.sum("component"), found.total, atol=1e-5)
+    np.testing.assert_allclose(found.lens_logit.isel(depth=-1).mean("position"), found.total, atol=1e-5)
+    assert abs(found.part).max() > 0.01
     assert set(found.layer.values) >= {2, 3, 4, 5}  # self- and cross-attention of two decoder layers
+
+
+def test_a_part_in_front_of_a_post_norm_is_a_dense_product_at_its_denominator():
+    model, tokenizer = tiny_reader("bart")
+    model = model.double()
+    last, kept = model.model.decoder.layers[1], {}
+
+    def keep(_, given, __):
+        if given[0].ndim == 3:  # the lens norms single rows
+            kept["given"] = given[0]
+
+    last.final_layer_norm.register_forward_hook(keep)
+    last.fc2.register_forward_hook(lambda _, __, made: kept.update(mlp=made))
+    direction = np.random.default_rng(0).normal(size=model.lm_head.in_features)
+    how = {"targets": TEXTS[1:2], "tokenizer": tokenizer, "by_position": True, "direction": direction}
+    found = attribute(model, TEXTS[:1], **how)["predictions"]
+    norm, rows = last.final_layer_norm, found["query"].values[0].astype(int)
+    deviation = (kept["given"].var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
+    centred = kept["mlp"] - kept["mlp"].mean(-1, keepdim=True)
+    added = (norm.weight * centred / deviation)[0, rows].detach()
+    expected = added.numpy() @ direction
+    mlps = found.part_at.isel(window=0, component=found.kind.values == "mlp")
+    np.testing.assert_allclose(mlps.values[:, -1], expected, atol=1e-9)
+    assert abs(expected).max() > 0.01
+
+
+def test_parts_add_up_behind_masks():
     text = "Nobody had told<mask> old man."
     masked = attribute(texts=[text], token=" the")["predictions"]
     assert masked["query"].values.tolist() == [[TOKENIZER(text)["input_ids"].index(TOKENIZER.mask_token_id)]]
@@ -170,7 +200,7 @@ def test_the_planted_induction_head_raises_the_token_by_way_of_its_earlier_occur
 
 
 def test_models_and_options_that_do_not_fit_are_rejected():
-    with pytest.raises(AttnscopeError, match="post-norm"):
+    with pytest.raises(AttnscopeError, match="through one norm"):
         of(tiny("bert"))
     with pytest.raises(AttnscopeError, match="expected one of token"):
         of(tiny("gpt2"), against="a")

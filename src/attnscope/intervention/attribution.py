@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -16,18 +16,15 @@ from torch import Tensor, nn
 
 from attnscope.bundled import MODEL, NOUNS, SENTENCES
 from attnscope.capture.borrow import LoadedModel, verb
-from attnscope.capture.eager import without_cache
 from attnscope.capture.families import logit_cap
-from attnscope.capture.forward import forward
 from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.parameters import StudyReading, loading
 from attnscope.capture.placement import plain
-from attnscope.capture.verify import TOLERANCE, stored_positions
-from attnscope.capture.watching import attached
-from attnscope.explanation.inputs import FOR_MATCHING, model_inputs, token_ids, watching_inputs
+from attnscope.capture.verify import TOLERANCE
+from attnscope.explanation.inputs import FOR_MATCHING, model_inputs, token_ids
 from attnscope.explanation.projections import factor_of
-from attnscope.explanation.stream import SMALL, Fold, Layer, Stream, components, position_part, residual_stream
+from attnscope.explanation.stream import SMALL, residual_stream
 from attnscope.explanation.study import DEFAULT_TEXTS
 from attnscope.intervention.calls import values_of, weights_of
 from attnscope.intervention.effects import effect_variables, interval_variables
@@ -35,7 +32,7 @@ from attnscope.intervention.intervene import LONGEST
 from attnscope.intervention.pairs import Pairs, PairTexts, one_token, pairs_of_input
 from attnscope.intervention.predictions import PredictionSession, Questions, pad_of, prediction_session
 from attnscope.intervention.score_parts import ScoreParts, shares_of
-from attnscope.kernels.engines import output_of
+from attnscope.intervention.stream_parts import StreamParts, rows_of
 from attnscope.measure.documents import by_document, units_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.texts import window_length
@@ -49,7 +46,6 @@ from attnscope.support.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
     from attnscope.store.runs import RunFolder
 
@@ -79,8 +75,9 @@ def attribute(
     .. math:: w^T\left(\gamma \odot \frac{x - \bar x}{\sigma} + \beta\right) + b, \qquad
         x = e + p + \sum_{lh} z_{lh} W_O^{lh} + \sum_l m_l
 
-    with :math:`\bar x = 0` for an RMSNorm; a norm behind a layer's output is frozen alike (Elhage et al. 2021). A part
-    is what it adds directly, not through later layers. Sums are compared with the logits in every run.
+    with :math:`\bar x = 0` for an RMSNorm; norms behind a layer's output, or of its sum with the stream (post-norm),
+    are frozen alike (Elhage et al. 2021). A part is what it adds directly, not through later layers. Sums are compared
+    with the logits in every run.
 
     Parameters
     ----------
@@ -126,8 +123,8 @@ def attribute(
     Raises
     ------
     AttnscopeError
-        If the logits are not a linear function of a sum of parts: a post-norm model (BERT, BART; not with `head`), a
-        head of several layers, or an unknown module in the stream.
+        If the logits are not a linear function of a sum of parts (not with `head`): several layers between stream and
+        logits (BERT), or an unknown module in the stream.
 
     Examples
     --------
@@ -191,52 +188,13 @@ def attribute(
     return tree_of((name, "window"), batches, parts, signature, attributes, **how)
 
 
-def _back(norm: Any, fold: Fold, at: Tensor, received: Tensor, returned: Tensor) -> tuple[Tensor, Tensor]:
-    """The direction in front of a norm with frozen denominators, and the product with the norm's bias."""
-    size, bias = fold.frozen(norm.module, received, returned)
-    before = at * torch.from_numpy(fold.gain).to(at) * size
-    return before - before.mean(-1, keepdim=True) if fold.centred else before, at @ bias
-
-
-@dataclass(eq=False)
-class _Rows:
-    """Inputs and outputs of modules at the predictions, in the order in which they run."""
-
-    texts: Tensor
-    positions: Tensor
-    count: int
-    length: int
-    two: bool  # an encoder-decoder, whose encoder is left out
-    seen: dict[str, list[tuple[Tensor, Tensor]]] = field(default_factory=lambda: defaultdict(list))
-    embedded: dict[str, Tensor] = field(default_factory=dict[str, Tensor])  # of all positions, and of the last call
-    heads: list[tuple[Tensor, Tensor]] = field(default_factory=list[Any])  # outputs, and states that the layer reads
-    calls: list[AttentionCall] | None = None
-    by_key: list[Tensor] = field(default_factory=list[Tensor])  # of each layer, ``(text, head, key)``
-
-    def of(self, states: Tensor) -> Tensor:
-        """A copy of the rows of the predictions, ``(prediction, width)``, of states that texts may share."""
-        states = states.reshape(-1, self.length, states.shape[-1]).expand(self.count, -1, -1)
-        return states[self.texts, self.positions].double()
-
-    def note(self, name: str, _: nn.Module, arguments: tuple[Any, ...], returned: Any) -> None:
-        rows = self.of(returned[0] if isinstance(returned, tuple) else returned)
-        self.seen[name].append((self.of(arguments[0]) if arguments else rows, rows))
-
-    def observe(self, site: Site, call: AttentionCall, query_states: Tensor, _: Tensor) -> Tensor:
-        output = output_of(call)
-        if not self.two or site.kind != "self":
-            self.heads.append((output[self.texts, :, self.positions].double(), self.of(query_states)))
-            if self.calls is not None:
-                self.calls.append(call)
-        return output
-
-    def by_keys(self, call: AttentionCall, vectors: Tensor) -> Tensor:
-        """Mean product of each key's part of heads with vectors ``(prediction, head, r)``: ``(text, head, key)``."""
-        made, (weights, values) = list[Tensor](), (of(call).double() for of in (weights_of, values_of))
-        for text in range(self.count):
-            products = torch.einsum("nhr,hjr->hnj", vectors[self.texts == text], values[text])
-            made.append((products * weights[text][:, self.positions[self.texts == text]]).mean(1))
-        return torch.stack(made)
+def _by_keys(call: AttentionCall, vectors: Tensor, at: tuple[Tensor, Tensor]) -> Tensor:
+    """Mean product of each key's part of heads with vectors ``(prediction, head, r)``: ``(text, head, key)``."""
+    made, (weights, values) = list[Tensor](), (of(call).double() for of in (weights_of, values_of))
+    for text in range(len(values)):
+        products = torch.einsum("nhr,hjr->hnj", vectors[at[0] == text], values[text])
+        made.append((products * weights[text][:, at[1][at[0] == text]]).mean(1))
+    return torch.stack(made)
 
 
 @dataclass(eq=False)
@@ -255,13 +213,16 @@ class _Attribution:
         model, name = self.session.model, self.session.loaded.name
         start = token_ids([self.session.windows[0].ids[:FOR_MATCHING]])
         stream = residual_stream(model, {key: ids.to(model.device) for key, ids in model_inputs(model, start).items()})
-        self.layers = [layer for layer in stream.layers if layer.query.stream == "decoder"]
-        if reason := _why_not(stream, self.layers):
+        reason = "its unembedding does not read a sum of heads and modules through one norm"
+        if stream.is_linear and "decoder" in stream.ends:
+            self.end, self.parts = stream.ends["decoder"], StreamParts(model, stream, [stream.ends["decoder"]])
+            reason = stream.unknown(self.parts.layers)
+        if reason:
             raise AttnscopeError(
                 f"{name} has no direct attribution: {reason}. attnscope patch and attnscope intervene measure effects "
                 "in any model"
             )
-        self.end, self.unembedding = stream.ends["decoder"], cast("Any", model.get_output_embeddings())
+        self.unembedding: Any = model.get_output_embeddings()
         self.table = plain(self.unembedding.weight)
         bias = getattr(self.unembedding, "bias", None)
         self.constant = self.table[:, 0].double() * 0 if bias is None else bias.double()
@@ -271,17 +232,11 @@ class _Attribution:
         self.factor = (
             1.0 if self.end.norm is None else factor_of(self.end.states, cast("Any", self.end.norm.returned)) or 1.0
         )
-        names = {id(module): name for name, module in model.named_modules()}
-        tables = [one.name for one in stored_positions(model) if one.name in names.values()]
-        words = (model.get_decoder() if model.config.is_encoder_decoder else model).get_input_embeddings()
-        self.embeddings = [names[id(words)], *([one for one in tables if "decoder" in one] or tables)]
-        self.output, self.cap = names[id(self.unembedding)], logit_cap(model.config)
+        self.output = next(name for name, module in model.named_modules() if module is self.unembedding)
+        self.cap = logit_cap(model.config)
         self.most = max(self.questions(part).labels.shape[1] for part in self.session.slices())
-        kinds, names = components(self.layers)
-        self.components = {
-            "component": names,
-            **{name: ("component", [one[at] for one in kinds]) for at, name in enumerate(("kind", "layer", "head"))},
-        }
+        columns = zip(("kind", "layer", "head"), zip(*self.parts.sources, strict=True), strict=True)
+        self.components = {"component": self.parts.names} | {name: ("component", [*own]) for name, own in columns}
         self.mean: tuple[Tensor, Tensor] | None = None
         if self.direction is None and self.against[0] is None:
             sides = [window.target or window for window in self.session.windows]
@@ -313,8 +268,9 @@ class _Attribution:
         """Parts and lens of some windows."""
         asked = self.questions(part)
         texts, numbers = (asked.labels != IGNORED).nonzero(as_tuple=True)
-        rows, logits = self._run(asked, texts, asked.positions[texts, numbers], part)
-        final, tokens = rows.seen[self.output][0][0], [(1.0, asked.labels[texts, numbers])]
+        self.at = texts, asked.positions[texts, numbers]
+        final, logits = self._run(asked, part)
+        tokens = [(1.0, asked.labels[texts, numbers])]
         if self.against[0] is not None:
             tokens.append((-1.0, torch.tensor(self.against[part], device=texts.device)[texts]))
         scale, chosen = self.scale or 1.0, list[tuple[str, Any, Any, Any]]()
@@ -329,25 +285,18 @@ class _Attribution:
         if self.mean is not None:
             row, bias = self.mean
             chosen.append(("random", row.expand_as(final), bias.expand(len(final)), scale * (final @ row + bias)))
-        found = {name: self._parts(rows, *own) for name, *own in chosen} | {"total": chosen[0][3]}
-        return self._dataset(part, asked, (texts, numbers), found, self._lens(rows, tokens), rows.by_key)
+        made = {name: self._parts(*own) for name, *own in chosen}
+        found, reads = {name: own for name, (own, _) in made.items()} | {"total": chosen[0][3]}, made["part"][1]
+        layers = sorted(reads) if self.by_position else ()
+        by_key = [_by_keys(self.parts.calls[layer][0], reads[layer], self.at) for layer in layers]
+        return self._dataset(part, asked, (texts, numbers), found, self._lens(final, tokens), by_key)
 
-    def _run(self, asked: Questions, texts: Tensor, positions: Tensor, part: slice) -> tuple[_Rows, Tensor]:
-        """One forward pass: rows of modules, and logits before they are capped."""
-        model, known = self.session.model, dict(self.session.model.named_modules())
-        count, length = asked.batch.target.input_ids.shape
-        rows = _Rows(texts, positions, count, length, bool(model.config.is_encoder_decoder))
-        rows.calls = [] if self.by_position else None
-        events = [one for layer in self.layers for one in (layer.query.norm, layer.branch, layer.added)]
-        names = {one.name for one in (*events, self.end.norm) if one is not None} | {self.output}
-        hooks = [known[name].register_forward_hook(partial(rows.note, name)) for name in names]
-        for name in self.embeddings:
-            keep: Any = lambda *run, name=name: rows.embedded.update({name: run[2]})  # noqa: E731
-            hooks.append(known[name].register_forward_hook(keep))
-        with attached(hooks), watching_inputs(model, rows.observe):
-            inputs = {**without_cache(model), **asked.batch.inputs(model)}
-            logits = forward(model, inputs, self.session.name(part.start))[texts, positions]
-        final = rows.seen[self.output][0][0]
+    def _run(self, asked: Questions, part: slice) -> tuple[Tensor, Tensor]:
+        """One forward pass: what the unembedding reads at the predictions, and logits before they are capped."""
+        self.shape = len(asked), asked.batch.target.input_ids.shape[1]
+        inputs = asked.batch.inputs(self.session.model)
+        logits = self.parts.run(inputs, self.session.name(part.start), [self.output], with_head=True)[self.at]
+        final = self._rows(self.parts.runs.pop(self.output)[0][0])
         own = self._logits(final if self.cap else final[:1])
         if self.scale is None:
             self.scale = factor_of(logits[:1], self._capped(own[:1]), TOLERANCE[logits.dtype])
@@ -356,7 +305,11 @@ class _Attribution:
                     f"{self.session.loaded.name} changes its logits in a way that attnscope does not know, so they are "
                     "no sum of parts"
                 )
-        return rows, own if self.cap else logits
+        return final, own if self.cap else logits
+
+    def _rows(self, states: Tensor) -> Tensor:
+        """States at the predictions, ``(prediction, width)``."""
+        return rows_of(states, self.shape, self.at)[:, 0]
 
     def _logits(self, final: Tensor) -> Tensor:
         return (self.scale or 1.0) * self.unembedding(final.to(self.table.dtype))
@@ -364,52 +317,29 @@ class _Attribution:
     def _capped(self, logits: Tensor) -> Tensor:
         return self.cap * torch.tanh(logits / self.cap) if self.cap else logits
 
-    def _streams(self, rows: _Rows) -> list[Tensor]:
-        """The stream before each attention call, and before the last norm."""
-        ran = {name: iter(own) for name, own in rows.seen.items()}
-        norms = zip([layer.query.norm for layer in self.layers], rows.heads, strict=True)
-        before = [states if norm is None else next(ran[norm.name])[0] for norm, (_, states) in norms]
-        return [*before, rows.seen[self.output if self.end.norm is None else self.end.norm.name][-1][0]]
-
-    def _parts(self, rows: _Rows, direction: Tensor, bias: Tensor, total: Tensor) -> Tensor:
-        """Parts ``(prediction, component)``; their sums must be the total."""
-        scale, made, ran = self.scale or 1.0, list[Tensor](), {name: iter(own) for name, own in rows.seen.items()}
-        at, constant = scale * self.factor * direction, scale * bias
-        if self.end.norm is not None and self.end.fold is not None:
-            at, more = _back(self.end.norm, self.end.fold, at, *rows.seen[self.end.norm.name][-1])
-            constant = constant + more
-        for layer, (output, _) in zip(self.layers, rows.heads, strict=True):
-            own, both = layer.factor * at, (layer.matrices.output, layer.matrices.output_bias)
-            if layer.branch is not None and layer.written is not None:
-                own, more = _back(layer.branch, layer.written, own, *next(ran[layer.branch.name]))
-                constant = constant + more
-            matrix, shift = (torch.from_numpy(cast("np.ndarray", one)).to(at) for one in both)
-            vectors = torch.einsum("nd,hrd->nhr", own, matrix)
-            made.append((vectors * output).sum(-1))
-            if rows.calls is not None and len(rows.by_key) < len(self.layers):
-                rows.by_key.append(rows.by_keys(rows.calls[len(rows.by_key)], vectors))
-            constant = constant + own @ shift
-            if layer.added is not None:
-                made.append(layer.added_factor * (next(ran[layer.added.name])[1] * at).sum(-1, keepdim=True))
-        start = self._streams(rows)[0]
-        word, *table = (rows.of(rows.embedded[name]) for name in self.embeddings if name in rows.embedded)
-        position = position_part(start, word, [one for one in table if one.shape == start.shape])
-        first = [((one * at).sum(1, keepdim=True)) for one in (start - position, position)]
-        parts = torch.cat([*first, constant[:, None], *made], 1)
+    def _parts(self, direction: Tensor, bias: Tensor, total: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
+        """Parts ``(prediction, component)``, and what reads the heads of each layer; their sums must be the total."""
+        scale = self.scale or 1.0
+        matrix, number = scale * self.factor * direction[..., None], self.parts.layers[-1].matrices.site.index
+        found, vectors = self.parts.split(self.end, matrix, scale * bias[:, None, None], number, self.shape, self.at)
+        parts = found[..., 0, 0].T
         apart, size = (parts.sum(1) - total).abs(), parts.abs().sum(1)
         if bool((apart > max(TOLERANCE[self.session.model.dtype], SMALL) * size).any()):
             raise AttnscopeError(
                 f"the parts of {self.session.loaded.name} do not add up to its logits (by {float(apart.max()):.1e}). "
                 "Try dtype float32 (--dtype float32)"
             )
-        return parts
+        return parts, vectors
 
-    def _lens(self, rows: _Rows, tokens: list[tuple[float, Tensor]]) -> dict[str, Tensor]:
+    def _lens(self, final: Tensor, tokens: list[tuple[float, Tensor]]) -> dict[str, Tensor]:
         """Logit, probability and rank ``(prediction, depth)`` if the stream ended at each depth."""
         made, labels = defaultdict[str, list[Tensor]](list), tokens[0][1]
-        for states in self._streams(rows):
-            last: Any = None if self.end.norm is None else self.end.norm.module
-            final = states.to(self.table.dtype) if last is None else self.factor * last(states.to(self.table.dtype))
+        norm: Any = self.end.norm
+        before = [self.parts.read_by(layer.query, layer.matrices.site.index) for layer in self.parts.layers]
+        streams = [*map(self._rows, before), final if norm is None else self._rows(self.parts.ran(norm)[0])]
+        for states in streams:
+            final = states.to(self.table.dtype)
+            final = final if norm is None else self.factor * norm.module(final)
             if self.direction is not None:
                 made["logit"].append(final.double() @ self.direction.to(states))
                 continue
@@ -459,18 +389,9 @@ class _Attribution:
             "window": np.arange(part.start, part.stop),
             "source": ("window", np.array(self.session.documents[part], dtype=object)),
             "position": np.arange(self.most),
-            "depth": np.arange(len(self.layers) + 1),
+            "depth": np.arange(len(self.parts.layers) + 1),
         }
         return xr.Dataset(variables, coordinates)
-
-
-def _why_not(stream: Stream, layers: Sequence[Layer]) -> str:
-    """Why the logits are no sum of parts; empty if they are."""
-    if any(layer.after is not None for layer in layers):
-        return "its layers norm the sum of stream and output (post-norm), so no part reaches the logits unchanged"
-    if not stream.is_linear or "decoder" not in stream.ends:
-        return "its unembedding does not read a sum of heads and modules through one norm"
-    return stream.unknown(layers)
 
 
 def parts_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:

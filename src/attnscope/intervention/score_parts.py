@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -11,20 +9,16 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from attnscope.capture.eager import without_cache
-from attnscope.capture.forward import forward
-from attnscope.capture.verify import TOLERANCE, stored_positions
-from attnscope.capture.watching import attached
+from attnscope.capture.verify import TOLERANCE
 from attnscope.explanation.circuits import gains_of
-from attnscope.explanation.inputs import model_inputs, token_ids, watching_inputs
-from attnscope.explanation.stream import SMALL, Point, components, position_part, residual_stream
+from attnscope.explanation.inputs import model_inputs, token_ids
+from attnscope.explanation.stream import SMALL, residual_stream
 from attnscope.intervention.predictions import PredictionSession
-from attnscope.kernels.engines import output_of
+from attnscope.intervention.stream_parts import StreamParts
 from attnscope.measure.documents import by_document, units_of
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
     from attnscope.read.windows import Batch
 
@@ -52,27 +46,12 @@ class ScoreParts:
         if self.number not in layers or not 0 <= self.head < stream.calls[self.number].query.shape[1]:
             raise AttnscopeError(f"{name} has no head {self.number}.{self.head}: choose another (--head)")
         self.made, self.points = layers[self.number].matrices, (layers[self.number].query, layers[self.number].key)
-        self.before = {
-            point.stream: [one for one in stream.layers if one.query.stream == point.stream][: point.order]
-            for point in self.points
-        }
-        above = [one for one in stream.layers if any(one in before for before in self.before.values())]
+        self.parts = StreamParts(model, stream, self.points)
         odd = any(point.norm is not None and point.fold is None for point in self.points)
         unknown = "its norm is no LayerNorm or RMSNorm" * odd or self.made.reason * (self.made.form == "unknown")
-        if reason := unknown or stream.unknown(above):
+        if reason := unknown or stream.unknown(self.parts.layers):
             raise AttnscopeError(f"the scores of layer {self.number} of {name} have no known parts: {reason}")
-        events = [event for one in above for event in (one.query.norm, one.branch, one.after, one.added)]
-        self.run_of: dict[Any, int] = {}  # of a module that layers share
-        for event in dict.fromkeys([*events, *(point.norm for point in self.points)]):
-            if event is not None:
-                self.run_of[event] = sum(one.name == event.name for one in self.run_of)
-        names = {id(module): name for name, module in model.named_modules()}
-        stacks: Any = model, model.get_decoder() if model.config.is_encoder_decoder else model
-        self.words = [names[id(one.get_input_embeddings())] for one in stacks]
-        self.tables = [one.name for one in stored_positions(model) if one.name in names.values()]
-        known = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
-        self.types = [name for name in known if name not in {*self.words, *self.tables}]
-        self.sources, self.names = components(above)
+        self.sources, self.names = self.parts.sources, self.parts.names
         grouped = [f"heads of {layer}" if kind == "head" else "" for kind, layer, _ in self.sources]
         few = len(self.names) <= _FEW
         self.groups = [few * name or group or name for name, group in zip(self.names, grouped, strict=True)]
@@ -82,27 +61,15 @@ class ScoreParts:
         """Sums over the queries of some windows."""
         windows, model, made, name = self.session.windows[part], self.session.model, self.made, self.session.loaded.name
         batch = self.session.batch(part).batch
-        self.runs, self.calls = defaultdict[str, Any](list), dict[int, Any]()
-
-        def note(name: str, _: nn.Module, given: tuple[Any, ...], made: Any) -> None:
-            self.runs[name].append((*given[:1], made[0] if isinstance(made, tuple) else made))
-
-        def observe(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
-            self.calls[site.index] = call, output_of(call), states
-            return self.calls[site.index][1]
-
-        noted = {*(event.name for event in self.run_of), *self.words, *self.tables, *self.types}
-        hooks = (model.get_submodule(one).register_forward_hook(partial(note, one)) for one in noted)
-        with attached(hooks), watching_inputs(model, observe):
-            inputs = {**without_cache(model), **batch.inputs(model)}
-            forward(model, inputs, self.session.name(part.start), with_head=False)
+        self.parts.run(batch.inputs(model), self.session.name(part.start), with_head=False)
         heads, (W_Q, b_Q, W_K, b_K) = (self.head, self.head // made.group), made.of_head(self.head)
-        call = self.calls[self.number][0]
+        call = self.parts.calls[self.number][0]
         captured = call.query[:, heads[0]].double(), call.key[:, heads[1]].double()
         split = list[Tensor]()
         for side, matrix, bias in ((0, W_Q, b_Q), (1, W_K, b_K)):
             actual, norm = captured[side], made.norms.get(SIDES[side])
-            parts = self._split(self.points[side], matrix, bias, actual)
+            both = torch.from_numpy(matrix).to(actual), torch.from_numpy(bias).to(actual).expand_as(actual)
+            parts, _ = self.parts.split(self.points[side], *both, self.number, (len(actual), actual.shape[1]))
             if norm is not None:
                 gain = gains_of(model.get_submodule(norm), len(cast("Any", (made.query, made.key)[side])), len(bias))
                 parts = parts * torch.from_numpy(gain[heads[side] % len(gain)]).to(parts)
@@ -134,62 +101,6 @@ class ScoreParts:
             "document": ("window", np.array(self.session.documents[part], dtype=object)),
         }  # fmt: skip
         return xr.Dataset(variables | {"difference": ("window", apart.cpu().numpy())}, coordinates)
-
-    def _split(self, point: Point, matrix: np.ndarray, bias: np.ndarray, actual: Tensor) -> Tensor:
-        """Parts of queries or keys by source, before rotation, ``(source, text, position, r)``."""
-        before, decodes, made = self.before[point.stream], point.stream == "decoder", dict[Any, Tensor]()
-        first, scale = before[0].query if before else point, torch.ones_like(actual[..., :1])
-        made["bias", -1, -1] = torch.from_numpy(bias).to(actual).expand_as(actual)
-
-        def rows(states: Tensor) -> Tensor:
-            return states.reshape(-1, actual.shape[1], states.shape[-1]).expand(len(actual), -1, -1).double()
-
-        def run(event: Any) -> tuple[Tensor, Tensor]:
-            *received, returned = self.runs[event.name][self.run_of[event]]
-            return rows(received[0] if received else returned), rows(returned)
-
-        def through(own: np.ndarray) -> Tensor:
-            return torch.from_numpy(own @ matrix).to(actual)
-
-        def back(event: Any, fold: Any) -> None:
-            nonlocal matrix, scale
-            if event is not None and fold is None:
-                raise AttnscopeError(
-                    f"{event.name} is neither a LayerNorm nor an RMSNorm, so scores have no known parts"
-                )
-            if event is not None:
-                size, shift = fold.frozen(event.module, *run(event))
-                made["bias", -1, -1] = made["bias", -1, -1] + scale * through(shift.cpu().numpy())
-                matrix, scale = fold.columns(matrix), scale * size
-
-        def read(states: Tensor) -> Tensor:
-            return scale * (states @ torch.from_numpy(matrix).to(states))
-
-        back(point.norm, point.fold)
-        for layer in reversed(before):
-            number = layer.matrices.site.index
-            if layer.added is not None:
-                made["mlp", number, -1] = layer.added_factor * read(run(layer.added)[1])
-            if layer.after is not point.norm:
-                back(layer.after, layer.after_fold)
-            kept = matrix, scale
-            back(layer.branch, layer.written)
-            output, shift = (through(cast("Any", one)) for one in (layer.matrices.output, layer.matrices.output_bias))
-            parts = layer.factor * scale[:, None] * (self.calls[number][1].double() @ output)
-            made |= {("head", number, head): own for head, own in enumerate(parts.unbind(1))}
-            made["bias", -1, -1] = made["bias", -1, -1] + layer.factor * scale * shift
-            (matrix, scale), point = kept, layer.query
-            if layer.after is not None:
-                back(point.norm, point.fold)
-        number = before[0].matrices.site.index if before else self.number
-        start = rows(self.calls[number][2]) if first.norm is None else run(first.norm)[0]
-        ran = {name for name in (*self.words, *self.tables, *self.types) if name in self.runs}
-        last = {name: self.runs[name][-decodes][-1] for name in ran}
-        fitting = {name: rows(own) for name, own in last.items() if own.shape[-2:] == start.shape[-2:]}
-        tables, types = ([fitting[name] for name in own if name in fitting] for own in (self.tables, self.types))
-        position = position_part(start, fitting.get(self.words[decodes], start), tables, types)
-        made["embedding", -1, -1], made["position", -1, -1] = read(start - position), read(position)
-        return torch.stack([made.get(source, actual * 0) for source in self.sources])
 
     def _of_text(
         self, call: AttentionCall, sides: tuple[Batch, Batch], query: Tensor, key: Tensor, text: int
