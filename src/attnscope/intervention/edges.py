@@ -15,6 +15,7 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.borrow import borrowed, verb
 from attnscope.capture.eager import without_cache
@@ -67,8 +68,9 @@ def edges(
     An edge goes from what a part adds to the residual stream to what a later part reads there: the queries, keys or
     values of a head, an MLP, or the logits. Its score is the change of answer minus wrong answer in the clean run if it
     alone carries the corrupted run's activation, :math:`(u' - u) \cdot \partial m / \partial v`, u what the sender
-    adds, v the receiver's input. Behind a norm of a layer's output (Gemma 2), u is the head's part of the normed sum,
-    with each run's own denominators, so that the parts still add up.
+    adds, v the receiver's input. Behind a norm of a layer's output (Gemma 2) or of its sum with the stream (BERT), u is
+    the part of the normed sum, with each run's own denominators, so that the parts still add up; biases of norms count
+    as the input's.
 
     Parameters
     ----------
@@ -101,8 +103,8 @@ def edges(
     Raises
     ------
     AttnscopeError
-        If the residual stream is not the sum of these parts (a norm of the sum, as in BERT; one norm for attention and
-        MLP), or for the reasons of `attnscope.patch`.
+        If the residual stream is not the sum of these parts (one norm for attention and MLP; layers that share weights,
+        as in ALBERT), or for the reasons of `attnscope.patch`.
 
     Examples
     --------
@@ -188,15 +190,17 @@ def _measured(
 
 @dataclass(eq=False)
 class Part:
-    """A sublayer, or the logits: it reads the residual stream through a norm of its own, and adds to it."""
+    """A sublayer, or the logits: it reads the residual stream and adds to it."""
 
-    norm: nn.Module
+    norm: nn.Module | None = None  # of its own, through which it reads
     name: str = ""  # of the module that attends
     mlp: nn.Module | None = None
     output: nn.Module | None = None  # linear layer that reads the heads; None for an MLP and the logits
     heads: Sequence[int] = ()  # numbers of heads that make queries, keys and values
     branch: nn.Module | None = None  # norm of what it adds (Gemma 2)
-    fold: Fold | None = None
+    readers: Sequence[nn.Module] = ()  # without a norm: the linear layers of an MLP or the logits that read
+    after: nn.Module | None = None  # norm of the sum of stream and what it adds (BERT)
+    fold: Fold | None = None  # of `branch` or `after`
     read: slice = field(init=False)  # what it reads: senders
     receivers: slice = field(init=False)
 
@@ -215,21 +219,47 @@ class Trace:
     leaves: dict[int, Tensor] = field(default_factory=dict)  # zeros that were added to it
     calls: dict[int, AttentionCall] = field(default_factory=dict)
     written: dict[int, Tensor] = field(default_factory=dict)  # ``(sender, pair, position, width)``
+    norms: dict[int, tuple[Fold, Tensor, Tensor]] = field(default_factory=dict)  # of the sum: factor and bias
+    latest: tuple[int, Tensor] | None = None  # messages to a part
 
-    def up_to(self, other: Trace) -> Float[Tensor, "sender pair position width"]:
-        """Changes of all senders so far to another run."""
-        first = (other.reads[0] - self.reads[0])[None]
-        return torch.cat([first, *(other.written[at] - written for at, written in self.written.items())])
+    def messages(self, at: int) -> Float[Tensor, "sender pair position width"]:
+        """Output of each sender so far, as part `at` reads it; biases of norms belong to the input."""
+        first, found = self.latest if self.latest and self.latest[0] <= at else (0, self.reads[0][None])
+        for part in range(first, at):
+            found = torch.cat([found, self.written[part]]) if part in self.written else found
+            if part in self.norms:
+                fold, size, bias = self.norms[part]
+                found = fold.of(found) * size
+                found[0] += bias
+        if all(part in self.written for part in range(at)):  # a parallel layer reads before the other writes
+            self.latest = at, found
+        return found
+
+    def changes(self, other: Trace, at: int, read: slice) -> Float[Tensor, "sender pair position width"]:
+        """Changes of these outputs to another run, for some senders."""
+        return other.messages(at)[read] - self.messages(at)[read]
 
 
 class Graph:
-    """Senders and receivers of a model whose residual stream is the sum of its parts."""
+    """Senders and receivers of a model whose residual stream is the sum of its parts, normed or not."""
 
     @torch.no_grad()
     def __init__(self, model: PreTrainedModel, encoded: EncodedPairs) -> None:
         """Find the parts of a model in a pass, and check on these pairs that they add up."""
-        self.model, self.parts = model, _parts(model, encoded.clean[:1])
-        self.senders, self.receivers = ["input"], list[str]()
+        self.model, ids = model, encoded.clean[:1]
+        made = projections(model, {"input_ids": ids})
+        outputs = {site.name: one.names.get("output", "") for site, one in made.items()}
+        mlps = [module for module in map(mlp_of, blocks_of(model)) if module is not None]
+        try:
+            self._find(_parts(model, ids, outputs, mlps), encoded)
+        except AttnscopeError as reason:
+            try:
+                self._find(_summed_parts(model, ids, outputs, mlps), encoded)
+            except AttnscopeError:
+                raise reason from None
+
+    def _find(self, parts: list[Part], encoded: EncodedPairs) -> None:
+        self.parts, self.senders, self.receivers = parts, ["input"], list[str]()
         ends = [1]  # number of senders before each part
         attending = [part for part in self.parts if part.output]
         mlps = [part for part in self.parts if part.mlp]
@@ -243,14 +273,13 @@ class Graph:
             ends.append(len(self.senders))
         self.exist = np.zeros((len(self.senders), len(self.receivers)), dtype=bool)
         (_, clean), (_, other) = (self.run(ids) for ids in (encoded.clean, encoded.corrupted))
-        changes = clean.up_to(other)
         for at, part in enumerate(self.parts):
-            change = other.reads[at] - clean.reads[at]
-            limit = float(change.abs().max()) * (_ADDS_UP if model.dtype.itemsize > 2 else 100 * _ADDS_UP)  # noqa: PLR2004
+            change, changes = other.reads[at] - clean.reads[at], clean.changes(other, at, slice(None))
+            limit = float(change.abs().max()) * (_ADDS_UP if self.model.dtype.itemsize > 2 else 100 * _ADDS_UP)  # noqa: PLR2004
             rests = {end: float((change - changes[:end].sum(0)).abs().max()) for end in ends[: at + 1]}
             fits = [end for end, rest in rests.items() if rest <= limit]
             if not fits:
-                raise AttnscopeError(_unlike(model, f"{self.receivers[part.receivers.start]} reads another sum"))
+                raise AttnscopeError(_unlike(self.model, f"{self.receivers[part.receivers.start]} reads another sum"))
             part.read = slice(fits[-1])
             self.exist[part.read, part.receivers] = True
 
@@ -272,18 +301,25 @@ class Graph:
         numbers = {part.name: at for at, part in enumerate(self.parts)}
 
         def altered(at: int, receiver: int) -> Tensor:
-            missing = torch.from_numpy(~kept[self.parts[at].read, receiver]).to(made.reads[at])
-            return made.reads[at] + torch.einsum("s,sptw->ptw", missing, made.up_to(other)[self.parts[at].read])
+            read = self.parts[at].read
+            missing = torch.from_numpy(~kept[read, receiver]).to(made.reads[at])
+            return made.reads[at] + torch.einsum("s,sptw->ptw", missing, made.changes(other, at, read))
 
         def read(at: int, _: nn.Module, given: tuple[Any, ...]) -> tuple[Tensor] | None:
             part, states = self.parts[at], given[0].reshape(*ids.shape, -1)  # OPT flattens texts and positions
             made.reads[at] = states.detach()
             if leaves:
-                made.leaves[at] = torch.zeros_like(states, requires_grad=True)
+                made.leaves.setdefault(at, torch.zeros_like(states, requires_grad=True))
                 return ((states + made.leaves[at]).reshape(given[0].shape),)
             if circuit is None or part.output:
                 return None
             return (altered(at, part.receivers.start).reshape(given[0].shape),)
+
+        def enter(at: int, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            states = read(at, module, given[:1] or (named[OWN_STATES],))
+            if states is None:
+                return None
+            return ((*states, *given[1:]), named) if given else (given, named | {OWN_STATES: states[0]})
 
         def keep(at: int, _: nn.Module, __: Any, returned: Any) -> None:
             output = returned[0] if isinstance(returned, tuple) else returned
@@ -291,13 +327,15 @@ class Graph:
 
         def attend(at: int, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
             nonlocal sides
-            part, norm, sides = self.parts[at], type(self.parts[at].norm).forward, None
+            part, sides = self.parts[at], None
+            norm: Any = part.norm
             known: dict[bytes, AttentionCall] = {}
             every: dict[str, list[Tensor]] = {}
             for receiver, (side, head) in enumerate(part.columns, part.receivers.start):
                 form = kept[part.read, receiver].tobytes()
                 if form not in known:
-                    states = norm(part.norm, altered(at, receiver))
+                    states = altered(at, receiver)
+                    states = states if norm is None else type(norm).forward(norm, states)
                     module.forward(states, *given[1:], **named) if given else module.forward(
                         **named | {OWN_STATES: states}
                     )
@@ -324,9 +362,20 @@ class Graph:
             size, _ = fold.frozen(norm, given[0].detach().double(), returned.detach().double())
             made.written[at] = fold.of(made.written[at]) * size.to(returned)
 
+        def scale(at: int, norm: nn.Module, given: tuple[Any, ...], returned: Tensor) -> None:
+            fold: Any = self.parts[at].fold
+            size, bias = fold.frozen(norm, given[0].detach().double(), returned.detach().double())
+            made.norms[at] = fold, size.to(returned), bias.to(returned)
+
         with ExitStack() as hooks:
             for at, part in enumerate(self.parts):
-                hooks.enter_context(part.norm.register_forward_pre_hook(partial(read, at)))
+                for module in part.readers if part.norm is None else [part.norm]:
+                    hooks.enter_context(module.register_forward_pre_hook(partial(read, at)))
+                if part.after:
+                    hooks.enter_context(part.after.register_forward_hook(partial(scale, at)))
+                if part.output and part.norm is None:
+                    module = self.model.get_submodule(part.name)
+                    hooks.enter_context(module.register_forward_pre_hook(partial(enter, at), with_kwargs=True))
                 if part.mlp:
                     hooks.enter_context((part.branch or part.mlp).register_forward_hook(partial(keep, at)))
                 elif part.branch:
@@ -342,10 +391,8 @@ def _unlike(model: PreTrainedModel, why: str) -> str:
     return f"{type(model).__name__} has no edges: its residual stream is not the sum of what its parts add ({why})"
 
 
-def _parts(model: PreTrainedModel, ids: Tensor) -> list[Part]:
+def _parts(model: PreTrainedModel, ids: Tensor, outputs: dict[str, str], mlps: list[nn.Module]) -> list[Part]:
     """Attention layers, MLPs and logits in the order in which they run, each with its norm."""
-    outputs = {site.name: made.names.get("output", "") for site, made in projections(model, {"input_ids": ids}).items()}
-    mlps = [module for module in map(mlp_of, blocks_of(model)) if module is not None]
     names = {id(module): f"{name}." for name, module in model.named_modules()}
     inside = tuple(names[id(one)] for one in (*mlps, *filter(is_attention, model.modules())))
     parts: list[Part] = []
@@ -387,6 +434,52 @@ def _parts(model: PreTrainedModel, ids: Tensor) -> list[Part]:
     return parts
 
 
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and float((one - other).abs().max()) <= _ADDS_UP * float(other.abs().max())
+
+
+def _summed_parts(model: PreTrainedModel, ids: Tensor, outputs: dict[str, str], mlps: list[nn.Module]) -> list[Part]:
+    """The same where each norm takes the sum of the stream and what a part adds (BERT)."""
+    parts, readers = list[Part](), list[nn.Module]()
+    stream, added = list[Tensor](), list[Tensor]()  # the latest
+
+    def attends(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
+        counts = [side.shape[1] for side in (call.query, call.key, call.value)]
+        output = model.get_submodule(outputs[site.name]) if outputs[site.name] else None
+        parts.append(Part(name=site.name, output=output, heads=counts))
+        stream[:] = [states]
+        readers.clear()  # queries, keys and values
+        return output_of(call)
+
+    def ran(name: str, module: nn.Module, given: tuple[Any, ...], returned: Any) -> None:
+        made = returned[0] if isinstance(returned, tuple) else returned
+        if isinstance(module, (nn.Linear, Conv1D)) and stream and given[0] is stream[0]:
+            readers.append(module)
+        if module in mlps:
+            parts.append(Part(readers=[*readers], mlp=module))
+            readers.clear()
+        if module in mlps or name in outputs.values():
+            added[:] = [made]
+        elif is_norm(module) and stream and added and _same(given[0], stream[0] + added[0]):
+            parts[-1].after = module
+            stream[:], added[:] = [made], []
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if isinstance(module, (nn.Linear, Conv1D)) or is_norm(module) or module in mlps:
+                hooks.enter_context(module.register_forward_hook(partial(ran, name)))
+        hooks.enter_context(watching_inputs(model, attends))
+        model(**without_cache(model), input_ids=ids)
+    parts.append(Part(readers=[*readers]))
+    for part in (part for part in parts if part.after):
+        part.fold = fold_of(cast("Any", part.after), stream[0].shape[-1])
+    used = [module for part in parts for module in (part.output, part.mlp, part.after, *part.readers) if module]
+    known = all(part.fold and (part.output or part.readers) for part in parts[:-1]) and parts[-1].readers
+    if not known or len({*map(id, used)}) < len(used):
+        raise AttnscopeError(_unlike(model, "two parts read it through one norm, or one has none"))
+    return parts
+
+
 class EdgeRuns:
     """The runs of some pairs of one length, each with its answer minus wrong answer."""
 
@@ -421,8 +514,10 @@ class EdgeRuns:
                 logits, made = graph.run(clean, leaves=True)
                 end = self.difference(logits)
                 if known is None:  # this is the clean run
-                    self.clean = known = Trace(made.reads, written=made.written), end.detach().double().cpu().numpy()
-                changes = known[0].up_to(self.corrupted[0])
+                    self.clean = known = (
+                        Trace(made.reads, written=made.written, norms=made.norms),
+                        end.detach().double().cpu().numpy(),
+                    )
                 reads = [
                     [getattr(made.calls[at], side) for side in SIDES] if part.output else [made.leaves[at]]
                     for at, part in enumerate(graph.parts)
@@ -436,7 +531,8 @@ class EdgeRuns:
                             for tensor, slope in zip(reads[at], found, strict=True)
                             for alone in torch.diag_embed(slope.movedim(1, -1)).movedim((-2, -1), (0, 2))
                         ]
-                    sums = torch.einsum("sptw,rptw->psr", changes[part.read], torch.stack(found))
+                    changes = known[0].changes(self.corrupted[0], at, part.read)
+                    sums = torch.einsum("sptw,rptw->psr", changes, torch.stack(found))
                     scores[:, part.read, part.receivers] += sums / max(steps, 1)
         return scores.double().cpu().numpy()
 
