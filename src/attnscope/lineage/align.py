@@ -236,12 +236,12 @@ def _shown(
     short = short[:shown]
     nodes: dict[str, xr.Dataset] = {}
     for i, pair in zip(short, work.forcing.only(short) if short else (), strict=True):
-        words = pair.words(layer, head, **work.how)
-        column = "source_word" if words.weights.shape[1] == len(words.source) else "column"  # one more, of the marks
-        sides = {side: (f"{side}_word", np.array(getattr(words, side), object)) for side in ("source", "target")}
+        weights = pair.words(layer, head, **work.how)
+        column = "source_word" if weights.shape[1] == len(pair.source.words) else "column"  # one more, of the marks
+        sides = {side: (f"{side}_word", np.array(getattr(pair, side).words, object)) for side in ("source", "target")}
         links = {"links": alignments[i], "sure": gold.sure[i], "possible": gold.possible[i]}
         nodes[f"shown/{i + 1}"] = xr.Dataset(
-            {"weights": (("target_word", column), words.weights), "error_rate": rates[i]}
+            {"weights": (("target_word", column), weights), "error_rate": rates[i]}
             | {name: pharaoh(of_pair) for name, of_pair in links.items()},
             sides,
         )
@@ -387,9 +387,9 @@ class Work:
         columns = len(pair.source.words)
         linked: dict[str, Any] = {"source_words": columns, "target_words": len(pair.target.words)}
         if not self.chooses:
-            weights = pair.words(self.layer, self.head, **self.how).weights
+            weights = pair.words(self.layer, self.head, **self.how)
             return linked | {"links": pharaoh(links(weights[:, :columns], **self.read))}
-        of_heads = pair.words_of_heads(**self.how).weights
+        of_heads = pair.merged(pair.weights, **self.how)
         found = np.empty(of_heads.shape[:2], dtype=object)
         for at in np.ndindex(*found.shape):
             found[at] = pharaoh(links(of_heads[at][:, :columns], **self.read))

@@ -557,9 +557,7 @@ class Work:
         layer, head = aligned.get("layer"), aligned.get("head")
         pair = [self.text.source[self.shown]], [self.text.target[self.shown]]
         (forced,) = Forcing(loaded.model, loaded.tokenizer, *pair).pairs(range(1))
-        return forced.words(
-            layer, head
-        ).weights, "mean of all heads" if layer is None else f"layer {layer}, head {head}"
+        return forced.words(layer, head), "mean of all heads" if layer is None else f"layer {layer}, head {head}"
 
 
 def _part(tell: Tell, number: int, count: int, began: float) -> Tell:

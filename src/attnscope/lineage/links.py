@@ -39,15 +39,6 @@ Step = Literal["predicts", "reads"]
 Words = Literal["space", "piece"]
 
 
-@dataclass(frozen=True, eq=False)
-class WordAlignment:
-    """The weights of one sentence pair between words."""
-
-    source: list[str]  # the words
-    target: list[str]
-    weights: np.ndarray  # ``(..., target, source)``; with ``end="keep"`` one more column, the marks
-
-
 def word_weights(
     weights: Float[np.ndarray, "*lead n m"],
     source_words: Int[np.ndarray, " m"],
@@ -57,7 +48,7 @@ def word_weights(
     step: Step = "predicts",
     sizes: tuple[int, int] | None = None,
 ) -> Float[np.ndarray, "*lead target source"]:
-    """Merge weights between subwords into weights between words."""
+    """Merge weights between subwords into weights between words; with ``end="keep"``, one more column: the marks."""
     sources, targets = sizes or (int(source_words.max(initial=-1)) + 1, int(target_words.max(initial=-1)) + 1)
     by_source = _membership(source_words, sources)  # (m, source)
     by_target = _membership(target_words, targets).T  # (target, n)
@@ -94,23 +85,19 @@ class ForcedPair:
     target: Pieces
     weights: np.ndarray
 
-    def words(self, layer: int | None, head: int | None, **how: Any) -> WordAlignment:
+    def words(self, layer: int | None, head: int | None, **how: Any) -> np.ndarray:
         """Between words, of a layer and a head, or the mean over all."""
         weights = self.weights
         for name, number, count in zip(("layer", "head"), (layer, head), weights.shape, strict=False):
             if number is not None and not 0 <= number < count:
                 raise AttnscopeError(f"found {name} {number}; expected a {name} of the decoder from 0 to {count - 1}")
         of_layer = weights.mean(0) if layer is None else weights[layer]
-        return self._merged(of_layer.mean(0) if head is None else of_layer[head], how)
+        return self.merged(of_layer.mean(0) if head is None else of_layer[head], **how)
 
-    def words_of_heads(self, **how: Any) -> WordAlignment:
-        """Between words, ``(layer, head, target, source)``, for every head."""
-        return self._merged(self.weights, how)
-
-    def _merged(self, weights: np.ndarray, how: dict[str, Any]) -> WordAlignment:
-        source, target = self.source, self.target
-        merged = word_weights(weights, source.word, target.word, sizes=(len(source.words), len(target.words)), **how)
-        return WordAlignment(source.words, target.words, merged)
+    def merged(self, weights: np.ndarray, **how: Any) -> np.ndarray:
+        """Weights between its tokens as weights between its words."""
+        sizes = len(self.source.words), len(self.target.words)
+        return word_weights(weights, self.source.word, self.target.word, sizes=sizes, **how)
 
 
 class Forcing:

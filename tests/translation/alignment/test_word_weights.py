@@ -23,8 +23,12 @@ def tokenizer():
 def forced_alignment(
     model, tokenizer, *texts, layer=None, head=None, progress=no_progress, words="space", size=16, **how
 ):
+    """Of each pair, the words of the source, those of the target, and the weights between them."""
     forcing = Forcing(model, tokenizer, *texts, words=words, batch_size=size)
-    return (pair.words(layer, head, **how) for pair in forcing.pairs(range(forcing.count), progress))
+    return (
+        (pair.source.words, pair.target.words, pair.words(layer, head, **how))
+        for pair in forcing.pairs(range(forcing.count), progress)
+    )
 
 
 # --- merging ---
@@ -65,8 +69,8 @@ def test_the_step_that_reads_a_token_is_the_next_row():
 
 def test_a_planted_reordering_is_found_through_pieces(tokenizer):
     pairs = list(forced_alignment(Reordering(), tokenizer, ["ab ab b", "b"], ["b ab ab", "b"], layer=0, head=1))
-    assert [pharaoh(links(pair.weights)) for pair in pairs] == ["0-2 1-1 2-0", "0-0"]
-    assert pairs[0].source == ["ab", "ab", "b"]
+    assert [pharaoh(links(weights)) for *_, weights in pairs] == ["0-2 1-1 2-0", "0-0"]
+    assert pairs[0][0] == ["ab", "ab", "b"]
 
 
 @pytest.mark.parametrize("kind", ["bart", "marian", "t5"])
@@ -75,30 +79,33 @@ def test_padding_and_batches_change_nothing(kind, tokenizer):
     together = list(forced_alignment(model, tokenizer, SOURCES, TARGETS, size=4))
     alone = list(forced_alignment(model, tokenizer, SOURCES, TARGETS, size=1))
     for a, b, source, target in zip(together, alone, SOURCES, TARGETS, strict=True):
-        assert (a.source, a.target) == (source.split(), target.split())
-        assert a.weights.shape == (len(a.target), len(a.source))
-        np.testing.assert_allclose(a.weights, b.weights, atol=100 * np.finfo(np.float32).eps)
-        np.testing.assert_allclose(a.weights.sum(1), 1, rtol=1e-12)
+        *words, weights = a
+        assert words == [source.split(), target.split()]
+        assert weights.shape == (len(target.split()), len(source.split()))
+        np.testing.assert_allclose(weights, b[-1], atol=100 * np.finfo(np.float32).eps)
+        np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["bart", "marian", "t5"])
 def test_weights_are_those_that_the_model_gives(kind, tokenizer):
     model = small_model(kind).double()  # in float32 its weights are so sharp that rounding is 1e-5 of one
-    (pair,) = forced_alignment(model, tokenizer, ["a b"], ["b a"], layer=1, head=0, end="keep")
+    ((*_, weights),) = forced_alignment(model, tokenizer, ["a b"], ["b a"], layer=1, head=0, end="keep")
     model.set_attn_implementation("eager")
     ids, labels = (tokenizer(["a b"], return_tensors="pt")["input_ids"], tokenizer(["b a"], return_tensors="pt"))
     with torch.no_grad():
         output = model(input_ids=ids, labels=labels["input_ids"], output_attentions=True)
     expected = output.cross_attentions[1][0, 0].double().numpy()[:2]  # every word is one piece; then </s>
-    np.testing.assert_allclose(pair.weights, expected, atol=10 * np.finfo(np.float32).eps)
+    np.testing.assert_allclose(weights, expected, atol=10 * np.finfo(np.float32).eps)
 
 
 def test_words_can_be_pieces_and_sentences_empty(tokenizer):
-    (pair,) = forced_alignment(Reordering(), tokenizer, ["彼は本"], ["th b"], words="piece", layer=0, head=1)
-    assert pair.source[-3:] == ["彼", "は", "本"]
-    assert len(pair.source) == pair.weights.shape[1]
+    ((source, _, weights),) = forced_alignment(
+        Reordering(), tokenizer, ["彼は本"], ["th b"], words="piece", layer=0, head=1
+    )
+    assert source[-3:] == ["彼", "は", "本"]
+    assert len(source) == weights.shape[1]
     pairs = list(forced_alignment(small_model("bart"), tokenizer, ["", "a b"], ["a", ""]))
-    assert [pair.weights.shape for pair in pairs] == [(1, 0), (0, 2)]
+    assert [weights.shape for *_, weights in pairs] == [(1, 0), (0, 2)]
 
 
 def test_mistakes_are_reported(tokenizer):
@@ -129,7 +136,7 @@ def test_a_line_on_which_the_model_overflows_is_rejected(tokenizer, batch_size):
         model.model.encoder.embed_tokens.weight[tokenizer("c").input_ids[-2]] = torch.inf  # only in line 3
     pairs = forced_alignment(model, tokenizer, SOURCES, TARGETS, size=batch_size)
     before = [next(pairs), next(pairs)]
-    assert all(np.isfinite(pair.weights).all() for pair in before)
+    assert all(np.isfinite(weights).all() for *_, weights in before)
     refused = r"^line 3: layer 0 of the decoder's attention to the source gives NaN or infinity\. Check the weights"
     with pytest.raises(AttnscopeError, match=refused):
         next(pairs)

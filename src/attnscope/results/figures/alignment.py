@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from attnscope.capture.load import load_model
 from attnscope.lineage.align import compared_heads
 from attnscope.lineage.checkpoints import Checkpoints
-from attnscope.lineage.links import Forcing, WordAlignment, links_of_line
+from attnscope.lineage.links import ForcedPair, Forcing, links_of_line
 from attnscope.results.figures.panels import colour_bar, heat, write_cells
 from attnscope.results.figures.style import (
     MARK,
@@ -110,13 +110,13 @@ def alignment_in_training(
         raise AttnscopeError(f"{folder} has no checkpoints: train with --keep 8")
     if damaged := owned.damaged(name for name in owned.files if name.endswith("/model.safetensors")):
         raise damage(owned.path / damaged[0], ". Repeat attnscope train to repair it")
-    learned: dict[str, WordAlignment] = {}
+    read: dict[str, ForcedPair] = {}
     for update in checkpoints.updates():
         loaded.model.load_state_dict(checkpoints.mean_weights([update]), strict=False)  # tied weights are stored once
-        (pair,) = Forcing(loaded.model, loaded.tokenizer, [source], [target]).pairs(range(1))
-        learned[f"Update {update:,}"] = pair.words(layer, head)
-    first = next(iter(learned.values()))
-    figure = alignment_maps({name: words.weights for name, words in learned.items()}, first.source, first.target)
+        (read[f"Update {update:,}"],) = Forcing(loaded.model, loaded.tokenizer, [source], [target]).pairs(range(1))
+    first = next(iter(read.values()))
+    maps = {name: pair.words(layer, head) for name, pair in read.items()}
+    figure = alignment_maps(maps, first.source.words, first.target.words)
     if path is not None:
         save_figure(figure, Path(path).with_suffix(""), (Path(path).suffix.removeprefix(".") or "svg",))
     return figure
