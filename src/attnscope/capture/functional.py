@@ -25,7 +25,7 @@ from attnscope.capture.watch import Site, Watch, way_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.reference import causal_mask
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
-from attnscope.support.state import own_random_numbers
+from attnscope.support.state import own_random_numbers, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -411,17 +411,12 @@ def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[ModuleC
     """Pass every attention call inside `module` to `observer`, without changing the module's output."""
     _reject(module)
     watched = ModuleCalls(observer)
-    before = {part: part.__dict__.get("forward") for part in module.modules()}
-    try:
+    with ExitStack() as hooks:
         for name, part in module.named_modules():
-            part.__dict__["forward"] = watched.wrap(name or type(module).__name__, part)
-        with intercept_flex_attention(watched.flex), _intercept_eager(module, watched):
-            yield watched
-    finally:
-        for part, own in before.items():
-            part.__dict__.pop("forward", None)
-            if own is not None:
-                part.__dict__["forward"] = own
+            hooks.enter_context(replaced(vars(part), forward=watched.wrap(name or type(module).__name__, part)))
+        hooks.enter_context(intercept_flex_attention(watched.flex))
+        hooks.enter_context(_intercept_eager(module, watched))
+        yield watched
 
 
 @contextmanager
@@ -430,7 +425,7 @@ def _intercept_eager(module: nn.Module, watched: ModuleCalls) -> Generator[None]
     parts = set(module.modules())
     places = (sys.modules.get(kind.__module__) for part in parts for kind in type(part).__mro__)
     every = (getattr(place, "__dict__", {}) for place in places)
-    before = [(file, file[_EAGER]) for file in {id(file): file for file in every if _EAGER in file}.values()]
+    files = {id(file): file for file in every if _EAGER in file}
 
     def seen(inner: Callable[..., Any]) -> Callable[..., Any]:
         known = inspect.signature(inner)
@@ -445,13 +440,10 @@ def _intercept_eager(module: nn.Module, watched: ModuleCalls) -> Generator[None]
 
         return eager_attention_forward
 
-    try:
-        for file, inner in before:
-            file[_EAGER] = seen(inner)
+    with ExitStack() as hooks:
+        for file in files.values():
+            hooks.enter_context(replaced(file, **{_EAGER: seen(file[_EAGER])}))
         yield
-    finally:
-        for file, inner in before:
-            file[_EAGER] = inner
 
 
 class ModuleCalls:
@@ -464,7 +456,7 @@ class ModuleCalls:
         self.attending: dict[str, str] = {}  # modules that are called attention and ran, with their classes
         self.calls = 0
         self.last: CapturedCall | None = None
-        self.is_aside = False
+        self.is_aside = False  # whether calls are captured elsewhere
         self.in_fast = self.in_flex = False
         self.mode = _ModuleCalls(self.see)
 
@@ -499,15 +491,6 @@ class ModuleCalls:
     def uncaptured(self, seen: Iterable[str]) -> dict[str, str]:
         """Modules that are called attention and ran without a captured call, with their classes."""
         return {name: self.attending[name] for name in unrelated(self.attending, seen)}
-
-    @contextmanager
-    def aside(self) -> Generator[None]:
-        """Run modules without capturing their calls, which are captured elsewhere."""
-        self.is_aside = True
-        try:
-            yield
-        finally:
-            self.is_aside = False
 
     @contextmanager
     def within(self, name: str, given: Sequence[Any] = ()) -> Generator[None]:

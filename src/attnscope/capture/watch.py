@@ -15,7 +15,7 @@ from attnscope.capture.families import is_attention, other_states
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.masks import Extent, RowMask, extent_of
-from attnscope.support.state import own_state
+from attnscope.support.state import own_state, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -135,8 +135,5 @@ def looking(look: Look) -> Generator[None]:
     if (watch := current.get()) is None:
         yield
         return
-    watch.look = look
-    try:
+    with replaced(vars(watch), look=look):
         yield
-    finally:
-        watch.look = None

@@ -27,6 +27,7 @@ from attnscope.kernels.plain import (
     by_group,
     rows_at_once,
 )
+from attnscope.support.state import own_threads
 
 if TYPE_CHECKING:
     from attnscope.kernels.compiled import CompiledRows
@@ -309,13 +310,9 @@ def _in_threads(numbers: range, work: Callable[[int], None]) -> None:
         for number in numbers:
             in_thread(number)
         return
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)  # MKL has one setting for all threads: each would split its products once more
-    try:
+    with own_threads(1):  # MKL has one setting for all threads: each would split its products once more
         for _ in pool.map(in_thread, numbers):
             pass
-    finally:
-        torch.set_num_threads(count)
 
 
 @lru_cache(maxsize=1)

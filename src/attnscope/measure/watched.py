@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
@@ -29,7 +29,7 @@ from attnscope.measure.reader import BAND
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.state import own_state
+from attnscope.support.state import own_state, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -292,7 +292,7 @@ def _generating(
                     f"{calls.running[-1]} calls generate() of {type(model).__name__} within its own pass: watch that "
                     "model, and call its generate() yourself"
                 )
-            with calls.aside():
+            with replaced(vars(calls), is_aside=True):
                 output, texts = GenerationCall(model, inner, positional, named).run(spans)
             keep(texts)
             return output
@@ -304,16 +304,10 @@ def _generating(
         for part in module.modules()
         if isinstance(part, transformers.PreTrainedModel) and isinstance(part, transformers.GenerationMixin)
     ]
-    before = {model: model.__dict__.get("generate") for model in models}
-    try:
+    with ExitStack() as hooks:
         for model in models:
-            model.__dict__["generate"] = wrapped(model)
+            hooks.enter_context(replaced(vars(model), generate=wrapped(model)))
         yield
-    finally:
-        for model, own in before.items():
-            model.__dict__.pop("generate", None)
-            if own is not None:
-                model.__dict__["generate"] = own
 
 
 def _reject_blind(where: str, measured: dict[str, Tensor], first: int) -> None:

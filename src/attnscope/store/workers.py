@@ -234,6 +234,8 @@ def _imported() -> Any:
 @contextmanager
 def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
     """Connect to Ray, or start it here, until the context ends."""
+    from attnscope.support.state import replaced
+
     if ray.is_initialized():
         yield
         return
@@ -243,31 +245,23 @@ def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
         with explaining(f"Ray cannot be reached or started ({cluster.address})", "Is it running? See ray status"):
             if place is not None:
                 own = {"include_dashboard": False, "_temp_dir": f"{place}/r"}  # which Ray opens to everybody
-                with _alone(ray):
+                # Listen to this machine alone, because Ray's port lets callers run code. The variable is read when Ray
+                # is imported, and then no more.
+                constants = vars(ray._private.ray_constants)  # noqa: SLF001
+                with replaced(os.environ, **{_MANY_MACHINES: "0"}), replaced(constants, ENABLE_RAY_CLUSTER=False):
                     ray.init(LOCAL, num_cpus=cluster.workers, **own, **quiet)
                 _check_alone(ray)
             else:
                 ray.init(_reached(ray, cluster.address), **quiet)
-        with _silent(ray), _ended_by_sigterm():
+        # Ray's messages about lost workers stay out of standard output, which has results: `log_to_driver` does not
+        # silence them.
+        told = vars(ray._private.worker)  # noqa: SLF001
+        with replaced(told, print_to_stdstream=lambda *_, **__: None), _ended_by_sigterm():
             yield
     finally:
         ray.shutdown()
         if place is not None:
             shutil.rmtree(place, ignore_errors=True)
-
-
-@contextmanager
-def _silent(ray: Any) -> Generator[None]:
-    """Keep Ray's messages about lost workers out of standard output, which has results."""
-    told, name = ray._private.worker, "print_to_stdstream"  # noqa: SLF001 `log_to_driver` does not silence it
-    if (before := getattr(told, name, None)) is None:  # another version of Ray
-        yield
-        return
-    setattr(told, name, lambda *_, **__: None)
-    try:
-        yield
-    finally:
-        setattr(told, name, before)
 
 
 @contextmanager
@@ -281,22 +275,6 @@ def _ended_by_sigterm() -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-@contextmanager
-def _alone(ray: Any) -> Generator[None]:
-    """Make a Ray that is started here listen to this machine alone, because its port lets callers run code."""
-    constants = ray._private.ray_constants  # noqa: SLF001 the variable is read when Ray is imported, and then no more
-    before = os.environ.get(_MANY_MACHINES), constants.ENABLE_RAY_CLUSTER
-    os.environ[_MANY_MACHINES], constants.ENABLE_RAY_CLUSTER = "0", False
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = before[1]
-        if before[0] is None:
-            del os.environ[_MANY_MACHINES]
-        else:
-            os.environ[_MANY_MACHINES] = before[0]
 
 
 def _check_alone(ray: Any) -> None:

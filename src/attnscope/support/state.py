@@ -1,11 +1,12 @@
-"""State of the caller's whole process, changed for a while and restored: random numbers, threads, PyTorch's modes."""
+"""What belongs to the caller, changed for a while and restored: random numbers, threads, modes, attributes."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Generator, MutableMapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,3 +81,16 @@ def own_threads(count: int) -> Generator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def replaced(entries: MutableMapping[str, Any], **others: Any) -> Generator[None]:
+    """Within, some entries of a mapping, such as the attributes of an object (``vars``), are others."""
+    before = {name: entries[name] for name in others if name in entries}
+    entries.update(others)
+    try:
+        yield
+    finally:
+        entries.update(before)
+        for name in others.keys() - before.keys():
+            entries.pop(name, None)
