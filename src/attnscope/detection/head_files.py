@@ -18,6 +18,7 @@ from scipy import stats
 from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED
 from attnscope.measure.documents import reach as deviations
+from attnscope.store.arrays import padded_heads
 from attnscope.store.signature import Signature
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
@@ -31,11 +32,9 @@ FORMATS = ("duo", "minference", "qrhead", "alignment", "names")
 
 def pooled(card: xr.Dataset, scores: np.ndarray, *, lowest: bool) -> np.ndarray:
     """Highest or lowest score ``(layer, key_head)`` of the query heads that share a key-value head."""
-    groups = [row[np.isfinite(row)].reshape(-1, size) for row, size in zip(scores, card[SHARED].values, strict=True)]
-    made = np.full((len(groups), max(map(len, groups))), np.nan)
-    for layer, group in enumerate(groups):
-        made[layer, : len(group)] = group.min(1) if lowest else group.max(1)
-    return made
+    rows = zip(scores.astype(float), card[SHARED].values, strict=True)
+    groups = [row[np.isfinite(row)].reshape(-1, size) for row, size in rows]
+    return padded_heads([group.min(1) if lowest else group.max(1) for group in groups])
 
 
 def _numbers(card: xr.Dataset, to: str = "") -> dict[int, int]:

@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from attnscope.lineage.config import TrainConfig
 from attnscope.lineage.parallel_text import ParallelText, generate_task, is_unsegmented, read_parallel
 from attnscope.models.translator import IGNORED
+from attnscope.read.windows import padded
 from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError
 
@@ -473,15 +474,10 @@ def collate(
     source: Sequence[Sequence[int]], target: Sequence[Sequence[int]] | None = None, *, pad_id: int = 0
 ) -> dict[str, Int[Tensor, "pair position"]]:
     """Stack pairs, padded on the right to the longest."""
-    batch = {"input_ids": _pad(source, pad_id), "attention_mask": _pad([[1] * len(ids) for ids in source], 0)}
+    batch = {"input_ids": padded(source, pad_id), "attention_mask": padded([[1] * len(ids) for ids in source])}
     if target is not None:
-        batch["labels"] = _pad(target, IGNORED)
+        batch["labels"] = padded(target, IGNORED)
     return batch
-
-
-def _pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows], dtype=torch.int64)
 
 
 CACHED = 2**16  # partly merged pieces whose next merges are remembered: some 50 MB

@@ -26,7 +26,7 @@ from attnscope.read.groups import Grouping
 from attnscope.read.shown import IdNames
 from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Frame, Window, Windows
+from attnscope.read.windows import Frame, Window, Windows, padded
 from attnscope.store.runs import RunFolder, load_tree
 from attnscope.store.signature import short_hash
 from attnscope.store.units import tree_of
@@ -364,18 +364,13 @@ class _Job:
         """Arguments of `generate`: the prompts in a batch, padded on the left (for an encoder on the right)."""
         model, settings = self.loaded.model, self.settings
         device = device_of(model)
-        longest = max(map(len, prompts))
         known = (self.loaded.tokenizer.pad_token_id, model.generation_config.pad_token_id, 0)
         pad = next(token for token in known if token is not None)
-        ids = torch.full((len(prompts), longest), pad)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            at = slice(0, len(prompt)) if model.config.is_encoder_decoder else slice(longest - len(prompt), None)
-            ids[row, at], mask[row, at] = torch.tensor(prompt.ids), 1
+        left = not model.config.is_encoder_decoder
         drawn = {"temperature": settings["temperature"], "top_p": settings["top_p"], "top_k": 0}
         return {
-            "input_ids": ids.to(device),
-            "attention_mask": mask.to(device),
+            "input_ids": padded([prompt.ids for prompt in prompts], pad, left=left).to(device),
+            "attention_mask": padded([[1] * len(prompt) for prompt in prompts], left=left).to(device),
             "pad_token_id": pad,
             "max_new_tokens": settings["new_tokens"],
             "num_beams": settings["beams"],

@@ -19,6 +19,7 @@ from attnscope.measure.maps import ROWS, blocks_of, in_tiles, largest_weights, l
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.ranking import heads_far_from_uniform, rank_heads
 from attnscope.measure.rows import equal_rows, evenly
+from attnscope.read.windows import padded
 from attnscope.read.words import in_words
 from attnscope.support.errors import AttnscopeError
 
@@ -167,7 +168,7 @@ def sample_dataset(
     queries = max(len(text) for side in texts.values() for text in side)
     rows = max([min(queries, ROWS), *(len(parts[0]) for parts in maps)])
 
-    def padded(part: int, dtype: type) -> np.ndarray:
+    def of_rows(part: int, dtype: type) -> np.ndarray:
         whole = np.zeros((len(maps), rows), dtype)
         for row, parts in zip(whole, maps, strict=True):
             row[: len(parts[part])] = parts[part]
@@ -178,8 +179,8 @@ def sample_dataset(
 
     sample = xr.Dataset(
         {
-            "count": (("map", "query"), padded(0, np.int32)),
-            "rest": (("map", "query"), padded(3, np.float32)),
+            "count": (("map", "query"), of_rows(0, np.int32)),
+            "rest": (("map", "query"), of_rows(3, np.float32)),
             "key": ("entry", entries(1, np.int32)),
             "weight": ("entry", entries(2, np.float32)),
             **_tiles(observed[0], len(kinds), heads),
@@ -291,7 +292,7 @@ class WordBatch:
         """Merge windows, and their targets."""
         words = WindowBatch.of([in_words(window) for window in windows], 0, device)
         sides = (windows, [window.target or window for window in windows])
-        text, target = (_padded([window.words for window in side]).to(device) for side in sides)
+        text, target = (padded([window.words for window in side], -1).to(device) for side in sides)
         return cls(words, (text, target))
 
     def merged(self, kind: str, call: AttentionCall) -> MergedCall | None:
@@ -341,10 +342,3 @@ def _words_words(call: AttentionCall, queries: Tensor, keys: Tensor, heads: rang
     mass = merged.sum(-1, dtype=torch.float64)
     shares = merged / torch.where(mass > 0, mass, 1.0)[..., None].to(wide)
     return shares, torch.where((mass - 1).abs() < 1e-5, 1.0, mass)  # noqa: PLR2004 no learned sink
-
-
-def _padded(words: Sequence[tuple[int, ...]]) -> Tensor:
-    whole = torch.full((len(words), max(map(len, words))), -1)
-    for row, own in zip(whole, words, strict=True):
-        row[: len(own)] = torch.tensor(own)
-    return whole

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -440,7 +441,10 @@ def measure_weights(
         measured = {name: value.cpu() for name, value in measured.items()}
         run.add(Site(index, f"layer {index}", kind), measured, queries, reach)
     results = collected([run], names, band).assign_attrs(capture="weights")
-    return results if tokens is None else results.assign_coords(token=(("window", "position"), _padded(tokens)))
+    if tokens is None:
+        return results
+    padded = np.array([*zip_longest(*tokens, fillvalue="")], dtype=object).T
+    return results.assign_coords(token=(("window", "position"), padded))
 
 
 @dataclass(frozen=True)
@@ -625,10 +629,3 @@ def _kind(where: str, weights: Tensor, causal: bool | None, slack: float) -> str
     if causal and future > slack:
         raise AttnscopeError(f"{where} has a weight of {future:.4f} on a later token, so it is not causal")
     return "causal" if causal or (causal is None and future == 0 and queries > 1) else "self"
-
-
-def _padded(tokens: Sequence[Sequence[str]]) -> np.ndarray:
-    whole = np.full((len(tokens), max(map(len, tokens))), "", dtype=object)
-    for text, own in enumerate(tokens):
-        whole[text, : len(own)] = list(own)
-    return whole

@@ -180,27 +180,25 @@ def collate(windows: Sequence[Window], pad_id: int, device: torch.device | str =
     """A batch of windows, padded on the right to the longest."""
     if not windows:
         raise AttnscopeError("found no window for a batch; expected at least one")
-    longest = max(map(len, windows))
-    shape = (len(windows), longest)
-    input_ids = torch.full(shape, pad_id, dtype=torch.int64)
-    valid, special = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
-    groups = torch.full(shape, -1) if all(window.groups for window in windows) else None
-    for row, window in enumerate(windows):
-        input_ids[row, : len(window)] = torch.tensor(window.ids, dtype=torch.int64)
-        special[row, : len(window)] = torch.tensor(window.special, dtype=torch.bool)
-        valid[row, : len(window)] = True
-        if groups is not None:
-            groups[row, : len(window)] = torch.tensor(window.groups)
+    input_ids, special = padded([window.ids for window in windows], pad_id), padded([w.special for w in windows]).bool()
+    valid = padded([[1] * len(window) for window in windows]).bool()
+    groups = padded([w.groups for w in windows], -1).to(device) if all(window.groups for window in windows) else None
     given = ((name, [window.inputs[name] for window in windows]) for name in windows[0].inputs)
-    inputs = {name: _padded(values, longest).to(device) for name, values in given}
-    groups = None if groups is None else groups.to(device)
+    inputs = {name: _stacked(values, input_ids.shape[1]).to(device) for name, values in given}
     return Batch(input_ids.to(device), valid.to(device), special.to(device), groups, inputs)
 
 
-def _padded(several: Sequence[np.ndarray], longest: int) -> Tensor:
+def padded(rows: Sequence[Sequence[int]], fill: int = 0, *, left: bool = False) -> Int[Tensor, "row position"]:
+    """Rows of whole numbers, padded to the longest."""
+    longest = max(map(len, rows))
+    both = ((row, [fill] * (longest - len(row))) for row in rows)
+    return torch.tensor([[*more, *row] if left else [*row, *more] for row, more in both], dtype=torch.int64)
+
+
+def _stacked(several: Sequence[np.ndarray], longest: int) -> Tensor:
     """A batch of arrays, padded with zeros at the end of each dimension."""
-    padded = [np.pad(values, [(0, longest - len(values))] * values.ndim) for values in several]
-    return torch.from_numpy(np.stack(padded))
+    whole = [np.pad(values, [(0, longest - len(values))] * values.ndim) for values in several]
+    return torch.from_numpy(np.stack(whole))
 
 
 #: From the token ids of a decoder's output to its first input.
