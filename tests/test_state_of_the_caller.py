@@ -14,6 +14,7 @@ from attnscope.capture.load import load_model
 from attnscope.intervention.pairs import Pair
 from attnscope.lineage import compare as held_out
 from attnscope.lineage.config import read_config
+from attnscope.support.state import replaced
 from attnscope_yamamoto2023.relearn import relearn_positions
 from tests.comparison.small_systems import SMALL
 from tests.families import tiny
@@ -207,3 +208,10 @@ def test_a_seed_gives_the_same_draws_whatever_was_drawn_before(folder):
     torch.manual_seed(2)
     assert drawn(3) == first
     assert drawn(4) != first
+
+
+def test_replaced_entries_are_those_from_before():
+    entries = {"kept": 1, "other": 2}
+    with replaced(entries, other=3, new=4):
+        assert entries == {"kept": 1, "other": 3, "new": 4}
+    assert entries == {"kept": 1, "other": 2}

@@ -1,4 +1,4 @@
-"""What belongs to the caller, changed for a while and restored: random numbers, threads, modes, attributes."""
+"""State of the caller, changed for a while and restored: random numbers, threads, modes of PyTorch, attributes."""
 
 from __future__ import annotations
 
