@@ -443,6 +443,8 @@ def signature_of(
     where = {"device": device_of(loaded.model).type, "dtype": str(loaded.model.dtype).removeprefix("torch.")}
     if reader is None and loaded.tokenizer is not None:
         reader = {"sha256": tokenizer_sha256(loaded.tokenizer)}
+    if settings.get("clusters") or settings.get("search"):
+        packages = (*packages, "scikit-learn")
     return Signature(
         command,
         model={"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},

@@ -15,7 +15,7 @@ from typing import Any
 
 from attnscope.support.errors import AttnscopeError
 
-PACKAGES = ("attnscope", "torch", "transformers", "tokenizers", "numpy", "numba", "scikit-learn")
+PACKAGES = ("attnscope", "torch", "transformers", "tokenizers", "numpy", "numba")
 version = cache(metadata.version)  # which reads a file each time
 _FEW = 3  # entries of a list that the short line names one by one
 
