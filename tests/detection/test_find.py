@@ -142,6 +142,26 @@ def test_its_sentences_are_those_of_the_script(tmp_path, monkeypatch):
     assert ANIMAL not in train
 
 
+def test_adjacent_words_that_spell_the_word_are_one():
+    text = "吾輩は猫である。名前はまだ無い。"
+    found = attnscope.find("bundled", text, query="名前", key="猫", words="unicode")
+    spans = [
+        [0, 1],
+        [1, 2],
+        [2, 3],
+        [3, 4],
+        [4, 5],
+        [5, 6],
+        [6, 7],
+        [7, 8],
+        [8, 10],
+        *([i, i + 1] for i in range(10, 16)),
+    ]
+    whole = attnscope.find("bundled", text, query="名前", key="猫", words=lambda _: spans)
+    for name in ("weight", "uniform", "same_offset", "rank"):
+        np.testing.assert_allclose(found[name], whole[name])
+
+
 def test_the_command_takes_a_text_in_quotes_and_a_model_or_none(tmp_path):
     words = ("--from", "it", "--to", "animal")
     done = command("find", "bundled:pronoun", ANIMAL, *words, "--json", "--out", "a", cwd=tmp_path)

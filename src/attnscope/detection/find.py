@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 import xarray as xr
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
     from attnscope.read.encoded import Sources
     from attnscope.read.windows import Window
-    from attnscope.read.words import Words
+    from attnscope.read.words import WordedWindows, Words
 
 
 @verb()
@@ -58,7 +58,8 @@ def find(
     model, texts
         A model of texts and texts, as in `attnscope.scan`. Texts without both words are skipped.
     query, key
-        Words from which and to which the heads attend, or patterns between slashes (``"/[Ii]t/"``).
+        Words from which and to which the heads attend, or patterns between slashes (``"/[Ii]t/"``). Adjacent words that
+        spell one (``"名前"``, ``"New York"``) count as one.
     words
         See `attnscope.scan`.
     batch_size
@@ -108,6 +109,10 @@ class WordReader(PairReader):
     """The weight from one word to another, in every head."""
 
     command = "find"
+
+    def __init__(self, *of: Any) -> None:
+        super().__init__(*of)
+        cast("WordedWindows", self.words).joins = tuple(one.strip() for one in self.asked.values())
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
         read = self.read(items, numbers)

@@ -52,6 +52,7 @@ class WordedWindows:
 
     windows: Iterable[Window]  # windows of texts, not of token ids
     rule: WordRule
+    joins: tuple[str, ...] = ()  # adjacent words that spell one of these are one word
     # tokens so far in the latest iteration, and the number of them that span several words
     tokens: int = field(default=0, init=False)
     across: int = field(default=0, init=False)
@@ -70,7 +71,7 @@ class WordedWindows:
                 "instead of token ids, use a fast tokenizer (tokenizer.json), or leave out words (--words)"
             )
         if self._last[0] is not window.text:
-            words = _checked(self.rule.spans(window.text), window)
+            words = _joined(_checked(self.rule.spans(window.text), window), window.text, self.joins)
             self._last = window.text, words, [start for start, _ in words]
         numbers, across = _numbered(window, *self._last[1:])
         self.tokens, self.across = self.tokens + len(window), self.across + across
@@ -146,6 +147,15 @@ def _first_word(starts: list[int], words: list[Span], start: int, end: int) -> i
 def _by_unicode(text: str) -> list[Span]:
     ends = [word.start() for word in _UNICODE.finditer(text)]
     return [(start, end) for start, end in pairwise(ends) if not text[start:end].isspace()]
+
+
+def _joined(words: list[Span], text: str, joins: Iterable[str]) -> list[Span]:
+    for wanted in joins:
+        starts, ends = ({span[side]: i for i, span in enumerate(words)} for side in (0, 1))
+        for start, end in reversed([found.span() for found in regex.finditer(regex.escape(wanted), text)]):
+            if start in starts and end in ends:
+                words[starts[start] : ends[end] + 1] = [(start, end)]
+    return words
 
 
 def _checked(given: Any, window: Window) -> list[Span]:
