@@ -12,6 +12,18 @@ from attnscope.lineage.walk import walk, walk_toy
 from attnscope.results.page.walk import write
 
 
+def test_a_walk_is_short_where_it_is_shown_and_whole_where_it_is_printed():
+    followed = walk_toy()
+    assert repr(followed) == "<Walk of SelfAttention(8), 4 tokens: print() it for every step>"
+    assert all(step.title in str(followed) for step in steps(followed))
+    assert "凸結合" not in str(followed)
+    attnscope.set_language("ja")
+    try:
+        assert "凸結合" in str(followed)
+    finally:
+        attnscope.set_language("en")
+
+
 @pytest.fixture
 def language(request):
     attnscope.set_language(request.param)

@@ -18,8 +18,13 @@ SOURCE, TARGET = [3, 4, 5, 6, 2], [7, 8, 9, 2]
 class Names:
     """A tokenizer whose tokens have numbers for names."""
 
-    def decode(self, ids):
-        return f"w{ids[0]}"
+    all_special_ids = ()
+
+    def decode(self, ids, **_):
+        return "".join(f"w{one}" for one in ids)
+
+    def convert_ids_to_tokens(self, ids):
+        return [f"w{one}" for one in ids] if isinstance(ids, list) else f"w{ids}"
 
 
 def window(ids):

@@ -30,6 +30,7 @@ from attnscope.lineage.steps import (
 )
 from attnscope.lineage.walk import Followed, check_number, difference
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
+from attnscope.read.shown import IdNames
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError
 
@@ -107,7 +108,8 @@ def walk_recurrent(loaded: LoadedModel, source: Window, target: Window | None, t
     model: Any = loaded.model
     ids, start = torch.tensor([list(source.ids)], device=model.device), int(model.config.decoder_start_token_id)
     made = model.generate(ids, num_beams=1, do_sample=False, max_new_tokens=2 * len(source) + 20)[0, 1:].tolist()
-    own_names = tuple(map(loaded.tokenizer.decode, ([one] for one in made)))
+    name_of = IdNames(loaded.tokenizer).of
+    own_names = name_of(made)
     wanted, names = (made, own_names) if target is None else (list(target.ids), target.tokens)
     equations = Equations(model)
     with torch.enable_grad():
@@ -148,7 +150,7 @@ def walk_recurrent(loaded: LoadedModel, source: Window, target: Window | None, t
         cell=model.config.cell.upper(),
         keys=source.tokens,
         tokens=names,
-        best=tuple(map(loaded.tokenizer.decode, numbers["log_p"].argmax(1, keepdim=True).tolist())),
+        best=name_of(numbers["log_p"].argmax(1).tolist()),
         free=own_names,
         translated=target is None,
         parting=next((t for t, pair in enumerate(zip(wanted, made, strict=False)) if len({*pair}) > 1), None),
@@ -182,8 +184,8 @@ _FORMULAS = {
     "tokens": (r"p(y \mid x) = \prod_t p(y_t \mid y_{<t}, x)", "p(y | x) = Π_t p(y_t | y_<t, x)"),
     "h": (r"h_i = [\overrightarrow{h}_i; \overleftarrow{h}_i]", "h_i = [→h_i ; ←h_i]"),
     "fixed": (
-        r"c = [\overrightarrow{h}_n; \overleftarrow{h}_1], \quad s_0 = \tanh(W c + b)",
-        "c = [→h_n ; ←h_1],  s_0 = tanh(W c + b)",
+        r"c = [\overrightarrow{h}_{n-1}; \overleftarrow{h}_0], \quad s_{-1} = \tanh(W c + b)",
+        "c = [→h_n−1 ; ←h_0],  s_−1 = tanh(W c + b)",
     ),
     "s": (r"s_t = \mathrm{RNN}(s_{t-1}, [y_{t-1}; c_{t-1}])", "s_t = RNN(s_t−1, [y_t−1 ; c_t−1])"),
     "dot": (r"e_{t,i} = s_t \cdot h_i", "e_ti = s_t · h_i"),
@@ -194,10 +196,10 @@ _FORMULAS = {
     "context": (r"c_t = \sum_i \alpha_{t,i} h_i", "c_t = Σ_i α_ti h_i"),
     "p": (r"-\log p(y \mid x) = -\sum_t \log p(y_t \mid y_{<t}, x)", "−log p(y | x) = −Σ_t log p(y_t | y_<t, x)"),
 }
-_LONGEST_NAME, _HEADING, _MOST_ROWS = 12, 6, 6
+_LONGEST_NAME, _HEADING = 12, 6
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RecurrentWalk(Followed):
     """A recurrent translator over one sentence pair, step by step; float64, checked against the model's own numbers.
 
@@ -244,7 +246,7 @@ class RecurrentWalk(Followed):
         below = [wording[_OF + kind].format(**facts), wording[_OF + target]]
         return wording[_OF + "title"].format(**facts), tuple(below)
 
-    def steps(self, language: str, columns: int) -> list[Step]:
+    def steps(self, language: str, columns: int, most: int) -> list[Step]:
         """The steps in words."""
         say, at, attends = words(language), self.token, "alpha" in self
         c, losses, free = self["c"], self["cross_entropy"], self["free_cross_entropy"]
@@ -255,7 +257,7 @@ class RecurrentWalk(Followed):
         numbers = {"total": total, "mean": losses.mean(), "free": free.sum(), "weight": row[best]}
         facts |= {name: plain(float(value)) for name, value in numbers.items()} | {"product": f"{np.exp(-total):.3g}"}
         sources, targets = _named(self.keys), _named(self.tokens)
-        rows = [targets[i] for i in shown_tokens(losses, at, _MOST_ROWS)]
+        rows = [targets[i] for i in shown_tokens(losses, at, most)]
         across = [sources[i] for i in shown_tokens(row, None, columns)]
 
         def step(name: str, *tables: Table, more: Sequence[str] = ()) -> Step:
@@ -265,15 +267,20 @@ class RecurrentWalk(Followed):
                 say[_OF + name], *_FORMULAS.get(self.attention if name == "e" else name, ("", "")), written, tables
             )
 
+        def caption(name: str, symbol: str, rows: Named) -> str:
+            key = "of" if len(rows) == len(self[name]) else "part"
+            return say[key].format(symbol=symbol, shape=self[name].shape, rows=len(rows))
+
         def part(name: str, symbol: str, rows: Named, marked: int | None = None) -> Table:
-            return corner(self[name], f"{symbol}: {self[name].shape}", rows, columns - 1, marked=marked)
+            return corner(self[name], caption(name, symbol, rows), rows, columns - 1, marked=marked)
 
         def square(name: str, symbol: str) -> Table:
             digits = 3 if name == "alpha" else decimals_for(self[name])
             headings = [f"{i}\n{short(visible(self.keys[i]), _HEADING)}" for i, _ in across]
             lines = [(shown, *(number(self[name][t, i], digits) for i, _ in across)) for t, shown in rows]
-            caption, marked = f"{symbol}: {self[name].shape}", rows.index(targets[at])
-            return Table(caption, ("", *headings), tuple(lines), marked, shades=True)
+            return Table(
+                caption(name, symbol, rows), ("", *headings), tuple(lines), rows.index(targets[at]), shades=True
+            )
 
         def titles(*names: str) -> tuple[str, ...]:
             return tuple(say[f"{_OF}column.{name}"] for name in names)
@@ -287,17 +294,19 @@ class RecurrentWalk(Followed):
         if attends:
             written += [step("e", square("e", "e")), step("alpha", square("alpha", "α"))]
             written.append(step("context", part("context", "c_t", rows, at)))
-        forced = [(str(t + 1), *self._read(self.tokens, "cross_entropy", t)) for t in range(len(losses))]
+        forced = [(str(t), *self._read(self.tokens, "cross_entropy", t)) for t in range(len(losses))]
         products = [(*line, number(float(losses[t]), 3)) for t, line in enumerate(forced)]
         products.append((say["row.sum"], "", "", facts["product"], number(total, 3)))
         common = ("step", "read", "target", "p")
-        forced += [(str(t + 1), "", "", "") for t in range(len(losses), len(free))]
+        forced += [(str(t), "", "", "") for t in range(len(losses), len(free))]
         beside = tuple(
             (*line, _name(self.best[t]) if t < len(self.best) else "", *self._read(self.free, "free_cross_entropy", t))
             for t, line in enumerate(forced)
         )
-        parting = say[_OF + ("same" if self.parting is None else "parts")].format(step=(self.parting or 0) + 1)
-        facts["errors"] = say["errors.comma"].join(f"{name} {error:.0e}" for name, error in self.errors.items())
+        parting = say[_OF + ("same" if self.parting is None else "parts")].format(step=self.parting)
+        facts["errors"] = say["errors.comma"].join(
+            f"{say['errors.' + name]} {error:.0e}" for name, error in self.errors.items()
+        )
         headings = titles(*common, "best", "own_read", "own", "own_p")
         return [
             *written,

@@ -76,7 +76,7 @@ def words(language: str) -> dict[str, str]:
 def steps(walk: Walk | RecurrentWalk, language: str = "en", *, columns: int = 8, rows: int = _MOST_ROWS) -> list[Step]:
     """Explain a walk step by step."""
     if not isinstance(walk, Walk):
-        return walk.steps(language, columns)
+        return walk.steps(language, columns, rows)
     writer = _Writer(walk, words(language), columns, rows)
     written = [writer.input(), *([writer.positions()] if "positions" in walk else []), writer.projections()]
     written += [writer.products(), writer.division(), writer.mask(), writer.softmax(), writer.dimension()]
@@ -136,7 +136,7 @@ class _Writer:
     """Writes the steps of one walk in one language."""
 
     def __init__(self, walk: Walk, wording: dict[str, str], columns: int, rows: int) -> None:
-        self.walk, self.wording, self.columns = walk, wording, columns
+        self.walk, self.wording, self.columns, self.most = walk, wording, columns, rows
         self.at = walk.token
         self.row = walk["weights"][self.at]
         self.best = int(self.row.argmax())
@@ -191,9 +191,8 @@ class _Writer:
     def positions(self) -> Step:
         """The rotation by which a sinusoid moves to the next position."""
         walk = self.walk
-        shift = corner(
-            walk["shift"], "R(1)", [(i, str(i)) for i in range(min(6, len(walk["shift"])))], self.columns - 1
-        )
+        shown = [(i, str(i)) for i in range(min(self.most, len(walk["shift"])))]
+        shift = corner(walk["shift"], self._caption("R(1)", "shift", len(shown)), shown, self.columns - 1)
         text = self.say("positions.text", error=f"{walk.errors['positions']:.0e}", count=len(walk.tokens))
         formula = {"latex": r"PE(p + k) = R(k)\, PE(p)", "characters": "PE(p + k) = R(k) PE(p)"}
         return self._step("positions", [text], self._of_queries("positions", "PE"), shift, **formula)

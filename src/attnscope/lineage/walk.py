@@ -418,7 +418,8 @@ class _Side:
         covering = [i for i, (first, last) in enumerate(window.spans) if first <= start < last]
         if start < 0 or not covering:
             shown = " ".join(f"{i}:{token.strip()}" for i, token in enumerate(window.tokens[:40]))
-            raise AttnscopeError(f"{self.name} has no token {wanted!r}: choose a position or text from\n{shown}")
+            found = f"{self.name} has no token {wanted!r}: choose a position or text from"
+            raise AttnscopeError(f"{found}\n{shown}")
         return covering[0]
 
 
@@ -461,8 +462,10 @@ def _translation(loaded: LoadedModel, sentence: str) -> str:
 
 
 class Followed:
-    """Arrays by their symbols."""
+    """Arrays by their symbols; printed, every step in words."""
 
+    model: str
+    tokens: tuple[str, ...]
     arrays: xr.Dataset
 
     def __getitem__(self, symbol: str) -> np.ndarray:
@@ -473,8 +476,17 @@ class Followed:
         """Whether there is such an array."""
         return symbol in self.arrays
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.model}, {len(self.tokens)} tokens: print() it for every step>"
 
-@dataclass(frozen=True, eq=False)
+    def __str__(self) -> str:
+        return import_module(f"attnscope.{VERBS['walk'].page}").in_words(self)
+
+    def _repr_html_(self) -> str:
+        return import_module(f"attnscope.{VERBS['walk'].page}").framed(self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Walk(Followed):
     """One head's attention over one sentence, step by step; float64, checked against the model's own numbers.
 
@@ -560,9 +572,6 @@ class Walk(Followed):
     def is_toy(self) -> bool:
         """Whether it is a module without a model."""
         return not self.module
-
-    def _repr_html_(self) -> str:
-        return import_module(f"attnscope.{VERBS['walk'].page}").framed(self)
 
 
 def entropy(weights: Float[np.ndarray, "*row key"]) -> Float[np.ndarray, "*row"]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
+from rich.console import Console
 
-from attnscope.lineage.steps import Table, heading, steps
+from attnscope.lineage.steps import Table, heading, steps, terminal
 from attnscope.lineage.walk import Walk
 from attnscope.results.notebook import Page
 from attnscope.results.page.parts import write_page
@@ -43,7 +45,15 @@ def write(walk: Walk | RecurrentWalk, path: Path | str, run: Path | None = None)
     return write_page(path, "walk", report, scripts=("draw.js", "walk.js"), run=run, steps=shown)
 
 
-def framed(walk: Walk) -> str:
+def in_words(walk: Walk | RecurrentWalk) -> str:
+    """Every step as text, as wide as the terminal."""
+    console = Console(file=io.StringIO())
+    with console.capture() as text:
+        console.print(terminal(walk, language(), width=console.width))
+    return text.get()
+
+
+def framed(walk: Walk | RecurrentWalk) -> str:
     """The page in the frame of a notebook."""
     with tempfile.TemporaryDirectory() as folder:
         return Page(write(walk, Path(folder) / "walk.html").read_text(encoding="utf-8"), _HEIGHT)._repr_html_()  # pyright: ignore[reportPrivateUsage]
