@@ -43,7 +43,7 @@ def messages() -> dict[str, dict[str, None]]:
             if said
         }
         for path in paths
-        if path.name != "translate.py"
+        if path != SOURCE / "results" / "translate.py"
     }
     every["src/attnscope/cli/help"] = dict.fromkeys(filter(None, (*LIBRARIES, *of_help())))
     return dict(sorted(every.items()))

@@ -44,7 +44,7 @@ class Session:
     {'window': 1, 'layer': 3, 'head': 4, 'offset': 9}
     >>> session.generate()
     Traceback (most recent call last):
-    attnscope.AttnscopeError: the bundled model is a masked language model, which cannot generate: give ...
+    attnscope.AttnscopeError: the bundled masked language model cannot generate: give ...
     """
 
     @validated

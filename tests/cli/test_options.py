@@ -126,7 +126,7 @@ def test_a_list_of_negative_numbers_needs_commas(words):
         (["align"], "missing argument 'model'. For help: attnscope align --help"),
         (["scan", "--nosuch"], "no such option: --nosuch"),
         (["scen"], "no such command 'scen'"),
-        (["scan", "--limit"], "option '--limit' requires an argument. For help: attnscope --help"),
+        (["scan", "--limit"], "option '--limit' requires an argument. For help: attnscope scan --help"),
     ],
 )
 def test_wrong_words_are_explained_in_one_line(words, says, refused):

@@ -30,6 +30,7 @@ def place(tmp_path_factory):
 def test_list_shows_every_run_at_every_width(width, place, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     found = attnscope("runs", "list", cwd=place)
+    assert attnscope("runs", cwd=place).stdout == found.stdout
     assert (found.returncode, found.stderr) == (0, "")
     assert max(map(cell_len, found.stdout.splitlines())) <= width
     together = found.stdout.replace("\n", "")

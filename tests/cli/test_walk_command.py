@@ -1,7 +1,10 @@
 """The command as a user types it."""
 
+from pathlib import Path
+
 import pytest
 
+from attnscope.cli.options import is_sentence, text_or_place
 from tests.cli.command import attnscope
 from tests.translation.small_translators import small_tokenizer
 from tests.walkthrough.translator import SENTENCE, TARGET, translator
@@ -18,6 +21,17 @@ def test_the_default_goes_through_all_steps(tmp_path):
     assert "“it”" in shown
     assert [line.split()[0] for line in shown.splitlines() if line[:1].isdigit()] == [str(n) for n in range(1, 16)]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_sentence_of_any_language_is_a_text_not_a_path(tmp_path):
+    for sentence in ("The cat sat.", "吾輩は猫である。", "吾輩は、" * 30):
+        for given in ((sentence,), ("bundled", sentence)):
+            found = attnscope("walk", *given, cwd=tmp_path)
+            assert found.returncode == 0 or "at most 128" in found.stderr
+        assert is_sentence(sentence)
+    assert isinstance(text_or_place("吾輩.txt"), Path)
+    for name in ("gpt2", "写真.png", "猫/犬", "my notes.txt", "my runs/", "https://x.org/猫", "word"):
+        assert not is_sentence(name)
 
 
 def test_markdown_goes_to_a_file_or_to_the_output(tmp_path):
@@ -47,7 +61,6 @@ def test_a_translator_reads_the_target_or_its_own_translation(tmp_path):
         (("--toy", "--query-token", "dog"), "choose one of animal, street, it, tired, or 0 to 3"),
         (("--padding",), "are for --toy"),
         (("--toy", "--markdown", "none/walk.md"), "cannot write none/walk.md"),
-        (("a b",), "the first argument is the model"),
     ],
 )
 def test_bad_input(refused, arguments, says):

@@ -33,8 +33,9 @@ PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 def is_place(source: str) -> bool:
-    """Whether a name can only be a local path, because a hub id has at most one slash."""
-    return source.startswith((".", "/", "~")) or source.endswith("/") or source.count("/") > 1
+    """Whether a name can only be a local path, as a hub id is ASCII with at most one slash and no space."""
+    local = source.startswith((".", "/", "~")) or source.endswith("/") or source.count("/") > 1
+    return local or " " in source or not source.isascii()
 
 
 def tokenizer_repository(

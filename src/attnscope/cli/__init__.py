@@ -120,7 +120,8 @@ def _usage_error(error: Any) -> str:
         if expected:
             name = error.param.get_error_hint().strip("'")
             message = f"{name} is {shortly(found['input'])}; expected {expected}"
-    command = "attnscope" if error.ctx is None else error.ctx.command_path
+    named = [one for one in sys.argv[1:2] if one in VERBS]  # an option without its value is of no context
+    command = " ".join(["attnscope", *named]) if error.ctx is None else error.ctx.command_path
     return f"{message}. For help: {command} --help"
 
 

@@ -30,7 +30,6 @@ def circuits(arguments: dict[str, Any], output: options.Output) -> None:
     *options.READING, "target", "window", "limit", "seed", *options.UNITS, "batch_size", "repair", *options.WRITING,
     limit=100,
     own={
-        "text": options.QUOTED,
         "token": option(
             str | None, None, "Token after each text, or at its masks.", show_default="the next token, everywhere"
         ),

@@ -61,7 +61,6 @@ def card(arguments: dict[str, Any], output: options.Output) -> None:
     *options.READING, "target", "window", "limit", "seed", *options.UNITS, "batch_size", "repair", *options.WRITING,
     batch_size=varied("batch_size", show_default="about 2048 tokens"),
     own={
-        "text": options.QUOTED,
         "query": option(str, inspect.Parameter.empty, "Word, or /pattern/, that attends.", "--from", metavar="WORD"),
         "key": option(str, inspect.Parameter.empty, "Word, or /pattern/, that it attends to.", "--to", metavar="WORD"),
         "words": option(
@@ -76,8 +75,5 @@ def card(arguments: dict[str, Any], output: options.Output) -> None:
 )  # fmt: skip
 def find(arguments: dict[str, Any], output: options.Output) -> None:
     """Find the heads that attend from one word to another, next to uniform attention and the other words."""
-    model = options.text_or_place(arguments["model"])
-    if isinstance(model, str) and " " in model:
-        arguments |= {"model": options.BUNDLED, "texts": [model, *(arguments["texts"] or ())]}
     arguments["words"] = options.rule_or_file(arguments["words"], options.WORDS)
     run("find", output, **arguments)

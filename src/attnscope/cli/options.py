@@ -1,6 +1,7 @@
 """Options that commands share, for input and output, declared once, and the form of the help."""
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
@@ -23,16 +24,17 @@ from attnscope.support.errors import AttnscopeError
 BUNDLED = "bundled"
 
 
-def path_or_url(name: str) -> Path | Url:
-    """A path, or a URL."""
-    if not name.strip():
-        raise AttnscopeError("found an empty text; expected a text, a path or a URL")
-    return Url(name) if "://" in name else Path(name)
+def is_sentence(name: str) -> bool:
+    """Whether a text was typed: with a space or letters beyond ASCII, and neither a URL nor the form of a path."""
+    typed = " " in name or not (name.isascii() or "/" in name)
+    return typed and not re.search(r"://|\.[A-Za-z]\w{1,6}$|/$", name) and not os.path.exists(name)  # noqa: PTH110 of any length
 
 
 def text_or_place(name: str) -> str | Path | Url:
-    """A text, which has a space and is no path, or a path or a URL."""
-    return name if " " in name and not Path(name).exists() else path_or_url(name)
+    """A text, a path or a URL."""
+    if not name.strip():
+        raise AttnscopeError("found an empty text; expected a text, a path or a URL")
+    return name if is_sentence(name) else Url(name) if "://" in name else Path(name)
 
 
 def run_folder(name: str | Path) -> Path:
@@ -81,17 +83,17 @@ def _shared(panel: str, name: str, **more: Any) -> tuple[Any, Any]:
 
 
 _TEXT = (
-    "Files or folders of text (.txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow) or their URLs; - is standard "
-    "input, datasets:NAME:CONFIG:SPLIT a data set of Hugging Face."
+    "Texts in quotes, or files or folders of text (.txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow) or their URLs; "
+    "- is standard input, datasets:NAME:CONFIG:SPLIT a data set of Hugging Face."
 )
 INPUT, MODEL, MEASURE, OUTPUT, SCALE = PANELS = ("Input", "Model", "Measure", "Output", "Scale")
 #: Annotation and default of every option that several commands take, by the name of its parameter.
 SHARED: dict[str, tuple[Any, Any]] = {
     "model": argument(str, BUNDLED, f"Model folder or hub id; '{BUNDLED}' is the small model of attnscope."),
-    "text": argument(list[str] | None, None, _TEXT, parser=path_or_url),
+    "text": argument(list[str] | None, None, _TEXT, parser=text_or_place),
     "target": option(
         list[str] | None, None, "Translation for the decoder, line by line; may be repeated.", panel=INPUT,
-        metavar="PATH", parser=path_or_url,
+        metavar="PATH", parser=text_or_place,
     ),
     "window": _shared(INPUT, "window", show_default="the model's length, at most 512"),
     "limit": _shared(INPUT, "limit", show_default="all"),
@@ -136,7 +138,6 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "as_csv": option(bool, False, "CSV on standard output: one line for each head.", "--csv", panel=OUTPUT),
     "legend": option(bool, False, "Explain the columns below the tables, with all caveats.", "--legend", panel=OUTPUT),
 }  # fmt: skip
-QUOTED = argument(list[str] | None, None, "Texts in quotes, or files, folders and URLs.", parser=text_or_place)
 LOADING = ("tokenizer", "revision", "trust_remote_code", "device", "dtype")
 READING = ("model", "text", "field", "by_line", *LOADING)
 UNITS = ("task", "ray", "workers", "ray_gpus")
@@ -203,6 +204,8 @@ def takes(
 
         def run(**arguments: Any) -> None:
             output = Output(**{name: arguments.pop(name) for name in WRITING if name in names})
+            if "text" in names and is_sentence(arguments["model"]):  # of the bundled model
+                arguments |= {"text": [arguments["model"], *(arguments["text"] or ())], "model": BUNDLED}
             for name in {"text", "target"} & {*names}:
                 arguments[f"{name}s"] = arguments.pop(name) or None
             if "max_memory" in arguments:

@@ -32,7 +32,13 @@ _DAYS = 180  # of a run that is older the year is shown, not the hour
 _HEADINGS = ("command", "texts", "progress", "written", "size", "signature")
 
 
-app = typer.Typer(cls=options.Group, no_args_is_help=True, help="List, show, export or merge run folders.")
+class _Runs(options.Group):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line: alone, list the runs."""
+        return super().parse_args(ctx, args if {*self.commands, "-h", "--help"} & {*args} else [*args, "list"])
+
+
+app = typer.Typer(cls=_Runs, help="List, show, export or merge run folders.")
 
 
 @app.command("list", cls=options.Command)

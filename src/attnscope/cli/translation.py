@@ -24,7 +24,10 @@ _RESAMPLES = option(int, 1000, "Number of resamples of the bootstrap; 0 for no i
     "model", *options.LOADING, "target_language", "seed",
     model=argument(str, _NEEDED, "Model: a folder of `attnscope train`, another model folder or a hub id."),
     own={
-        "text": argument(Path, Path("-"), "Sentences, one a line (UTF-8); - is standard input."),
+        "text": argument(
+            Path, Path("-"), "Sentences in quotes, or a file, one a line; - is standard input.",
+            parser=options.text_or_place,
+        ),
         "out": option(Path | None, None, "File of the translations.", show_default="standard output"),
         "beams": _BEAMS,
         "length_penalty": option(float, 1.0, "Power of the length that log-probabilities are divided by."),

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from attnscope.results.schema import Report
 
 _TEXT = (
-    "Files, folders or URLs of text, as .txt .md .jsonl .parquet; - is standard input. Also images (.png .jpg .webp), "
-    "folders of frames, or sounds (.wav)."
+    "Texts in quotes, or files, folders or URLs of text, as .txt .md .jsonl .parquet; - is standard input. Also images "
+    "(.png .jpg .webp), folders of frames, or sounds (.wav)."
 )
 
 
 @options.takes(
     *options.READING, "target", "window", "limit", "chat", "chat_template", "device_map", "max_memory", "seed",
     *options.UNITS, "batch_size", "repair", *options.WRITING,
-    text=argument(list[str] | None, None, _TEXT, parser=options.path_or_url),
+    text=argument(list[str] | None, None, _TEXT, parser=options.text_or_place),
     window=varied("window", show_default="the model's length, at most 2048"),
     limit=varied("limit", help="Largest number of windows or images."),
     batch_size=varied("batch_size", show_default="about 2048 tokens"),

@@ -1,5 +1,6 @@
 """`attnscope walk`: parse, call, print."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ from attnscope.support.errors import AttnscopeError
 
 
 @options.takes(
-    "model", *options.LOADING,
+    "model", "text", *options.LOADING,
+    text=argument(
+        list[str] | None, None,
+        "Sentence to follow, in quotes; of several, the shortest, with the padding of their batch. Or a file of an "
+        "image or sound.", show_default="one about a tired animal",
+    ),
     own={
-        "text": argument(
-            list[str] | None, None,
-            "Sentence to follow, in quotes; of several, the shortest, with the padding of their batch. Or a file of an "
-            "image or sound.", show_default="one about a tired animal",
-        ),
         "target": option(
             str | None, None, "Sentence that the decoder of an encoder-decoder says, in quotes.",
             show_default="the model's own translation",
@@ -40,8 +41,8 @@ from attnscope.support.errors import AttnscopeError
 def walk(arguments: dict[str, Any], _: options.Output) -> None:
     """Follow one head over one sentence, every step in numbers."""
     toy, markdown, page, seed, *masks = map(arguments.pop, ("toy", "markdown", "page", "seed", "causal", "padding"))
-    given, target = arguments.pop("text") or [], arguments.pop("target")
-    text = given if len(given) > 1 else next((Path(one) if Path(one).is_file() else one for one in given), None)
+    given, target = arguments.pop("texts") or [], arguments.pop("target")
+    text = given if len(given) > 1 else next((Path(one) if os.path.isfile(one) else one for one in given), None)  # noqa: PTH113 of any length
     model, layer, head = (arguments[name] for name in ("model", "layer", "head"))
     conflicts = {
         "the sentence and --target": (text, target) != (None, None),
@@ -53,8 +54,6 @@ def walk(arguments: dict[str, Any], _: options.Output) -> None:
             raise AttnscopeError(f"--toy has its own model and numbers: leave out {flags}, or --toy")
     if not toy and (seed is not None or any(masks)):
         raise AttnscopeError("--seed, --causal and --padding are for --toy: add --toy, or leave them out")
-    if " " in model and not Path(model).exists():
-        raise AttnscopeError(f"the first argument is the model: for the bundled one, attnscope walk bundled {model!r}")
     from attnscope.lineage.steps import markdown as as_markdown
     from attnscope.lineage.steps import terminal
     from attnscope.lineage.walk import walk as run_walk

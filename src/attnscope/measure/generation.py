@@ -219,7 +219,7 @@ def generate(
     >>> attnscope.generate("bundled", ["Once upon a time"])
     Traceback (most recent call last):
     ...
-    attnscope.AttnscopeError: the bundled model is a masked language model, which cannot generate: give ...
+    attnscope.AttnscopeError: the bundled masked language model cannot generate: give ...
     """
     out, window, patterns = reading["out"], reading["window"], spans or {}
     settings: dict[str, Any] = {"new_tokens": new_tokens, "beams": beams, "sample": sample, "temperature": temperature}
@@ -235,7 +235,7 @@ def generate(
     loaded = load_model(model, **loading(reading))
     if not loaded.model.can_generate():
         is_bundled = loaded.name == MODEL.name
-        name = "the bundled model is a masked language model, which" if is_bundled else type(loaded.model).__name__
+        name = "the bundled masked language model" if is_bundled else type(loaded.model).__name__
         raise AttnscopeError(f"{name} cannot generate: give a causal model or an encoder-decoder")
     if isinstance(corpus, Chats):
         corpus = corpus.read_with(loaded.tokenizer, to_answer=True)

@@ -103,7 +103,8 @@ class _Template(NamedTuple):
         first = [] if self.words < _LONG else [values[0]] * self.message.startswith("{0}")
         plain = values if self.words < _LONG else first
         return not (
-            any(re.search(r"\w\.$", value) for value in values)
+            (not self.words and "" in values)
+            or any(re.search(r"[^.]\.$", value) for value in values)
             or any(SENTENCES.search(re.sub(r"\(.*\)", "", value)) for value in values)
             or any("; " in value for value in listed)
             or any(", " in value for value in plain if value in listed)
