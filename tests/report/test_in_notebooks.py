@@ -24,6 +24,11 @@ NOTEBOOKS = {
         "view = attnscope.view('bundled', 'The tide comes in twice a day, and twice a day it goes out.')\nview",
         "print('chosen', view.layer, view.head, view.token, view.span)",
     ],
+    "themes": [
+        "import attnscope",
+        "attnscope.view('bundled', 'The tide comes in twice a day.')",
+        "attnscope.view(attnscope.scan(limit=4))",
+    ],
 }
 PAINTED = """() => { const c = byId('map'), paper = c.getContext('2d');
     return new Set(new Uint32Array(paper.getImageData(0, 0, c.width, c.height).data.buffer)).size }"""
@@ -95,7 +100,7 @@ def lab(tmp_path_factory):
 
 def run_all(browser, lab, name):
     """Open a notebook and run all its cells."""
-    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page = browser.new_page(viewport={"width": 1400, "height": 1000}, color_scheme="null")  # the machine's
     page.goto(f"{lab[0]}lab/workspaces/{name}/tree/{name}.ipynb")
     page.get_by_text("| Idle").wait_for(timeout=120_000)
     page.get_by_text("Run", exact=True).first.click()
@@ -113,6 +118,26 @@ def test_a_click_in_jupyterlab_fills_panel_and_map(browser, lab):
     page.keyboard.press("Shift+Enter")
     page.get_by_text("chosen 1 2 None").wait_for(timeout=60_000)
     frame.locator("#head-title", has_text="Layer 2, head 1").wait_for()  # as Python chose
+    page.close()
+
+
+@pytest.mark.slow
+def test_a_view_and_a_page_follow_the_theme_of_jupyterlab(browser, lab):
+    pytest.importorskip("anywidget", reason="anywidget is not installed")
+    paper = "c => Math.max(...c.getContext('2d').getImageData(0, c.height - 1, 1, 1).data.slice(0, 3))"
+    page = run_all(browser, lab, "themes")
+    cell = page.locator(".attnscope-view .grid canvas").first
+    cell.wait_for(timeout=120_000)
+    frame = page.frame_locator("iframe[title=attnscope]")
+    frame.locator("#panel-text[data-head]").wait_for(timeout=120_000)
+    for theme, dark in {"Dark": True, "Light": False}.items():
+        page.get_by_text("Settings", exact=True).first.click()
+        page.get_by_text("Theme", exact=True).first.hover()
+        page.get_by_text(f"JupyterLab {theme}", exact=True).click()
+        page.locator(f"body[data-jp-theme-light={str(not dark).lower()}]").wait_for(state="attached")
+        page.wait_for_timeout(500)
+        assert (cell.evaluate(paper) < 128) == dark
+        assert frame.locator(":root").evaluate("() => matchMedia('(prefers-color-scheme: dark)').matches") == dark
     page.close()
 
 

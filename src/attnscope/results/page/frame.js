@@ -4,6 +4,7 @@ function render({ model, el }) {
   const frame = document.createElement("iframe");
   Object.assign(frame, { title: "attnscope", srcdoc: model.get("_text") });
   frame.setAttribute("sandbox", "allow-scripts allow-downloads");
+  const follow = () => { frame.style.colorScheme = { true: "light", false: "dark" }[document.body.dataset.jpThemeLight] ?? "normal"; }; // of JupyterLab
   frame.style.cssText = `width: 100%; height: ${model.get("_height")}px; border: 1px solid #ccc`;
   let heard = false; // a choice of the page itself is not told to it again
   const hear = ({ source, data }) => {
@@ -16,8 +17,11 @@ function render({ model, el }) {
   const tell = () => heard || frame.contentWindow?.postMessage({ attnscope: `${model.get("layer")}.${model.get("head")}` }, "*");
   addEventListener("message", hear);
   model.on("change:layer change:head", tell);
+  const theme = new MutationObserver(follow);
+  theme.observe(document.body, { attributeFilter: ["data-jp-theme-light"] });
+  follow();
   el.append(frame);
-  return () => { removeEventListener("message", hear); model.off("change:layer change:head", tell); };
+  return () => { theme.disconnect(); removeEventListener("message", hear); model.off("change:layer change:head", tell); };
 }
 
 export default { render };

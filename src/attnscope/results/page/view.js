@@ -21,8 +21,7 @@ function mount(root, source, changed = () => {}) {
   state.token ??= Math.floor(texts[chosenText()].tokens.length / 2);
 
   function drawGrid() {
-    const total = meta.layers.length * meta.heads, size = total <= 64 ? 44 : total <= 400 ? 30 : 16, thumbs = bytesOf(meta.thumbs);
-    const table = weightTable(), colour = weightRamp();
+    const total = meta.layers.length * meta.heads, size = total <= 64 ? 44 : total <= 400 ? 30 : 16;
     parts.grid.style.gridTemplateColumns = `auto repeat(${meta.heads}, ${size}px)`;
     parts.grid.setAttribute("role", "grid");
     parts.grid.setAttribute("aria-label", t`All heads, layers below each other`);
@@ -32,10 +31,7 @@ function mount(root, source, changed = () => {}) {
       const line = html("div", { role: "row" }, html("span", { class: "number", role: "rowheader" }, String(layer.index)));
       for (let head = 0; head < meta.heads; head++) {
         const name = at(layer.index, head), cell = html("button", { type: "button", role: "gridcell", "aria-label": name, title: name, tabindex: -1, style: `width:${size}px;height:${size}px` });
-        const picture = html("canvas", { width: meta.side, height: meta.side }), image = new ImageData(meta.side, meta.side), first = (row * meta.heads + head) * meta.side ** 2;
-        thumbs.subarray(first, first + meta.side ** 2).forEach((code, i) => image.data.set([...colour(Math.sqrt(table[code])), 255], 4 * i));
-        picture.getContext("2d").putImageData(image, 0, 0);
-        cell.append(picture);
+        cell.append(html("canvas", { width: meta.side, height: meta.side }));
         cell.disabled = head >= layer.heads;
         cell.addEventListener("click", () => choose({ layer: layer.index, head }));
         cells.push(cell);
@@ -50,6 +46,16 @@ function mount(root, source, changed = () => {}) {
       event.preventDefault();
       cell.focus();
       cell.click();
+    });
+  }
+
+  function paintGrid() {
+    home = root;
+    const table = weightTable(), colour = weightRamp(), thumbs = bytesOf(meta.thumbs), pixels = meta.side ** 2;
+    cells.forEach((cell, index) => {
+      const image = new ImageData(meta.side, meta.side);
+      thumbs.subarray(index * pixels, (index + 1) * pixels).forEach((code, i) => image.data.set([...colour(Math.sqrt(table[code])), 255], 4 * i));
+      cell.firstChild.getContext("2d").putImageData(image, 0, 0);
     });
   }
 
@@ -149,10 +155,13 @@ function mount(root, source, changed = () => {}) {
   listenToMap(canvas, parts.readout, { drawn: () => map && drawn, direction: () => state.direction, say: sayPlace, kept: () => state.token, show: showToken, keep });
   new ResizeObserver(() => { // a notebook's element has no size and no colours before it is shown
     if (cells.length) { if (parts.map.clientWidth !== width) paint(); return; }
-    home = root;
     drawGrid();
+    paintGrid();
     draw();
   }).observe(root);
+  const repaint = () => { paintGrid(); paint(); }; // light and dark, of the system or of JupyterLab
+  prefersDark.addEventListener("change", repaint);
+  new MutationObserver(repaint).observe(document.body, { attributeFilter: ["data-jp-theme-light", "class"] });
   return (choice) => {
     if (Object.entries(choice).every(([name, value]) => state[name] === value)) return; // of our own making
     Object.assign(state, choice);
