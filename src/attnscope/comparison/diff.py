@@ -21,7 +21,7 @@ from attnscope.measure.documents import FEW, LEAST, by_document, called_in, numb
 from attnscope.measure.quantities import without_end
 from attnscope.measure.ranking import with_each
 from attnscope.measure.stored import opened_scan
-from attnscope.results.schema import HEAD, MATTERS, Finding, Quantity, Report, Row, Table, rows_of
+from attnscope.results.schema import HEAD, MATTERS, Finding, Quantity, Report, Row, Table, heads_by, rows_of
 from attnscope.store.files import local_folder, read_as
 from attnscope.store.runs import RunFolder, at_once
 from attnscope.store.signature import Signature
@@ -407,7 +407,7 @@ def report(difference: xr.Dataset) -> Report:
         finding=Finding(
             _sentences(difference, rows),
             f"false discovery rate {float(difference.attrs['level']):.0%}" if tested else "not tested",
-            [*dict.fromkeys((row["layer"], row["head"]) for row in rows if row["changed"])],
+            heads_by(rows, lambda row: "changed" * bool(row["changed"]), "changed") if tested else {},
             headline=_headline(difference, rows),
         ),
         tables=[

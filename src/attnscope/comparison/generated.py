@@ -9,7 +9,7 @@ import xarray as xr
 
 from attnscope.measure.documents import FEW, above_zero, by_document
 from attnscope.measure.stored import notes_of
-from attnscope.results.schema import HEAD, Finding, Quantity, Report, Row, Table, rows_of, with_ends
+from attnscope.results.schema import HEAD, Finding, Quantity, Report, Row, Table, heads_by, rows_of, with_ends
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, with_nulls
 
@@ -65,6 +65,9 @@ CARE = {
 }
 
 
+_SHIFTS = "shift to the model's own output"
+
+
 @reads("generate")
 def report(results: xr.Dataset) -> Report:
     rows, uses = own_output_shares(results), span_uses(results)
@@ -85,7 +88,7 @@ def report(results: xr.Dataset) -> Report:
         finding=Finding(
             [f"{describe_own_output(rows)}."],
             "significant at 5%, corrected for all heads" if tested else "not tested",
-            [(row["layer"], row["head"]) for row in rows if row["beyond_chance"]],
+            heads_by(rows, lambda row: _SHIFTS * bool(row["beyond_chance"]), _SHIFTS) if tested else {},
             headline=describe_own_output(rows).split(", by ")[0],
         ),
         tables=[

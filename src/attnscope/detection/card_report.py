@@ -13,9 +13,11 @@ from attnscope.detection.report import (
     controls_of,
     counts_sentence,
     headline_of,
+    heads_by_role,
     role_notes,
     role_rows,
     role_tables,
+    roles_of_heads,
     texts_read,
 )
 from attnscope.detection.role import ROLES
@@ -29,6 +31,7 @@ from attnscope.results.schema import (
     Table,
     effect_columns,
     effect_quantity,
+    heads_by,
     rows_of,
     value_of,
 )
@@ -48,18 +51,22 @@ def report(card: xr.Dataset) -> Report:
             f"The published heads differ from the others most in {best['title']}: AUROC {best['auroc']:.2f} "
             f"({best['auroc_low']:.2f} to {best['auroc_high']:.2f}), p = {best['auroc_p']:.3f} next to random lists."
         )
-    reached = [*dict.fromkeys((row["layer"], row["head"]) for row in counts if row["reached"])]
+    groups, rows = heads_by_role(card), _head_rows(card)
     certainty = "scores at the threshold of a role; no test"
     if reaches := _reaches(card):
         certainty = "heads by their mean, without intervals"
+        kept = ROLES[reaches[0]].title
+        short, kept = f"less than 95%: {kept}", f"95% or more: {kept}"
+        ranked = sorted((row for row in rows if row[reaches[0]] is not None), key=lambda row: row[reaches[0]])
+        groups = heads_by(ranked, lambda row: short if row[reaches[0]] < STREAMS else kept, short, kept)
         if bool(card.low.sel(role=reaches).notnull().any()):
             certainty = "heads by their mean; each share has a 95% interval"
     return Report(
         title=f"Card of the heads of {model}",
         read=", ".join(texts_read(card)),
-        finding=Finding(sentences, certainty, reached, headline=(_kept(card) or [headline_of(counts)])[0]),
+        finding=Finding(sentences, certainty, groups, headline=(_kept(card) or [headline_of(counts)])[0]),
         tables=[
-            Table("heads", "Heads", _heads(card), _head_rows(card)),
+            Table("heads", "Heads", _heads(card), rows),
             replace(scores, name="scores"),
             *others,
             Table("stability", "Agreement between halves of the texts", _AGREEMENT, by_role, terminal=len(by_role)),
@@ -83,13 +90,10 @@ def _kept(card: xr.Dataset) -> list[str]:
 
 
 def _head_rows(card: xr.Dataset) -> list[Row]:
-    every = zip(map(str, card.role.values), card.score.values, card["equal"].values, strict=True)
-    reached = np.stack([ROLES[name].reached(score, equal) for name, score, equal in every])
-    titles = [", ".join(card.title.values[own]) for own in reached.reshape(len(reached), -1).T]
     cells = xr.where(card.score.notnull().any("role"), 0.0, np.nan)
     columns: dict[str, xr.DataArray | None] = {
         "key_head": card["head"] // card[SHARED],
-        "roles": cells.copy(data=np.array(titles, dtype=object).reshape(cells.shape)),
+        "roles": roles_of_heads(card),
         "listed": card.get("listed"),
     }
     for name in _reaches(card):

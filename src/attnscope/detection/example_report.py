@@ -41,7 +41,7 @@ def report(result: xr.Dataset) -> Report:
         finding=Finding(
             [_sentence(head, result, examples, features) for head in heads],
             f"features beyond uniform attention in the same windows, false discovery rate {LEVEL:.0%}",
-            heads,
+            {"": heads},
             headline=_headline(heads, features),
         ),
         tables=[

@@ -16,6 +16,7 @@ from attnscope.results.schema import (
     Table,
     effect_columns,
     effect_quantity,
+    heads_by,
     rows_of,
 )
 from attnscope.support.arguments import reads
@@ -47,7 +48,7 @@ def report(result: xr.Dataset) -> Report:
     return Report(
         title=f"Attention from {query!r} to {key!r} in {result.attrs['model']}",
         read=f"{describe_corpus(result)}; both words in {count(int(result.attrs['with_both']), 'window')}",
-        finding=Finding(_sentences(rows, own, query, key), certainty, [(row["layer"], row["head"]) for row in own]),
+        finding=Finding(_sentences(rows, own, query, key), certainty, heads_by(own, lambda _: "beyond both baselines")),
         tables=[
             Table(
                 "heads",

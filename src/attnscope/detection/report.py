@@ -9,7 +9,7 @@ import numpy as np
 
 from attnscope.detection.role import ROLES
 from attnscope.measure.stored import notes_of
-from attnscope.results.schema import MATTERS, Finding, Quantity, Report, Row, Table, rows_of, value_of
+from attnscope.results.schema import MATTERS, Finding, Quantity, Report, Row, Table, heads_by, rows_of, value_of
 from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count
@@ -81,6 +81,21 @@ def headline_of(rows: Sequence[Row]) -> str:
     return f"Heads that reach the threshold of a role: {listed}{more}"
 
 
+def roles_of_heads(roles: xr.Dataset) -> xr.DataArray:
+    """The roles whose threshold each head reaches, in words."""
+    every = zip(map(str, roles.role.values), roles["score"].values, roles["equal"].values, strict=True)
+    reached = np.stack([ROLES[name].reached(score, equal) for name, score, equal in every])
+    titles = [", ".join(roles.title.values[own]) for own in reached.reshape(len(reached), -1).T]
+    cells = roles["score"].isel(role=0, drop=True)
+    return cells.copy(data=np.array(titles, dtype=object).reshape(cells.shape))
+
+
+def heads_by_role(roles: xr.Dataset) -> dict[str, list[tuple[int, int]]]:
+    """Heads by the roles that they have together, the most frequent first."""
+    found = heads_by(rows_of({"roles": roles_of_heads(roles)}, roles["score"].max("role")), lambda row: row["roles"])
+    return dict(sorted(found.items(), key=lambda one: -len(one[1])))
+
+
 @reads("roles")
 def report(roles: xr.Dataset) -> Report:
     """Which roles heads have."""
@@ -91,7 +106,7 @@ def report(roles: xr.Dataset) -> Report:
         finding=Finding(
             [counts_sentence(rows, controls)],
             "scores at the threshold of a role; no test",
-            [*dict.fromkeys((row["layer"], row["head"]) for row in rows if row["reached"])],
+            heads_by_role(roles),
             headline=headline_of(rows),
         ),
         tables=role_tables(roles, rows),

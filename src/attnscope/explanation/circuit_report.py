@@ -7,7 +7,7 @@ import json
 import numpy as np
 import xarray as xr
 
-from attnscope.results.schema import HEAD, Finding, Quantity, Report, Row, Table, rows_of
+from attnscope.results.schema import HEAD, Finding, Quantity, Report, Row, Table, heads_by, rows_of
 from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, significant
@@ -94,6 +94,13 @@ def _heads(circuits: xr.Dataset) -> list[Row]:
     return sorted(rows, key=lambda row: (row["copying_sum"] is None, -(row["copying_sum"] or 0.0)))
 
 
+_SIGNS = "can copy tokens", "can suppress them"
+
+
+def _copies(row: Row) -> str:
+    return _SIGNS[row["copying_sum"] < 0] if row["copying_shown"] else ""
+
+
 def _strongest(pairs: list[Row]) -> str:
     """The strongest composition of each kind, in a sentence."""
     parts: list[str] = []
@@ -135,7 +142,7 @@ def report(circuits: xr.Dataset) -> Report:
         finding=Finding(
             sentences or ["No matrix of this model is known."],
             "significant next to random matrices, corrected for all heads and pairs (false discovery rate 5%)",
-            [(row["layer"], row["head"]) for row in copying],
+            heads_by(heads, _copies, *_SIGNS) if tested else {},
         ),
         tables=[
             Table("heads", "Heads", _HEADS, heads, corrected="for all heads"),

@@ -11,7 +11,7 @@ from attnscope.capture.notes import numbering_note
 from attnscope.explanation.analyses import verdict
 from attnscope.explanation.catalogue import analyses_of, known_analyses
 from attnscope.explanation.study import GROUPS, WHERE
-from attnscope.results.schema import Finding, Quantity, Report, Row, Table
+from attnscope.results.schema import Finding, Quantity, Report, Row, Table, heads_by
 from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.arguments import reads, validated
 from attnscope.support.numbers import count
@@ -54,7 +54,7 @@ def report(tree: xr.DataTree) -> Report:
         finding=Finding(
             findings,
             "offsets: p < 0.01 for any false head; other sentences state their own p-value or interval",
-            [(row["layer"], row["head"]) for row in rows if row["prefers"]],
+            heads_by(rows, lambda row: f"offset {row['offset_of_weights']:+.0f}" if row["prefers"] else ""),
             headline=_headline(rows),
         ),
         tables=[

@@ -8,7 +8,17 @@ import numpy as np
 
 from attnscope.intervention.score_parts import RELATIONS, SIDES
 from attnscope.measure.documents import LEAST
-from attnscope.results.schema import Finding, Quantity, Report, Row, Table, effect_columns, effect_quantity, rows_of
+from attnscope.results.schema import (
+    Finding,
+    Quantity,
+    Report,
+    Row,
+    Table,
+    effect_columns,
+    effect_quantity,
+    heads_by,
+    rows_of,
+)
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count
 
@@ -96,7 +106,7 @@ def report(tree: xr.DataTree) -> Report:
         finding=Finding(
             sentences,
             "significant at 5%, corrected for all components" if rows[0]["excess_shown"] is not None else "not tested",
-            [(row["layer"], row["head"]) for row in heads if row["excess_shown"]],
+            heads_by(heads, _favours, *_SIGNS) if rows[0]["excess_shown"] is not None else {},
             headline=sentences[1],
         ),
         tables=tables,
@@ -107,6 +117,13 @@ def report(tree: xr.DataTree) -> Report:
         },
         colour="excess_mean",
     )
+
+
+_SIGNS = "raise it", "lower it"
+
+
+def _favours(row: Row) -> str:
+    return _SIGNS[row["excess_mean"] < 0] if row["excess_shown"] else ""
 
 
 def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what: str) -> list[str]:
@@ -182,7 +199,9 @@ def _of_scores(tree: xr.DataTree) -> Report:
                 f"The parts add up to the scores within {data.attrs['difference']:.0e}.",
             ],
             "significant at 5%, corrected for all components" if key["key_shown"] else "not tested",
-            [(row["layer"], row["head"]) for row in heads if row["key_shown"] or row["query_shown"]],
+            heads_by(
+                heads, lambda row: "in the keys" * bool(row["key_shown"]) or "in the queries" * bool(row["query_shown"])
+            ),
         ),
         tables=[table for table in tables if table.rows],
         result=tree,

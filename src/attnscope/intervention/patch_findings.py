@@ -12,7 +12,7 @@ from scipy.stats import binom
 from attnscope.intervention.patch import ends_of
 from attnscope.intervention.verdicts import ESTIMATORS, SURE, describe_agreement, describe_largest
 from attnscope.measure.documents import LEAST
-from attnscope.results.schema import Effect, Finding, Quantity, Report, Row, Table, rows_of, with_ends
+from attnscope.results.schema import Effect, Finding, Quantity, Report, Row, Table, heads_by, rows_of, with_ends
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import are, count
 
@@ -90,7 +90,7 @@ def report(tree: xr.DataTree) -> Report:
         finding=Finding(
             _sentences(tree, rows),
             f"significant at 5%, corrected for all {_kinds(rows)}" if tested else "not tested",
-            [*dict.fromkeys((row["layer"], row["head"]) for row in rows if row["shown"] and "head" in row)],
+            heads_by(rows, _towards, TOWARDS, AWAY) if tested and "head" in rows[0] else {},
             headline=_headline(rows),
         ),
         tables=_tables(tree, rows),
@@ -101,6 +101,13 @@ def report(tree: xr.DataTree) -> Report:
         if "receiver" in pairs.attrs
         else "",
     )
+
+
+TOWARDS, AWAY = "towards the other run", "away from it"
+
+
+def _towards(row: Row) -> str:
+    return "" if not row["shown"] else TOWARDS if (row["recovered"] or 0) > 0 else AWAY
 
 
 def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:

@@ -20,6 +20,7 @@ from attnscope.results.schema import (
     Table,
     effect_columns,
     effect_quantity,
+    heads_by,
     rows_of,
     with_ends,
 )
@@ -202,7 +203,6 @@ def report(tree: xr.DataTree) -> Report:
     ablations = [str(name) for name in tree["heads"].ablation.values]
     tested = rows[0]["matters"] is not None
     windows, tokens = tree["effects"].sizes["window"], json.loads(tree.attrs["signature"])["settings"]["window"]
-    significant = [row for row in rows if any(row[f"{name}_shown"] for name in ablations)]
     care = {
         "A head without an effect of its own may still matter.": "Another head may replace it; --curves removes heads "
         "together.",
@@ -224,7 +224,7 @@ def report(tree: xr.DataTree) -> Report:
         finding=Finding(
             _sentences(tree, rows),
             "significant at 5%, corrected for all heads and ablations" if tested else "not tested",
-            [(row["layer"], row["head"]) for row in significant],
+            heads_by(rows, lambda row: _change(row, ablations), RISES, FALLS) if tested else {"": ()},
             headline=_headline(tree, rows, tested),
         ),
         tables=_tables(tree, rows),
@@ -234,6 +234,15 @@ def report(tree: xr.DataTree) -> Report:
         hint=hint,
         colour=f"{tree['heads'].ablation.values[0]}_mean",
     )
+
+
+RISES, FALLS = "loss rises without it", "loss falls without it"
+
+
+def _change(row: Row, ablations: Sequence[str]) -> str:
+    """What the largest significant ablation of a head does to the loss."""
+    shown = [row[f"{name}_mean"] for name in ablations if row[f"{name}_shown"]]
+    return "" if not shown else RISES if max(shown, key=abs) > 0 else FALLS
 
 
 def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:

@@ -34,7 +34,7 @@ def as_json(report: Report, folder: Path | str) -> dict[str, Any]:
         "finding": {
             "text": hyphen_minus(" ".join(finding.sentences)),
             "certainty": finding.certainty,
-            "heads": [list(head) for head in finding.heads],
+            "heads": [list(head) for head in finding.leading],
         },
         "notes": [*map(hyphen_minus, report.notes)],
         "tables": {

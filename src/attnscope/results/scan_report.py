@@ -145,7 +145,7 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
         finding=Finding(
             sentences,
             "any false label in a run: below 1%" if "label" in results else "means, without a test",
-            list(dict.fromkeys((row["layer"], row["head"]) for row in every)),
+            {"": [(row["layer"], row["head"]) for row in every]},
             headline=_headline(results),
         ),
         tables=[table for number, table in enumerate(tables) if table.rows or not number],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -158,8 +158,13 @@ class Finding:
 
     sentences: Sequence[str]
     certainty: str
-    heads: Sequence[tuple[int, int]] = ()
+    heads: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict[str, Any])  # by what the finding says
     headline: str = ""  # the finding in at most 20 words, for a page; empty: the first sentence
+
+    @property
+    def leading(self) -> list[tuple[int, int]]:
+        """The heads concerned, each once."""
+        return [*dict.fromkeys(place for group in self.heads.values() for place in group)]
 
 
 @dataclass(frozen=True)
@@ -202,6 +207,15 @@ def rows_of(columns: Mapping[str, xr.DataArray | None], cells: xr.DataArray) -> 
         row: Row = {name: value_of(values[index]) for (name, values), index in zip(labels.items(), at, strict=True)}
         rows.append(row | {name: None if values is None else value_of(values[at]) for name, values in aligned.items()})
     return rows
+
+
+def heads_by(rows: Sequence[Row], says: Callable[[Row], str], *kinds: str) -> dict[str, list[tuple[int, int]]]:
+    """Heads by what is said of them, in the order of `kinds` and then of rows."""
+    found: dict[str, list[tuple[int, int]]] = {kind: [] for kind in kinds}
+    for row in rows:
+        if "head" in row and (kind := says(row)):
+            found.setdefault(kind, []).append((row["layer"], row["head"]))
+    return found
 
 
 def hyphen_minus(text: str) -> str:

@@ -53,8 +53,9 @@ def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None
     if not quantities and not named:
         return None
     rows = tables[0].rows if tables else []
-    labels = _labels(rows, index, size)
-    leading = [*report.finding.heads, *map(_place, rows[:1]), *index]
+    groups = {name: places for name, places in report.finding.heads.items() if name}
+    labels = _groups(groups, index, size) if groups else _labels(rows, index, size)
+    leading = [*report.finding.leading, *map(_place, rows[:1]), *index]
     effects = [one["key"] for one in quantities if one["signed"]]
     first = next((key for key in effects if key.endswith(f".{report.colour}")), next(iter(effects), None))
     return {
@@ -70,7 +71,7 @@ def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None
         "labels": labels,
         "profile": _profiles(rows, index, size),
         "opens": {
-            "labels": labels is not None and first is None,
+            "labels": labels is not None and (bool(groups) or first is None),
             "quantity": first or next((one["key"] for one in quantities if one["values"]), None),
             "head": next(index[place] for place in leading if place in index),
         },
@@ -165,6 +166,19 @@ def _entry(
     if not any(entry["interval"]):
         del entry["interval"]
     return entry
+
+
+def _groups(
+    groups: Mapping[str, Sequence[tuple[int, int]]], index: dict[tuple[int, int], int], size: int
+) -> dict[str, Any]:
+    """What the finding says of each head, as the map shows labels; a head of several groups is in the first."""
+    names = [*groups, "mixed"]
+    of = {index[place]: at for at, places in reversed([*enumerate(groups.values())]) for place in places}
+    shares = [[int(at == of.get(cell, len(groups))) for at in range(len(names))] for cell in range(size)]
+    there = {*index.values()}
+    known = [one if cell in there else [None] * len(names) for cell, one in enumerate(shares)]
+    shown = [*(with_minus(translate(name)) for name in groups), translate("others")]
+    return {"names": shown, "colours": cluster_colours(names), "shares": known, "finding": True}
 
 
 def _labels(rows: Sequence[Row], index: dict[tuple[int, int], int], size: int) -> dict[str, Any] | None:

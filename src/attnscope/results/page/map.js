@@ -16,8 +16,8 @@ const painted = data.quantities.filter((one) => one.values);
 const exists = (index) => data.there[index];
 const quantity = () => byKey.get(state.colour);
 /** What the cells of a small map draw: curves, or squares in so many columns. */
-let curves = data.patches ? { values: data.patches.mean, columns: data.patches.columns.length } : data.profile ? { values: data.profile.mean } : null;
-const isSmall = () => total <= LINES && !!curves;
+let curves = data.patches ? { values: data.patches.mean, columns: data.patches.columns.length } : data.profile ? { values: data.profile.mean, most: Math.max(...data.profile.mean.flat().map((v) => v ?? 0)) || 1 } : null;
+const isSmall = () => total <= LINES;
 
 // --- the map --------------------------------------------------------------------------------------------------
 
@@ -25,7 +25,7 @@ let cells = [], pointAt = () => {}, canvas = null, lens = null, zoom = 1;
 
 function buildMap() {
   const choice = byId("colour");
-  if (data.labels || curves) choice.append(html("option", { value: "labels" }, data.labels ? t`label` : t`profile`));
+  if (data.labels || curves) choice.append(html("option", { value: "labels" }, !data.labels ? t`profile` : data.labels.finding ? t`finding` : t`label`));
   const groups = new Map();
   for (const one of painted) {
     const name = one.group ?? "", option = html("option", { value: one.key }, one.name);
@@ -179,17 +179,17 @@ function fillOf(index, scale) {
 }
 
 function paintMap(pointed = null) {
-  const labels = state.colour === "labels", one = quantity(), scale = labels || !one ? null : scaleOf(one);
+  const labels = state.colour === "labels", one = quantity(), scale = labels || !one ? null : scaleOf(one), said = labels && data.labels?.finding ? byKey.get(data.opens.quantity) : one;
   if (canvas) paintCanvas(scale, pointed);
   cells.forEach((cell, index) => {
     if (exists(index)) {
-      const fill = fillOf(index, scale), value = one?.values[index] ?? null;
-      cell.replaceChildren(...(isSmall() ? [profileOf(index, labels ? fill : "var(--muted)")] : []));
+      const fill = fillOf(index, scale), value = said?.values?.[index] ?? null, drawn = isSmall() && !!curves && !(labels && value !== null);
+      cell.replaceChildren(...(drawn ? [profileOf(index, labels ? fill : "var(--muted)")] : []));
       const bar = html("i", { class: labels ? "label" : "value" });
-      if (labels) { cell.style.background = "var(--card)"; bar.hidden = !data.labels; bar.style.cssText = `background:${fill};height:${isSmall() ? 5 : Math.round(100 * (majority(index)?.share ?? 0))}${isSmall() ? "px" : "%"}`; }
+      if (labels && (drawn || !isSmall())) { cell.style.background = "var(--card)"; bar.hidden = !data.labels; bar.style.cssText = `background:${fill};height:${drawn ? "5px" : `${Math.round(100 * (majority(index)?.share ?? 0))}%`}`; }
       else { cell.style.background = fill; bar.hidden = true; }
-      if (!labels && isSmall() && value !== null) cell.append(html("b", { style: `color:${inkOn(scale.colour((value - scale.low) / (scale.high - scale.low)))}` }, textOf(one, index)));
-      cell.classList.toggle("number", !labels);
+      if (isSmall() && value !== null) cell.append(html("b", { style: `color:${inkOn(labels ? channels(fill) : scale.colour((value - scale.low) / (scale.high - scale.low)))}` }, textOf(said, index)));
+      cell.classList.toggle("number", !drawn);
       cell.append(bar);
       if (one?.shown?.[index]) cell.append(html("em", { class: "dot" }));
     }

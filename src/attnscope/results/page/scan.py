@@ -51,7 +51,7 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
         packed = {"maps": window.maps, "tiles": window.tiles, "long": parts.pack_long(sample)}
         packed["received"] = parts.deflated_json(received)
         pieces = parts.pieces_note(token for several in texts for text in several for token in text["tokens"])
-    heads["opens"] |= _first(heads, report.finding.heads, packed)
+    heads["opens"] |= _first(heads, report.finding.leading, packed)
     tables = {table.name: table for table in report.tables}
     summary, profiles = summary_table(result), heads["profile"]
     has_profile = any(heads[name] for name in ("profile", "patches", "offsets", "blocks", "labels", "quantities"))
@@ -99,7 +99,7 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
 
 
 _BINS = 24
-_COMMON = 0.9  # share of heads with one label, from which on labels say little
+_PROFILES = 64  # heads that the map draws with a profile each
 _CURVES = (("profile", "mean"), ("patches", "mean"), ("offsets", "share"), ("labels", "shares"))
 
 
@@ -196,7 +196,7 @@ def _measured(heads: Mapping[str, Any]) -> list[bool]:
 def _first(
     heads: Mapping[str, Any], ranked: Sequence[tuple[int, int]], packed: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """What opens: the first ranked head whose map is stored; labels, unless nine heads in ten have the same."""
+    """What opens: the first ranked head whose map is stored; labels, unless all of many heads have the same."""
     places = {place: index for index, place in enumerate(product(heads["layers"], heads["heads"]))}
     order = [*map(places.__getitem__, ranked), heads["opens"]["head"], *places.values()]
     known = [index for index in order if index is not None and heads["there"][index]]
@@ -206,7 +206,7 @@ def _first(
         return opens
     shares = np.array([share for share in heads["labels"]["shares"] if share[0] is not None], float)
     spread = {one["key"]: _spread(one) for one in heads["quantities"] if any_number(one["values"])}
-    opens["labels"] = not spread or not len(shares) or float(shares.mean(0).max()) < _COMMON
+    opens["labels"] = not spread or len(shares) <= _PROFILES or len({*shares.argmax(1).tolist()}) > 1
     return opens if opens["labels"] else opens | {"quantity": max(spread, key=spread.__getitem__)}
 
 

@@ -56,6 +56,7 @@ function findNext(words) {
 
 /** Show the texts of the chosen window. */
 function openWindow() {
+  state.chosen = false;
   const texts = shared.windows[state.window];
   names = texts.map((text) => text.tokens.map(visible));
   chips = names.map(() => []);
@@ -138,6 +139,9 @@ async function loadMap() {
   const map = listed ? await unpackMap(listed, queries, shared) : tiled ? await unpackTiles(tiled, queries, keys, shared) : null;
   if (ticket !== loading) return; // another head was chosen meanwhile
   state.map = map;
+  if (map && !state.chosen && !views.length && !pictureOf(shared, state.window)) {
+    state.kept[sides().queries] = typical(map, queries, keys, shared.windows[state.window][sides().queries].special).query;
+  }
   for (const id of ["map", "map-scale", "partners"]) byId(id).hidden = !map;
   byId("zoom").hidden = !map || !!map.tile || Math.max(queries, keys) <= 32;
   sayShare();
@@ -151,6 +155,7 @@ async function loadMap() {
 
 function keepToken(token) {
   state.kept[chosenText()] = state.token = token;
+  state.chosen = true;
   writeAddress(false);
   if (state.zoom === "near") paintMapOfHead();
   showToken(token);
@@ -241,9 +246,9 @@ function row(name, position, offset, weight, most, faint = false) {
 panels.text = () => loadMap();
 places.push(
   { write: () => (state.window ? `w${state.window + 1}` : ""), read: (part) => { const found = /^w(\d+)$/.exec(part); if (found && shared.windows[found[1] - 1]) turnTo(found[1] - 1); } },
-  { write: () => (state.tab === "text" ? `t${kept()}` : ""), read: (part) => {
+  { write: () => (state.tab === "text" && state.chosen ? `t${kept()}` : ""), read: (part) => {
     const found = /^t(\d+)$/.exec(part);
-    if (found && state.head !== null && chips[chosenText()][found[1]]) state.kept[chosenText()] = Number(found[1]);
+    if (found && state.head !== null && chips[chosenText()][found[1]]) { state.kept[chosenText()] = Number(found[1]); state.chosen = true; }
   } },
 );
 buildWindow();

@@ -8,17 +8,17 @@
 function mount(root, source, changed = () => {}) {
   const { meta } = source, sorts = Object.keys(meta.texts), texts = Object.values(meta.texts), names = texts.map(({ tokens }) => tokens.map(visible));
   const state = { direction: "from", segments: "", ...source.start }, at = (layer, head) => t`Layer ${layer}, head ${head}`;
-  const parts = Object.fromEntries(["grid", "title", "options", "text", "note", "map", "readout"].map((name) => [name, html("div", { class: name })]));
+  const parts = Object.fromEntries(["grid", "title", "options", "text", "note", "map", "scale", "readout"].map((name) => [name, html("div", { class: name })]));
   const canvas = html("canvas", { role: "img" }), cells = [];
-  let map = null, drawn = null, chips = [], asked = 0, width = 0, built = "";
+  let picked = (source.start.token ?? null) !== null, map = null, drawn = null, chips = [], asked = 0, width = 0, built = "";
   parts.map.append(canvas);
+  parts.scale.id = `attnscope-scale-${Math.random()}`; // of its own in a notebook
   for (const name of ["note", "readout"]) parts[name].setAttribute("aria-live", "polite");
   root.classList.add("attnscope-view");
-  root.replaceChildren(parts.grid, html("div", { class: "head" }, parts.title, parts.options, parts.text, parts.note, parts.map, parts.readout));
+  root.replaceChildren(parts.grid, html("div", { class: "head" }, parts.title, parts.options, parts.text, parts.note, parts.map, parts.scale, parts.readout));
   const layerOf = () => meta.layers.find((layer) => layer.index === state.layer) ?? meta.layers[0];
   const sides = () => { const { queries, keys } = layerOf(); return { queries: sorts.indexOf(queries), keys: sorts.indexOf(keys) }; };
   const chosenText = () => sides()[state.direction === "from" ? "queries" : "keys"];
-  state.token ??= Math.floor(texts[chosenText()].tokens.length / 2);
 
   function drawGrid() {
     const total = meta.layers.length * meta.heads, size = total <= 64 ? 44 : total <= 400 ? 30 : 16;
@@ -78,9 +78,20 @@ function mount(root, source, changed = () => {}) {
     const table = weightTable(), most = found && Float32Array.from(found.codes, (code) => table[code]);
     map = found && { ...found, columns: Math.ceil(found.m / found.tile), most, share: most };
     parts.map.hidden = !map;
+    sayTypical();
     drawText();
     paint();
     await showToken(state.token);
+  }
+
+  /** What the head mostly does in this text; the token that shows it best, unless the reader chose one. */
+  function sayTypical() {
+    if (!map) return;
+    const most = typical(map, map.n, map.m), there = names[sides().keys];
+    if (!picked) state.token = most.query;
+    const own = sides().queries === sides().keys;
+    const where = most.offset === null ? t`on “${there[most.key]}”` : (own && { "-1": t`on the previous token`, 0: t`on the token itself`, 1: t`on the next token` }[most.offset]) || t`at offset ${say(most.offset)}`;
+    parts.title.append(html("span", { class: "finding" }, map.tile > 1 ? "" : t`mean weight ${where}: ${share(most.share)}`));
   }
 
   function drawText() {
@@ -106,6 +117,7 @@ function mount(root, source, changed = () => {}) {
     drawn = drawMap(canvas, map, { first: 0, count: map.n, keyFirst: 0, keyCount: map.m, rows: named ? names[queries] : null, columns: named ? names[keys] : null, diagonal: false });
     canvas.setAttribute("aria-label", t`Weights of layer ${state.layer}, head ${state.head}: queries from top to bottom, keys from left to right`);
     drawn.outline(state.token, state.direction);
+    drawScale(parts.scale, { colour: weightRamp(), low: 0, high: 1, label: t`weight, on a square-root scale`, position: Math.sqrt });
   }
 
   /** Weights of a token, largest first, of the chosen part of a pair, such as A to B: from Python where the map has tiles. */
@@ -130,6 +142,7 @@ function mount(root, source, changed = () => {}) {
 
   function keep(token, event) {
     const span = event?.shiftKey ? [Math.min(state.token, token), Math.max(state.token, token) + 1] : [token, token + 1];
+    picked = true;
     choose({ token: event?.shiftKey ? state.token : token, span });
   }
 

@@ -54,6 +54,17 @@ function partners(map, token, direction) {
   return found.sort((a, b) => b.weight - a.weight);
 }
 
+/** Where a head of `n` queries and `m` keys attends most, an offset or a key, with the mean weight there, and the query that shows it best. */
+function typical(map, n, m, special = []) {
+  const offsets = new Float64Array(n + m), keys = new Float64Array(m), most = (sums) => sums.reduce((best, sum, i) => (sum > sums[best] ? i : best), 0);
+  for (const [query, , key, , weight] of cellsOf(map)) if (!special[query]) { offsets[key - query + n] += weight; keys[key] += weight; }
+  const offset = most(offsets), key = most(keys), moves = offsets[offset] >= keys[key], fits = [];
+  for (const [query, , at, , weight] of cellsOf(map)) if (!special[query] && (moves ? at - query + n === offset : at === key)) fits.push({ query, weight });
+  const enough = 0.9 * Math.max(...fits.map(({ weight }) => weight)), far = ({ query }) => Math.abs(query - n / 2);
+  const { query } = fits.filter(({ weight }) => weight >= enough).reduce((a, b) => (far(b) < far(a) ? b : a));
+  return { query, offset: moves ? offset - n : null, key, share: (moves ? offsets[offset] : keys[key]) / (n - special.filter(Boolean).length) };
+}
+
 /** A token as it can be seen: spaces at its ends marked, controls and invisible characters by their code points. */
 function visible(token) {
   if (token === "") return "∅";
