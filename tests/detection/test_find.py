@@ -71,7 +71,7 @@ def test_it_attends_to_the_noun_that_the_reason_fits(reason, noun):
     assert found.strongest.sel(layer=1, head=0) == noun
     report = report_of("find", found)
     assert (report.rows[0]["layer"], report.rows[0]["head"]) == (1, 0)
-    assert (1, 0) in report.finding.heads
+    assert (1, 0) in report.finding.leading
     assert "no test" in report.finding.certainty
     assert (
         float(attnscope.find("bundled:pronoun", sentence, query="because", key=noun).weight.sel(layer=1, head=0)) < 0.05
@@ -82,7 +82,7 @@ def test_it_attends_to_the_noun_that_the_reason_fits(reason, noun):
 
 def test_the_general_model_has_no_such_head():
     report = report_of("find", attnscope.find(None, ANIMAL, query="it", key="animal"))
-    assert report.finding.heads == []
+    assert report.finding.leading == []
     assert report.finding.sentences[0].startswith("0 of 12 heads")
     assert "'animal' has rank" in report.finding.sentences[-1]
 

@@ -435,8 +435,8 @@ def _quantities(difference: xr.Dataset) -> list[Quantity]:
         Quantity("partner", "matched with", unit="head", detail="table" if matched else "data"),
         Quantity("statistic"),
         Quantity("units", detail="page"),
-        Quantity("before", before, "change", "mean over texts", like="change", unsigned=True),
-        Quantity("after", after, "change", "mean over texts", like="change", unsigned=True),
+        Quantity("before", before, "change", str(difference.attrs["before"]), like="change", unsigned=True),
+        Quantity("after", after, "change", str(difference.attrs["after"]), like="change", unsigned=True),
         Quantity("change", change, "change", low="low", high="high", significant="changed", interval=True),
         Quantity(
             "size",

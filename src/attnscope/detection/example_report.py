@@ -64,7 +64,8 @@ def report(result: xr.Dataset) -> Report:
             "Each window has one example.": f"Queries that see fewer than {LEAST_KEYS} keys do not count, nor do the "
             "first token and special tokens as keys (--sinks counts them).",
         },
-        hint="The query is marked in colour and underlined; the key has a box.",
+        hint="The query is marked in colour and underlined; the key has a box."
+        + " Small digits count the tokens of one character." * any("₁" in row["context"] for row in examples),
     )
 
 
@@ -113,7 +114,8 @@ def _called(feature: Row) -> str:
     if kind == "relation":
         return f"the key is the {value}"
     if kind == "offset":
-        return f"{kind} {int(value):+d}"
+        near = {-1: "the key is the previous token", 1: "the key is the next token"}
+        return near.get(int(value), f"{kind} {int(value):+d}")
     return f"{kind}: {value!r}" if "token" in kind else f"{kind}: {value}"
 
 

@@ -45,10 +45,16 @@ def report(result: xr.Dataset) -> Report:
         if any(row["above_shown"] is not None for row in rows)
         else f"no test: {LEAST} or more windows with both words are needed"
     )
+    headline = ""
+    if len(own) == 1:
+        weight = f"{own[0]['weight']:.2f}"
+        headline = f"Head {own[0]['layer']}.{own[0]['head']} attends from {query!r} most to {key!r}: weight {weight}"
     return Report(
         title=f"Attention from {query!r} to {key!r} in {result.attrs['model']}",
         read=f"{describe_corpus(result)}; both words in {count(int(result.attrs['with_both']), 'window')}",
-        finding=Finding(_sentences(rows, own, query, key), certainty, heads_by(own, lambda _: "beyond both baselines")),
+        finding=Finding(
+            _sentences(rows, own, query, key), certainty, heads_by(own, lambda _: "beyond both baselines"), headline
+        ),
         tables=[
             Table(
                 "heads",
@@ -94,8 +100,13 @@ _HEADS = (
         high="weight_high",
         interval=True,
     ),
-    Quantity("uniform", unit="share", meaning="the same under uniform attention"),
-    Quantity("same_offset", "same offset", "share", "mean weight at the same offset from other words of the text"),
+    Quantity("uniform", unit="share", meaning="first baseline: the same under uniform attention"),
+    Quantity(
+        "same_offset",
+        "same offset",
+        "share",
+        "second baseline: mean weight at the same offset from other words of the text",
+    ),
     effect_quantity("above", "above", heading="above baselines", meaning="weight less the larger of both baselines"),
     Quantity("first_of", "ranks first", "share", "share of the windows in which no other word gets more"),
     Quantity("rank", "rank", "count", "rank of the word among all words, in the first window with both words"),

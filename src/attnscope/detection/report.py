@@ -78,7 +78,7 @@ def headline_of(rows: Sequence[Row]) -> str:
         return "No head reaches the threshold of a role"
     listed = ", ".join(f"{row['title']} ({row['reached']})" for row in found[:_NAMED])
     more = f", {len(found) - _NAMED} more roles" if len(found) > _NAMED else ""
-    return f"Heads that reach the threshold of a role: {listed}{more}"
+    return f"Of {rows[0]['heads']} heads, those at the threshold of a role: {listed}{more}"
 
 
 def roles_of_heads(roles: xr.Dataset) -> xr.DataArray:
@@ -91,9 +91,9 @@ def roles_of_heads(roles: xr.Dataset) -> xr.DataArray:
 
 
 def heads_by_role(roles: xr.Dataset) -> dict[str, list[tuple[int, int]]]:
-    """Heads by the roles that they have together, the most frequent first."""
+    """Heads by the roles that they have together, those with most roles first."""
     found = heads_by(rows_of({"roles": roles_of_heads(roles)}, roles["score"].max("role")), lambda row: row["roles"])
-    return dict(sorted(found.items(), key=lambda one: -len(one[1])))
+    return dict(sorted(found.items(), key=lambda one: (-one[0].count(","), -len(one[1]))))
 
 
 @reads("roles")

@@ -54,7 +54,7 @@ def report(tree: xr.DataTree) -> Report:
         finding=Finding(
             findings,
             "offsets: p < 0.01 for any false head; other sentences state their own p-value or interval",
-            heads_by(rows, lambda row: f"offset {row['offset_of_weights']:+.0f}" if row["prefers"] else ""),
+            heads_by(rows, _preferred),
             headline=_headline(rows),
         ),
         tables=[
@@ -66,6 +66,13 @@ def report(tree: xr.DataTree) -> Report:
         care=CARE | ({INDEPENDENT: ""} if any("by chance, p" in text for text in (*findings, *notes)) else {}),
         heads=verdict.best_heads(rows),
     )
+
+
+def _preferred(row: Row) -> str:
+    """The offset that a head favours, by the name of its label in `scan`."""
+    offset = int(row["offset_of_weights"] or 0)
+    named = {-1: "previous", 0: "self", 1: "next"}.get(offset, f"offset {offset:+d}")
+    return named if row["prefers"] else ""
 
 
 def _headline(rows: list[Row]) -> str:

@@ -99,7 +99,7 @@ def report(tree: xr.DataTree) -> Report:
         hint=f"Path patching: all heads between the patched head and head {pairs.attrs['receiver']} keep their "
         "output, so the effect passes through the residual stream and the feed-forward layers only."
         if "receiver" in pairs.attrs
-        else "",
+        else _first_pair(pairs),
     )
 
 
@@ -142,10 +142,19 @@ def _kinds(rows: Sequence[Row]) -> str:
     return "positions" if "position" in rows[0] else "heads"
 
 
+def _first_pair(pairs: xr.Dataset) -> str:
+    clean, corrupted, answer, wrong = (
+        str(pairs[f"{name}_text"].values[0]).strip() for name in ("clean", "corrupted", "answer", "wrong")
+    )
+    return f"First pair: “{clean}” → “{answer}”; “{corrupted}” → “{wrong}”."
+
+
 def _headline(rows: Sequence[Row]) -> str:
     kinds = _kinds(rows)
     largest = max(rows, key=lambda row: abs(row["effect"]))
     most = f"largest at {name_of(largest)}, {largest['effect']:+.2f} logits".replace("-", "−")
+    if largest["recovered"] is not None:
+        most += f" ({largest['recovered']:.0%} of the difference)".replace("-", "−")
     if largest["shown"] is None:
         return f"No test possible: intervals need {LEAST} or more pairs of one kind; the effect is {most}"
     shown = sum(bool(row["shown"]) for row in rows)

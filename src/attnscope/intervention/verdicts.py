@@ -39,10 +39,11 @@ _WHERE, _WHY, _TRUST = "Where it attends", "Why there", "Can its weights be trus
 
 _WHETHER, _METRIC = "Change of the loss without it, nats", "Change of the metric without it"
 _PEAK = "offset (key minus query position, in tokens) with the largest share of all weight"
-_LOSS = (
-    "change of the loss in nats when the head's output is replaced by zero (zero), its mean (mean) or its output on "
-    "another text (resample)"
-)
+_LOSS = {
+    "zero": "change of the loss when the head's output is zero",
+    "mean": "change of the loss when the head's output is its mean",
+    "resample": "change of the loss when the head's output is that on another text",
+}
 
 PEAK = Quantity("peak_weight", "weight", "share", "share of all weight at the peak", group=_WHERE)
 HEADS = (
@@ -85,10 +86,10 @@ HEADS = (
         "head attends (Jain and Wallace 2019)",
         group=_TRUST,
     ),
-    *(effect_quantity(name, heading=name, meaning=_LOSS, group=_WHETHER) for name in ("zero", "mean", "resample")),
+    *(effect_quantity(name, heading=name, meaning=meaning, group=_WHETHER) for name, meaning in _LOSS.items()),
     *(
         effect_quantity(f"metric_{name}", "", heading=name, meaning="the same for your metric", group=_METRIC)
-        for name in ("zero", "mean", "resample")
+        for name in _LOSS
     ),
     Quantity(
         "searched",

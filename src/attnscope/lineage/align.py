@@ -307,7 +307,7 @@ def report(tree: xr.DataTree) -> Report:
         finding=Finding(
             sentences,
             "the head was chosen on these sentences" if chosen_on_gold else "",
-            [] if layer is None or head is None else [(layer, head)],
+            {} if layer is None or head is None else {"": [(layer, head)]},
             headline=headline,
         ),
         tables=[

@@ -144,7 +144,7 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
         read=f"{stored.describe_layers(results)} x {heads} over {stored.describe_corpus(results)}",
         finding=Finding(
             sentences,
-            "any false label in a run: below 1%" if "label" in results else "means, without a test",
+            "the chance of any false label in this run is below 1%" if "label" in results else "means, without a test",
             {"": [(row["layer"], row["head"]) for row in every]},
             headline=_headline(results),
         ),
@@ -164,6 +164,7 @@ _OBJECTS = {
     "same position": "the same position",
     "special tokens": "special tokens",
 }
+_LISTED = 4  # kinds of a headline
 _NO_PATTERN = ("mixed", "uniform", "uniform over the past")
 
 
@@ -182,9 +183,12 @@ def _headline(results: xr.Dataset) -> str:
         return f"None of {number} heads shows a fixed pattern"
     (name, most), *_ = counts.most_common(1)
     attend, show, others = (["", "s"][one == 1] for one in (most, fixed, number - fixed))
-    if name in _OBJECTS and 2 * most >= fixed:
+    if name in _OBJECTS and (most == fixed or (len(counts) > _LISTED and 2 * most >= fixed)):
         where = _OBJECTS[name]
         return f"{most} of {number} heads attend{attend} to {where}; {number - fixed} show{others} no fixed pattern"
+    if len(counts) <= _LISTED:
+        listed = ", ".join(f"{own} {label}" for label, own in counts.most_common())
+        return f"Of {number} heads: {listed}; {number - fixed} show{others} no fixed pattern"
     return f"{fixed} of {number} heads show{show} a fixed pattern; {number - fixed} show{others} none"
 
 

@@ -47,7 +47,7 @@ Links = Collection[tuple[int, int]]
 
 
 def figures(report: Report) -> dict[str, Figure]:
-    chosen, heads = report.finding.heads, compared_heads(report.result)
+    chosen, heads = report.finding.leading, compared_heads(report.result)
     drawn = {f"pair-{line}": pair_map(pair, f"Line {line}") for line, pair in _shown(report).items()}
     return drawn if heads is None else {"heads": error_rate_grid(heads, *chosen), **drawn}
 

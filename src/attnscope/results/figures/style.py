@@ -60,13 +60,14 @@ _BY_NAME = {
     "next-to-right": RIGHT,
     "flat": "#C8C8C8",
 }
+SIGNS = (RIGHT, LEFT, "#882255", "#E69F00", "#009E73", "#332288", "#56B4E9", "#DDCC77")  # more, less, others
 _OTHERS = ("#882255", "#DDCC77", "#332288", "#CC79A7", LEFT, "#56B4E9", RIGHT, "#E69F00", "#009E73", "#C8C8C8")
 _SYSTEMS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195")
 _NUMBER = re.compile(r"[\s_#(-]*\d+\)?")
 _REMARK = re.compile(r"\s*\(.*\)$")
 
 
-def cluster_colours(names: Sequence[str]) -> list[str]:
+def cluster_colours(names: Sequence[str], hues: Sequence[str] = _OTHERS) -> list[str]:
     """Give each kind or cluster a colour of its own: the one of its name, if none before has it."""
     own: dict[str, int] = {}
     for index, name in enumerate(names):
@@ -75,7 +76,7 @@ def cluster_colours(names: Sequence[str]) -> list[str]:
         if base in _BY_NAME:
             own.setdefault(base, index)
     taken = {index: _BY_NAME[base] for base, index in own.items()}
-    others = cycle([colour for colour in _OTHERS if colour not in taken.values()] or _OTHERS)
+    others = cycle([colour for colour in hues if colour not in taken.values()] or hues)
     return [taken.get(index) or next(others) for index in range(len(names))]
 
 

@@ -28,7 +28,8 @@ def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
     heads = of_report(report, {(layer, head): kinds[layer] for layer, head in _order(results)})
     if heads is None:
         raise AttnscopeError("the result of generate has no heads to show")
-    heads["opens"]["labels"] = True  # the curves
+    turn = next((one["key"] for one in heads["quantities"] if one["key"].endswith(".turn")), None)
+    heads["opens"] |= {"labels": turn is None or heads["labels"] is not None, "quantity": turn}  # else the curves
     turning, spans, _texts = map(page_table, report.tables)
     return write_page(
         path,

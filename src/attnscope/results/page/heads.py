@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from attnscope.measure.quantities import STATISTICS
-from attnscope.results.figures.style import cluster_colours, with_minus
+from attnscope.results.figures.style import SIGNS, cluster_colours, with_minus
 from attnscope.results.schema import NO_NUMBERS, Detail, Quantity, Report, Row, Table, text_of
 from attnscope.results.translate import translate
 
@@ -58,6 +58,8 @@ def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None
     leading = [*report.finding.leading, *map(_place, rows[:1]), *index]
     effects = [one["key"] for one in quantities if one["signed"]]
     first = next((key for key in effects if key.endswith(f".{report.colour}")), next(iter(effects), None))
+    own = next((one["group"] for one in quantities if one["key"] == first), "")
+    quantities.sort(key=lambda one: one["group"] != own)  # what the finding is about comes first
     return {
         "layers": layers,
         "layerLabels": [*map(str, layers)],
@@ -73,6 +75,7 @@ def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None
         "opens": {
             "labels": labels is not None and (bool(groups) or first is None),
             "quantity": first or next((one["key"] for one in quantities if one["values"]), None),
+            "said": first if first and first.split(".")[1] == "" else None,
             "head": next(index[place] for place in leading if place in index),
         },
     }
@@ -178,7 +181,7 @@ def _groups(
     there = {*index.values()}
     known = [one if cell in there else [None] * len(names) for cell, one in enumerate(shares)]
     shown = [*(with_minus(translate(name)) for name in groups), translate("others")]
-    return {"names": shown, "colours": cluster_colours(names), "shares": known, "finding": True}
+    return {"names": shown, "colours": cluster_colours(names, SIGNS), "shares": known, "finding": True}
 
 
 def _labels(rows: Sequence[Row], index: dict[tuple[int, int], int], size: int) -> dict[str, Any] | None:

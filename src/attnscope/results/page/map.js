@@ -179,11 +179,11 @@ function fillOf(index, scale) {
 }
 
 function paintMap(pointed = null) {
-  const labels = state.colour === "labels", one = quantity(), scale = labels || !one ? null : scaleOf(one), said = labels && data.labels?.finding ? byKey.get(data.opens.quantity) : one;
+  const labels = state.colour === "labels", one = quantity(), scale = labels || !one ? null : scaleOf(one), said = labels && data.labels?.finding ? byKey.get(data.opens.said) : one;
   if (canvas) paintCanvas(scale, pointed);
   cells.forEach((cell, index) => {
     if (exists(index)) {
-      const fill = fillOf(index, scale), value = said?.values?.[index] ?? null, drawn = isSmall() && !!curves && !(labels && value !== null);
+      const fill = fillOf(index, scale), value = said?.values?.[index] ?? null, drawn = isSmall() && !!curves && value === null;
       cell.replaceChildren(...(drawn ? [profileOf(index, labels ? fill : "var(--muted)")] : []));
       const bar = html("i", { class: labels ? "label" : "value" });
       if (labels && (drawn || !isSmall())) { cell.style.background = "var(--card)"; bar.hidden = !data.labels; bar.style.cssText = `background:${fill};height:${drawn ? "5px" : `${Math.round(100 * (majority(index)?.share ?? 0))}%`}`; }
@@ -325,7 +325,7 @@ function buildTabs() {
 function drawNumbers(table, quantities, index) {
   const rows = quantities.filter((one) => one.text ? one.text[index] : one.values[index] !== null), columns = ["interval", "equal", "spread"].filter((name) => quantities.some((one) => has(one, name)));
   table.tHead.replaceChildren(html("tr", {}, html("th", { scope: "col" }, t`Quantity`), html("th", { scope: "col", class: "number" }, t`Value`),
-    ...columns.map((name) => html("th", { scope: "col", class: "number" }, { interval: t`95% interval`, equal: t`Uniform attention`, spread: t`${data.spread} of ${data.noun}s` }[name])), html("th", { scope: "col" }, t`Among all heads`)));
+    ...columns.map((name) => html("th", { scope: "col", class: "number" }, { interval: t`95% interval`, equal: t`Uniform attention`, spread: t`${data.spread} of ${data.noun}s` }[name])), html("th", { scope: "col" }, t`Among all heads (red: this one)`)));
   let group = null;
   table.tBodies[0].replaceChildren(...rows.flatMap((one) => {
     const cellsOf = { interval: () => intervalOf(one, index), equal: () => { const even = one.equal?.[layerOf(index)] ?? null; return even === null ? "" : say(even); },

@@ -204,7 +204,7 @@ function showToken(token) {
   const scale = pictureOf(shared, state.window) ? Math.max(most, 0.01) : 1; // text: 1 is full; over an image small weights are enlarged
   const onImages = Math.max(...found.filter((p) => onImage.has(p.position)).map((p) => p.weight), 0.01); // what is less is not drawn as much
   const visible = !crossed() && data.layerKinds[layerOf(state.head)] === "causal" ? token + 1 : names[there].length;
-  const flat = direction === "from" && !state.map.tile && most < 2 / visible;
+  const flat = direction === "from" && !state.map.tile && visible > 2 && most < 2 / visible;
   shadeTokens(chips, { here, there, token, kept: kept(), found, flat, shade: (weight, i) => weight / (onImage.has(i) ? onImages : scale) });
   nameTexts();
   sayViews(found, direction);
@@ -216,11 +216,9 @@ function showToken(token) {
   table.caption.replaceChildren(html("strong", {}, html("bdi", {}, names[here][token])), t` (position ${token})` + (state.map.tile ? t` and its tile` : ""), ` ${what}`);
   const named = (p) => `${names[there][p.position] ?? "…"}${p.last > p.position ? ` … ${names[there][p.last] ?? ""}` : ""}`;
   const away = (p) => (p.last > p.position ? "" : picture ? (direction === "from" ? steps(picture, token, p.position) : steps(picture, p.position, token)) : direction === "from" ? stepsWithin(onImage, token, p.position) || p.position - token : stepsWithin(onImage, p.position, token) || token - p.position);
-  const rows = found.slice(0, 8).map((p) => row(named(p), p.last > p.position ? `${p.position}–${p.last}` : p.position, away(p), p.weight, most));
-  if (direction === "from") {
-    const others = found.slice(8).reduce((sum, p) => sum + p.weight, 0) + (state.map.rest?.[token] ?? 0);
-    if (others > 0) rows.push(row(t`all others together`, "", "", others, most, true));
-  }
+  const others = direction === "from" ? found.slice(8).reduce((sum, p) => sum + p.weight, 0) + (state.map.rest?.[token] ?? 0) : 0, widest = Math.max(most, others);
+  const rows = found.slice(0, 8).map((p) => row(named(p), p.last > p.position ? `${p.position}–${p.last}` : p.position, away(p), p.weight, widest));
+  if (others > 0) rows.push(row(t`all others together`, "", "", others, widest, true));
   table.tBodies[0].replaceChildren(...rows);
   drawn?.outline(token, direction);
 }

@@ -87,7 +87,7 @@ function mount(root, source, changed = () => {}) {
   /** What the head mostly does in this text; the token that shows it best, unless the reader chose one. */
   function sayTypical() {
     if (!map) return;
-    const most = typical(map, map.n, map.m), there = names[sides().keys];
+    const most = typical(map, map.n, map.m, names[sides().queries].map((name) => /^<.+>$|^\[[A-Z]+\]$/.test(name))), there = names[sides().keys];
     if (!picked) state.token = most.query;
     const own = sides().queries === sides().keys;
     const where = most.offset === null ? t`on “${there[most.key]}”` : (own && { "-1": t`on the previous token`, 0: t`on the token itself`, 1: t`on the next token` }[most.offset]) || t`at offset ${say(most.offset)}`;
@@ -135,7 +135,7 @@ function mount(root, source, changed = () => {}) {
     const { queries, keys } = sides(), [here, there] = state.direction === "from" ? [queries, keys] : [keys, queries];
     drawn.outline(token, state.direction);
     if (token === null || token >= names[here].length) { parts.note.textContent = t`Point at a token, or at the map; click to keep it.`; return; }
-    const found = await partnersOf(token), most = found[0]?.weight ?? 0, flat = state.direction === "from" && most < 2 / Math.max(found.length, 1);
+    const found = await partnersOf(token), most = found[0]?.weight ?? 0, visible = layerOf().kind === "causal" ? token + 1 : map.m, flat = state.direction === "from" && visible > 2 && most < 2 / visible;
     shadeTokens(chips, { here, there, token, kept: state.token, found, flat });
     parts.note.textContent = found.length ? sayMost(state.direction, flat, names[here][token], names[there][found[0].position], most) : "";
   }

@@ -30,7 +30,7 @@ def write(walk: Walk | RecurrentWalk, path: Path | str, run: Path | None = None)
     title, (read, *below) = heading(walk, language())
     worst = max(walk.errors.values(), default=0.0)
     finding = Finding(
-        below, f"every number was compared with the model's own; the largest difference is {worst:.0e}", (), title
+        below, f"every number was compared with the model's own; the largest difference is {worst:.0e}", headline=title
     )
     report = Report(title, read.rstrip(".。"), finding, [], walk.arrays, command="walk", model=walk.model)
     shown = [
