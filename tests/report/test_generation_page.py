@@ -18,6 +18,8 @@ def written(tmp_path_factory):
 def test_a_click_on_a_token_shows_what_a_head_looks_at(visit, written):
     results, path = written
     page = visit(path)
+    assert page.locator("#grid button b").count() == 8  # how far each shifts
+    page.select_option("#colour", "labels")
     assert page.locator("#grid button svg").count() == 8  # a curve each
     assert page.locator("#tokens .new").count() == 8
     page.locator("#tokens .new").nth(5).click()

@@ -186,7 +186,10 @@ def test_pointing_at_a_token_shades_what_it_looks_at(visit, path, made, kind, of
     first = page.locator("#partners tbody tr").first.text_content()
     assert first.startswith(made.sample["token"].values[0, 10 + offset])
     page.mouse.move(0, 0)
-    assert shades(page).argmax() == 25 + offset  # back to the token that is kept
+    assert shades(page).argmax() == page.evaluate("kept()") + offset  # back to the token that is kept
+    keys, weights = made.listed(*divmod(head_of_kind(made, kind), 4))  # which shows best what the head does
+    along = (weights * (keys == np.arange(48)[:, None] + offset)).sum(1)
+    assert along[page.evaluate("kept()")] > 0.85 * along[1:-1].max()
 
 
 def test_to_this_token_reads_a_column(visit, path, made):
@@ -222,6 +225,7 @@ def test_pointing_at_the_map_names_query_key_and_weight(visit, path, made):
     _, listed = made.listed(*divmod(head_of_kind(made, "previous"), 4))
     share = f"{100 * listed.sum() / 48:.1f}%"
     assert page.text_content("#map-share") == f"; token by token: {share} of this head's weight"
+    page.click('[data-token="25"]')
     page.check("input[value=near]")
     assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [32, 32]
 
@@ -270,7 +274,7 @@ def test_cross_attention_goes_from_the_target_to_the_source(visit, made, tmp_pat
     assert shades(page).argmax() == 9  # the source stands first
     assert not shades(page)[48:].any()
     source.locator('[data-token="5"]').hover()  # no query: nothing is shown of it
-    assert "t7 (position 7)" in page.text_content("#partners caption")
+    assert f"t{page.evaluate('kept()')} (position" in page.text_content("#partners caption")
     page.check("input[value=to]")
     source.locator('[data-token="5"]').click()
     assert shades(page).argmax() == 48 + 6

@@ -152,9 +152,11 @@ def _first_pair(pairs: xr.Dataset) -> str:
 def _headline(rows: Sequence[Row]) -> str:
     kinds = _kinds(rows)
     largest = max(rows, key=lambda row: abs(row["effect"]))
-    most = f"largest at {name_of(largest)}, {largest['effect']:+.2f} logits".replace("-", "−")
+    name, effect = name_of(largest), f"{largest['effect']:+.2f}".replace("-", "−")
+    most = f"largest at {name}, {effect} logits"
     if largest["recovered"] is not None:
-        most += f" ({largest['recovered']:.0%} of the difference)".replace("-", "−")
+        share = f"{largest['recovered']:.0%}".replace("-", "−")
+        most = f"largest at {name}, {effect} logits ({share} of the difference)"
     if largest["shown"] is None:
         return f"No test possible: intervals need {LEAST} or more pairs of one kind; the effect is {most}"
     shown = sum(bool(row["shown"]) for row in rows)

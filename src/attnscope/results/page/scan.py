@@ -87,6 +87,7 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
         caution=GROUP_PAIRS_CAUTION,
         images=result.attrs.get("reads") == "images",
         window=heads.get("window"),
+        count=heads["texts"],
         has_received=bool(received),
         has_recent=bool(received and received["recent"]),
         has_long=bool(packed and packed["long"]),
