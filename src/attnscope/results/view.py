@@ -24,7 +24,7 @@ from attnscope.measure.raw import first_window, observe_window
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources
 from attnscope.read.windows import Window
-from attnscope.results.figures.attention import attention
+from attnscope.results.figures.attention import attention, named_sides
 from attnscope.results.figures.style import PAGE
 from attnscope.results.page import parts
 from attnscope.results.translate import language, messages_of_script, translate
@@ -382,14 +382,7 @@ def _of_weights(source: Any, tokens: Sequence[str] | None, query_tokens: Sequenc
                 f"weights of layer {number} have the shape {tuple(each.shape)}; expected (head, query, key), or "
                 "(1, head, query, key): choose one text of a batch"
             )
-    queries, keys = layers[0].shape[1:]
-    names = [*map(str, range(keys))] if tokens is None else [*tokens]
-    of_queries = names if query_tokens is None and queries == keys else query_tokens
-    of_queries = [*map(str, range(queries))] if of_queries is None else [*of_queries]
-    if (len(of_queries), len(names)) != (queries, keys) or any(each.shape[1:] != (queries, keys) for each in layers):
-        raise AttnscopeError(
-            f"found {len(of_queries)} query tokens and {len(names)} key tokens for weights of {queries} x {keys}"
-        )
+    of_queries, names = named_sides([tuple(each.shape[1:]) for each in layers], tokens, query_tokens)
     crossed = query_tokens is not None
     texts = {"text": names} | ({"target": of_queries} if crossed else {})
     calls = {number: call_of_weights(each[None].float()) for number, each in enumerate(layers)}

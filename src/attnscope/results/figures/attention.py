@@ -87,6 +87,21 @@ def attention(
     return figure
 
 
+def named_sides(
+    shapes: Sequence[tuple[int, ...]], tokens: Sequence[str] | None, query_tokens: Sequence[str] | None
+) -> tuple[list[str], list[str]]:
+    """Names of queries and keys of matrices of one shape, by default numbers; queries are keys where they can be."""
+    rows, columns = shapes[0]
+    keys = [*map(str, range(columns) if tokens is None else tokens)]
+    numbers = keys if rows == len(keys) else range(rows)
+    queries = [*map(str, numbers if query_tokens is None else query_tokens)]
+    if any(shape != (len(queries), len(keys)) for shape in shapes):
+        raise AttnscopeError(
+            f"found {len(queries)} query tokens and {len(keys)} key tokens for weights of {rows} x {columns}"
+        )
+    return queries, keys
+
+
 def chosen_matrix(
     weights: xr.DataArray | np.ndarray,
     layer: int | None,
@@ -99,22 +114,7 @@ def chosen_matrix(
         chosen: Any = weights
         if chosen.ndim != 2:  # noqa: PLR2004
             raise AttnscopeError(f"weights has {chosen.ndim} dimensions; expected a matrix (query, key)")
-        keys = [*map(str, tokens if tokens is not None else range(chosen.shape[1]))]
-        queries = [
-            *map(
-                str,
-                query_tokens
-                if query_tokens is not None
-                else keys
-                if chosen.shape[0] == len(keys)
-                else range(chosen.shape[0]),
-            )
-        ]
-        if (len(queries), len(keys)) != chosen.shape:
-            raise AttnscopeError(
-                f"found {len(queries)} and {len(keys)} tokens for weights of {chosen.shape[0]} x {chosen.shape[1]}"
-            )
-        return chosen, (queries, keys), ""
+        return chosen, named_sides([chosen.shape], tokens, query_tokens), ""
     chosen, named = weights, []
     for dim, number in {"layer": layer, "head": head}.items():
         if dim in chosen.dims:
