@@ -170,31 +170,24 @@ def _stored(
         except InUseError:  # another task that finished at the same time
             return waiting
     with run:
-        return _in_folder(run, study, more, others, attributes)
-
-
-def _in_folder(
-    run: RunFolder, study: Study, more: Sequence[Analysis], others: Sequence[OtherTable], attributes: dict[str, str]
-) -> xr.DataTree:
-    """Compute and store missing analyses; read the tree from the run, as a later call will."""
-    study.made, study.folder = run.made, run
-    requested = [analysis.name for analysis in more]
-    parts = None if run.complete else Parts(run.path, run.signature)
-    if parts is not None and parts.is_whole():
-        study.stored_sums = lambda texts: None if (piece := parts.piece(texts)) is None else sums_of(piece)
-    before = run.state.get("analyses", {"requested": None, "names": []})
-    if before["requested"] != requested or any(run.load(name) is None for name in before["names"]):
-        names = list(_made(study, more))
-        noted = {"requested": requested, "names": names, "skipped": list(study.reasons.items())}
-        run.finish(analyses=noted, attributes=attributes)
-    for other in others:
-        run.made(other.file, other.analysed)
-    if run.state.get("also", []) != (named := [other.named() for other in others]):
-        run.finish(also=named)
-    if parts is not None:
-        parts.drop()
-    study.tell(Progress("done", 1.0))
-    return load_explanation(run)
+        study.made, study.folder = run.made, run
+        requested = [analysis.name for analysis in more]
+        parts = None if run.complete else Parts(run.path, run.signature)
+        if parts is not None and parts.is_whole():
+            study.stored_sums = lambda texts: None if (piece := parts.piece(texts)) is None else sums_of(piece)
+        before = run.state.get("analyses", {"requested": None, "names": []})
+        if before["requested"] != requested or any(run.load(name) is None for name in before["names"]):
+            names = list(_made(study, more))
+            noted = {"requested": requested, "names": names, "skipped": list(study.reasons.items())}
+            run.finish(analyses=noted, attributes=attributes)
+        for other in others:
+            run.made(other.file, other.analysed)
+        if run.state.get("also", []) != (named := [other.named() for other in others]):
+            run.finish(also=named)
+        if parts is not None:
+            parts.drop()
+        study.tell(Progress("done", 1.0))
+        return load_explanation(run)  # as a later call will read it
 
 
 def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:

@@ -123,8 +123,7 @@ def record(
 ) -> tuple[list[Record], Tensor]:
     """Run one text and record its attention calls and the outputs of their blocks."""
     records: list[Record] = []
-    events: list[LayerRun] = []
-    marks: list[int] = []
+    ran: list[dict[str, LayerRun]] = []  # the first run of each module after a call
 
     def observe(_: Site, call: AttentionCall) -> Tensor:
         if len(records) >= len(blocks):
@@ -139,7 +138,7 @@ def record(
                 output.requires_grad_()
         else:
             output = output_by_rows(call)
-        marks.append(len(events))
+        ran.append({})
         parts = {name: getattr(call, name) for name in ("query", "key", "value", "bias", "sinks")}
         detached = replace(call, **{name: part.detach() for name, part in parts.items() if part is not None})
         block = blocks[len(records)]
@@ -147,22 +146,22 @@ def record(
         return output
 
     def note(name: str, module: nn.Module, arguments: tuple[Any, ...], returned: Tensor) -> None:
-        events.append(LayerRun(name, module, arguments[0], returned))
+        if ran:
+            ran[-1].setdefault(name, LayerRun(name, module, arguments[0], returned))
 
     wanted = {module for block in blocks for module in (block.projection, block.reader, block.normaliser) if module}
     hooks = [model.get_submodule(module).register_forward_hook(partial(note, module)) for module in wanted]
     with torch.set_grad_enabled(differentiable), attached(hooks), watching(model, observe):
         output = forward(model, inputs, lambda _: name, with_head=with_head)
-    for number, each in enumerate(records):
+    for each, after in zip(records, ran, strict=True):
         if each.block.form is not None:
-            _fill(each, events[marks[number] : (marks[number + 1] if number + 1 < len(marks) else len(events))], name)
+            _fill(each, after, name)
     return records, output
 
 
-def _fill(record: Record, events: list[LayerRun], name: str) -> None:
+def _fill(record: Record, ran: dict[str, LayerRun], name: str) -> None:
     """Fill in residual and output of a block, and check that its parts sum to the output."""
     block = record.block
-    ran = {event.name: event for event in reversed(events)}
     made, read = ran[block.projection].returned, ran[block.reader].received
     wide = torch.promote_types(record.call.query.dtype, torch.float32)
     if (read := shaped(read, made)) is None:

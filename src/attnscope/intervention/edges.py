@@ -359,30 +359,25 @@ class Graph:
 
         def through(at: int, norm: nn.Module, given: tuple[Any, ...], returned: Tensor) -> None:
             fold: Any = self.parts[at].fold
-            size, _ = fold.frozen(norm, given[0].detach().double(), returned.detach().double())
-            made.written[at] = fold.of(made.written[at]) * size.to(returned)
-
-        def scale(at: int, norm: nn.Module, given: tuple[Any, ...], returned: Tensor) -> None:
-            fold: Any = self.parts[at].fold
-            size, bias = fold.frozen(norm, given[0].detach().double(), returned.detach().double())
-            made.norms[at] = fold, size.to(returned), bias.to(returned)
+            both = fold.frozen(norm, given[0].detach().double(), returned.detach().double())
+            size, bias = (one.to(returned) for one in both)
+            if self.parts[at].after:
+                made.norms[at] = fold, size, bias
+            else:
+                made.written[at] = fold.of(made.written[at]) * size
 
         with ExitStack() as hooks:
             for at, part in enumerate(self.parts):
                 for module in part.readers if part.norm is None else [part.norm]:
                     hooks.enter_context(module.register_forward_pre_hook(partial(read, at)))
-                if part.after:
-                    hooks.enter_context(part.after.register_forward_hook(partial(scale, at)))
-                if part.output and part.norm is None:
-                    module = self.model.get_submodule(part.name)
-                    hooks.enter_context(module.register_forward_pre_hook(partial(enter, at), with_kwargs=True))
                 if part.mlp:
                     hooks.enter_context((part.branch or part.mlp).register_forward_hook(partial(keep, at)))
-                elif part.branch:
-                    hooks.enter_context(part.branch.register_forward_hook(partial(through, at)))
-                if part.output and circuit:
-                    module = self.model.get_submodule(part.name)
-                    hooks.enter_context(module.register_forward_pre_hook(partial(attend, at), with_kwargs=True))
+                if norm := part.after or (None if part.mlp else part.branch):
+                    hooks.enter_context(norm.register_forward_hook(partial(through, at)))
+                module = self.model.get_submodule(part.name) if part.output else None
+                for hook in (enter if part.norm is None else None, attend if circuit else None):
+                    if module and hook:
+                        hooks.enter_context(module.register_forward_pre_hook(partial(hook, at), with_kwargs=True))
             hooks.enter_context(watching(self.model, observe))
             return main_output(self.model(**without_cache(self.model), input_ids=ids)), made
 

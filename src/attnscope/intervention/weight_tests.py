@@ -240,16 +240,11 @@ def same_output_test(
             arrays.adversarial_weights(matrix, values, objective=objective, allowed=visible, seed=options["seed"])
             for matrix in (own, arrays.permuted_weights(own, generator, visible))
         )
-        return {
-            "weights_tvd": float(own_search.tvd.mean()),
-            "weights_jsd": float(own_search.jsd.mean()),
-            "top_before": float(own_search.top_before.mean()),
-            "top_after": float(own_search.top_after.mean()),
-            "free": float(own_search.is_free.mean()),
-            "output_error": float(own_search.output_error.max()),
-            "weights_tvd_null": float(null.tvd.mean()),
-            "free_null": float(null.is_free.mean()),
-        }
+        names = {"tvd": "weights_tvd", "jsd": "weights_jsd", "is_free": "free"}
+        means, others = (one.drop_vars("weights").mean("query").rename(names) for one in (own_search, null))
+        found = {str(name): float(value) for name, value in means.items()}
+        nulls = {f"{name}_null": float(others[name]) for name in ("weights_tvd", "free")}
+        return found | nulls | {"output_error": float(own_search.output_error.max())}
 
     variables = _SAME_OUTPUT_VARIABLES
     found = over_heads(study, "same_output_test", variables, lambda _, __: of_head, predicts=False, **options)

@@ -93,7 +93,7 @@ def named_sides(
     """Names of queries and keys of matrices of one shape, by default numbers; queries are keys where they can be."""
     rows, columns = shapes[0]
     keys = [*map(str, range(columns) if tokens is None else tokens)]
-    numbers = keys if rows == len(keys) else range(rows)
+    numbers = keys if rows == columns else range(rows)
     queries = [*map(str, numbers if query_tokens is None else query_tokens)]
     if any(shape != (len(queries), len(keys)) for shape in shapes):
         raise AttnscopeError(
