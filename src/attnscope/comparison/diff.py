@@ -18,7 +18,7 @@ from attnscope.capture.parameters import ComparisonOptions
 from attnscope.comparison.matching import Matched, Matching, match_heads
 from attnscope.explanation.arrays.composition import significant
 from attnscope.measure.documents import FEW, LEAST, by_document, called_in, numbered, unskewed
-from attnscope.measure.quantities import without_end
+from attnscope.measure.quantities import STATISTICS, without_end
 from attnscope.measure.ranking import with_each
 from attnscope.measure.stored import opened_scan
 from attnscope.results.schema import HEAD, MATTERS, Finding, Quantity, Report, Row, Table, heads_by, rows_of
@@ -475,7 +475,9 @@ def _headline(difference: xr.Dataset, rows: Sequence[Row]) -> str:
     if not moved:
         return f"No significant change: none is larger than {abs(rows[0]['size']):.2g} standard deviations of all heads"
     if same_heads(difference):
-        return f"{moved} of {len(heads)} heads changed significantly, head {first} the most"
+        what = STATISTICS[name].words.long_name if (name := rows[0]["statistic"]) in STATISTICS else name
+        values = f"{rows[0]['before']:.2g} → {rows[0]['after']:.2g}".replace("-", "−")
+        return f"{moved} of {len(heads)} heads changed significantly, head {first} the most ({what}: {values})"
     return f"{moved} of {len(heads)} pairs of heads differ significantly, the pair of head {first} the most"
 
 

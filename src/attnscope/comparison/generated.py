@@ -202,7 +202,10 @@ def describe_own_output(rows: Sequence[Row]) -> str:
     if rows[0]["beyond_chance"] is None:
         head = f"{rows[0]['layer']}.{rows[0]['head']}"
         more = f"{rows[0]['turn']:.0%}"
-        return f"Head {head} shifts most to the model's own output: {more} of its weight; a test needs {FEW} texts"
+        return (
+            f"Head {head} shifts most to the model's own output: {more} of its weight more than its positions explain; "
+            f"a test needs {FEW} texts"
+        )
     turning = sum(row["beyond_chance"] is True for row in rows)
     verb = "shifts" if turning == 1 else "shift"
     return (

@@ -64,7 +64,7 @@ def report(card: xr.Dataset) -> Report:
     return Report(
         title=f"Card of the heads of {model}",
         read=", ".join(texts_read(card)),
-        finding=Finding(sentences, certainty, groups, headline=(_kept(card) or [headline_of(counts)])[0]),
+        finding=Finding(sentences, certainty, groups, headline=(_kept(card) or [headline_of(card)])[0]),
         tables=[
             Table("heads", "Heads", _heads(card), rows),
             replace(scores, name="scores"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-_NAMED = 4  # roles in the headline
+_NAMED = 3  # kinds of heads in the headline
 
 
 def role_rows(roles: xr.Dataset) -> list[Row]:
@@ -72,13 +72,15 @@ def counts_sentence(rows: Sequence[Row], controls: Sequence[str]) -> str:
     return f"Heads at the threshold of a role{most}: {', '.join(counts)}."
 
 
-def headline_of(rows: Sequence[Row]) -> str:
-    found = sorted((row for row in rows if row["reached"]), key=lambda row: -row["reached"])
+def headline_of(roles: xr.Dataset) -> str:
+    """How many heads have which roles, each head once."""
+    found = sorted(heads_by_role(roles).items(), key=lambda one: -len(one[1]))
+    number = int(roles["score"].notnull().any("role").sum())
     if not found:
-        return "No head reaches the threshold of a role"
-    listed = ", ".join(f"{row['title']} ({row['reached']})" for row in found[:_NAMED])
-    more = f", {len(found) - _NAMED} more roles" if len(found) > _NAMED else ""
-    return f"Of {rows[0]['heads']} heads, those at the threshold of a role: {listed}{more}"
+        return f"None of {number} heads reaches the threshold of a role"
+    listed = ", ".join(f"{len(heads)} {names.replace(', ', ' + ')}" for names, heads in found[:_NAMED])
+    listed += f", {len(found) - _NAMED} more kinds" if len(found) > _NAMED else ""
+    return f"Of {number} heads: {listed}; {number - sum(len(heads) for _, heads in found)} without a role"
 
 
 def roles_of_heads(roles: xr.Dataset) -> xr.DataArray:
@@ -107,7 +109,7 @@ def report(roles: xr.Dataset) -> Report:
             [counts_sentence(rows, controls)],
             "scores at the threshold of a role; no test",
             heads_by_role(roles),
-            headline=headline_of(rows),
+            headline=headline_of(roles),
         ),
         tables=role_tables(roles, rows),
         result=roles,

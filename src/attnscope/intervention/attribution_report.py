@@ -136,7 +136,7 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what:
             f"Heads that favour the token over the mean token significantly, or oppose it: {shown} of {len(heads)}, "
             f"most {most} ({largest} logits)."
             if tested
-            else f"Head {most} favours the token most: {largest} logits more than it adds to the mean token."
+            else f"Head {most} favours the right token most: {largest} logits more than it adds to the mean token."
         )
     elif tested:
         found = f"Heads with a significant part: {shown} of {len(heads)}, the largest {most} ({largest} logits)."

@@ -156,7 +156,7 @@ def _headline(rows: Sequence[Row]) -> str:
     most = f"largest at {name}, {effect} logits"
     if largest["recovered"] is not None:
         share = f"{largest['recovered']:.0%}".replace("-", "−")
-        most = f"largest at {name}, {effect} logits ({share} of the difference)"
+        most = f"largest at {name}: {share} of the difference between the runs"
     if largest["shown"] is None:
         return f"No test possible: intervals need {LEAST} or more pairs of one kind; the effect is {most}"
     shown = sum(bool(row["shown"]) for row in rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,7 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
         finding=Finding(
             sentences,
             "the chance of any false label in this run is below 1%" if "label" in results else "means, without a test",
-            {"": [(row["layer"], row["head"]) for row in every]},
+            {"": [(row["layer"], row["head"]) for row in _most_frequent_first(results, every)]},
             headline=_headline(results),
         ),
         tables=[table for number, table in enumerate(tables) if table.rows or not number],
@@ -168,6 +168,14 @@ _LISTED = 4  # kinds of a headline
 _NO_PATTERN = ("mixed", "uniform", "uniform over the past")
 
 
+def _offsets_of(labels: Mapping[str, int]) -> str:
+    """The offsets of labels that are all offsets, and more than one."""
+    near = {"previous": -1, "self": 0, "next": 1}
+    own = [name for name in labels if name in near or name.startswith("offset ")]
+    found = [near[name] if name in near else int(name.removeprefix("offset ")) for name in own]
+    return ", ".join(f"{offset:+d}".replace("-", "−") for offset in sorted(found)) * (1 < len(found) == len(labels))
+
+
 def _headline(results: xr.Dataset) -> str:
     """How many heads attend where, by their most frequent labels; of clusters, how many there are."""
     names = majority_names(results)
@@ -186,10 +194,20 @@ def _headline(results: xr.Dataset) -> str:
     if name in _OBJECTS and (most == fixed or (len(counts) > _LISTED and 2 * most >= fixed)):
         where = _OBJECTS[name]
         return f"{most} of {number} heads attend{attend} to {where}; {number - fixed} show{others} no fixed pattern"
+    if offsets := _offsets_of(counts):
+        rest = f"{number - fixed} show{others} no fixed pattern"
+        return f"{fixed} of {number} heads attend to one offset ({offsets}); {rest}"
     if len(counts) <= _LISTED:
         listed = ", ".join(f"{own} {label}" for label, own in counts.most_common())
         return f"Of {number} heads: {listed}; {number - fixed} show{others} no fixed pattern"
     return f"{fixed} of {number} heads show{show} a fixed pattern; {number - fixed} show{others} none"
+
+
+def _most_frequent_first(results: xr.Dataset, rows: list[Row]) -> list[Row]:
+    """Ranked heads, first those with the label that most heads have."""
+    names = np.array(majority_names(results) or [[]])
+    counts = Counter(label for label in names.ravel().tolist() if label not in _NO_PATTERN)
+    return sorted(rows, key=lambda row: -counts[names[row["layer"], row["head"]]] if names.size else 0)
 
 
 def _heads(results: xr.Dataset) -> Table:

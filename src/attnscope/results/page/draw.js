@@ -32,7 +32,7 @@ function say(value, digits = 3) {
   if (size < 1e-4 || size >= 1e6) return value.toExponential(1).replace(/-/g, "−");
   return Number(value.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits }).replace("-", "−");
 }
-const share = (value) => (value > 0 && value < 0.005 ? "<1%" : `${Math.round(100 * value)}%`);
+const share = (value) => (value > 0 && value < 0.005 ? "<1%" : value >= 0.995 && value < 1 ? ">99%" : `${Math.round(100 * value)}%`);
 
 /** Round numbers between low and high, about `count` of them. */
 function ticks(low, high, count) {

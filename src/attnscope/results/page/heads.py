@@ -54,7 +54,8 @@ def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None
         return None
     rows = tables[0].rows if tables else []
     groups = {name: places for name, places in report.finding.heads.items() if name}
-    labels = _groups(groups, index, size) if groups else _labels(rows, index, size)
+    tested = any(value is not None for one in quantities for value in one["shown"])
+    labels = _groups(groups, index, size, tested=tested) if groups else _labels(rows, index, size)
     leading = [*report.finding.leading, *map(_place, rows[:1]), *index]
     effects = [one["key"] for one in quantities if one["signed"]]
     first = next((key for key in effects if key.endswith(f".{report.colour}")), next(iter(effects), None))
@@ -172,7 +173,7 @@ def _entry(
 
 
 def _groups(
-    groups: Mapping[str, Sequence[tuple[int, int]]], index: dict[tuple[int, int], int], size: int
+    groups: Mapping[str, Sequence[tuple[int, int]]], index: dict[tuple[int, int], int], size: int, *, tested: bool
 ) -> dict[str, Any]:
     """What the finding says of each head, as the map shows labels; a head of several groups is in the first."""
     names = [*groups, "mixed"]
@@ -180,7 +181,7 @@ def _groups(
     shares = [[int(at == of.get(cell, len(groups))) for at in range(len(names))] for cell in range(size)]
     there = {*index.values()}
     known = [one if cell in there else [None] * len(names) for cell, one in enumerate(shares)]
-    shown = [*(with_minus(translate(name)) for name in groups), translate("others")]
+    shown = [*(with_minus(translate(name)) for name in groups), translate("not significant" if tested else "others")]
     return {"names": shown, "colours": cluster_colours(names, SIGNS), "shares": known, "finding": True}
 
 

@@ -198,7 +198,9 @@ function paintMap(pointed = null) {
   });
   if (labels) drawLegend();
   else if (one) pointAt = drawScale(byId("scale"), { ...scale, label: one.units ? `${one.name} (${one.units})` : one.name });
-  byId("meaning").textContent = labels || !one ? "" : [one.name.startsWith(one.group) ? "" : one.group, one.help].filter(Boolean).join(": ");
+  const cell = said ? t`Number: ${said.name}` : !curves || !isSmall() || data.generated ? "" : curves.columns ? t`Cell: mean weight by offset in patches` : t`Cell: mean weight by offset, one scale for all heads`;
+  if (byId("significance")) byId("significance").hidden = !document.querySelector("#grid .dot, #grid .absent");
+  byId("meaning").textContent = labels ? cell : !one ? "" : [one.name.startsWith(one.group) ? "" : one.group, one.help].filter(Boolean).join(": ");
   readOut(state.head);
 }
 

@@ -51,7 +51,11 @@ function partners(map, token, direction) {
       found.push({ position, last: position, weight: map.weight[at] });
     }
   }
-  return found.sort((a, b) => b.weight - a.weight);
+  found.sort((a, b) => b.weight - a.weight);
+  if (direction === "from" && !(map.tile > 1) && found[0]?.weight === 1) { // the largest code, which stands for 0.98 to 1
+    found[0].weight = Math.max(0.978, 1 - found.slice(1).reduce((sum, { weight }) => sum + weight, map.rest?.[token] ?? 0));
+  }
+  return found;
 }
 
 /** Where a head of `n` queries and `m` keys attends most, an offset or a key, with the mean weight there, and the query that shows it best. */
