@@ -380,7 +380,7 @@ def report(difference: xr.Dataset) -> Report:
     before, after = str(difference.attrs["before"]), str(difference.attrs["after"])
     tested = bool(difference.tested.any())
     called = called_in(difference.attrs)
-    care = dict(_CARE)
+    care, moved = dict(_CARE), "significant change" if same else "significant difference"
     if tested:
         care["A significant change need not be large."] = "With many windows the smallest change is significant."
     if not same:
@@ -407,7 +407,7 @@ def report(difference: xr.Dataset) -> Report:
         finding=Finding(
             _sentences(difference, rows),
             f"false discovery rate {float(difference.attrs['level']):.0%}" if tested else "not tested",
-            heads_by(rows, lambda row: "changed" * bool(row["changed"]), "changed") if tested else {},
+            heads_by(rows, lambda row: moved * bool(row["changed"]), moved) if tested else {},
             headline=_headline(difference, rows),
         ),
         tables=[
@@ -435,8 +435,8 @@ def _quantities(difference: xr.Dataset) -> list[Quantity]:
         Quantity("partner", "matched with", unit="head", detail="table" if matched else "data"),
         Quantity("statistic"),
         Quantity("units", detail="page"),
-        Quantity("before", before, "change", str(difference.attrs["before"]), like="change", unsigned=True),
-        Quantity("after", after, "change", str(difference.attrs["after"]), like="change", unsigned=True),
+        Quantity("before", before, "change", str(difference.attrs.get("before", "")), like="change", unsigned=True),
+        Quantity("after", after, "change", str(difference.attrs.get("after", "")), like="change", unsigned=True),
         Quantity("change", change, "change", low="low", high="high", significant="changed", interval=True),
         Quantity(
             "size",

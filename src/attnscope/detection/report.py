@@ -78,7 +78,7 @@ def headline_of(roles: xr.Dataset) -> str:
     number = int(roles["score"].notnull().any("role").sum())
     if not found:
         return f"None of {number} heads reaches the threshold of a role"
-    listed = ", ".join(f"{len(heads)} {names.replace(', ', ' + ')}" for names, heads in found[:_NAMED])
+    listed = ", ".join(f"{names.replace(', ', ' and ')} ({len(heads)})" for names, heads in found[:_NAMED])
     listed += f", {len(found) - _NAMED} more kinds" if len(found) > _NAMED else ""
     return f"Of {number} heads: {listed}; {number - sum(len(heads) for _, heads in found)} without a role"
 

@@ -196,9 +196,9 @@ def _headline(results: xr.Dataset) -> str:
         return f"{most} of {number} heads attend{attend} to {where}; {number - fixed} show{others} no fixed pattern"
     if offsets := _offsets_of(counts):
         rest = f"{number - fixed} show{others} no fixed pattern"
-        return f"{fixed} of {number} heads attend to one offset ({offsets}); {rest}"
+        return f"{fixed} of {number} heads prefer one offset ({offsets}); {rest}"
     if len(counts) <= _LISTED:
-        listed = ", ".join(f"{own} {label}" for label, own in counts.most_common())
+        listed = ", ".join(f"{label} ({own})" for label, own in counts.most_common())
         return f"Of {number} heads: {listed}; {number - fixed} show{others} no fixed pattern"
     return f"{fixed} of {number} heads show{show} a fixed pattern; {number - fixed} show{others} none"
 
