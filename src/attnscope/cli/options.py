@@ -30,9 +30,9 @@ def is_sentence(name: str) -> bool:
     return typed and not re.search(r"://|\.[A-Za-z]\w{1,6}$|/$", name) and not os.path.exists(name)  # noqa: PTH110 of any length
 
 
-def text_or_place(name: str) -> str | Path | Url:
+def text_or_place(name: str | Path) -> str | Path | Url:
     """A text, a path or a URL."""
-    if not name.strip():
+    if not (name := str(name)).strip():
         raise AttnscopeError("found an empty text; expected a text, a path or a URL")
     return name if is_sentence(name) else Url(name) if "://" in name else Path(name)
 
