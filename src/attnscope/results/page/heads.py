@@ -1,7 +1,7 @@
 """The heads on a page: the colours of the map and the numbers of each head, from the tables of a report."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ TABS = {"scan": ("text", "Text"), "explain": ("why", "Why"), "intervene": ("effe
 _OWN = {"patch": ("effect", "Effect"), "diff": ("change", "Change"), "roles": ("roles", "Roles")}
 _MOST_LABELS = 24
 _UNITS = {"nats": "nats", "logits": "logits", "tokens": "tokens", "shift": "tokens", "percent": "%", "deviations": "SD"}
-_DATA = '<script type="application/json" id="data">'
+DATA = '<script type="application/json" id="data">'
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,7 @@ class Tab:
     title: str
     panel: str = ""  # the part of the template that it shows
     is_numbers: bool = False  # whether it has the table of the head's numbers
-    page: str = ""  # address of the page of another run that has it
-    finding: str = ""  # of that run
-    command: str = ""  # that measures it
+    command: str = ""  # of another run, that measures it
 
 
 def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None) -> dict[str, Any] | None:
@@ -213,31 +211,26 @@ def _profiles(rows: Sequence[Row], index: dict[tuple[int, int], int], size: int)
 def tabs_of_others(
     report: Report, heads: Mapping[str, Any], present: Collection[str], run: Path | None
 ) -> tuple[list[Tab], dict[str, Any]]:
-    """Tabs that another command fills, with the numbers of runs in the same folder."""
+    """Tabs that another command fills, and their entries from runs in the same folder."""
     if not report.signature.get("corpus"):
         return [], {}
-    others = _siblings(run, report.signature) if run else {}
-    tabs: list[Tab] = []
-    numbers: dict[str, Any] = {}
-    for command, (name, title) in TABS.items():
-        if name in present or command == report.command:
-            continue
-        if command not in others:
-            tabs.append(Tab(name, title, command=command))
-            continue
-        address, other = others[command]
-        if all(other[axis] == heads[axis] for axis in ("layers", "heads")):
-            numbers[name] = {"quantities": other["quantities"]}
-        tabs.append(Tab(name, title, "", name in numbers, address, other["finding"], command))
-    return tabs, numbers
+    others = {other["kind"]: (page, other) for page, other in siblings(run, report.signature)} if run else {}
+    wanted = {one: tab for one, tab in TABS.items() if tab[0] not in present and one != report.command}
+    shown = {wanted[one][0]: beside(*others[one], heads) for one in wanted if one in others}
+    return [Tab(*tab, is_numbers=True, command=one) for one, tab in wanted.items()], shown
 
 
-def _siblings(run: Path, signature: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """By command, address and data of the other pages in the same folder, of the same model and texts."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
+def siblings(run: Path, signature: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The other pages in the same folder, of the same model and texts, and their data."""
     for page in sorted(run.parent.glob("*/report.html")):
         with suppress(OSError, ValueError, KeyError, TypeError):  # not a page of ours, or damaged
-            other = json.loads(page.read_text(encoding="utf-8").partition(_DATA)[2].partition("</script>")[0])
+            other = json.loads(page.read_text(encoding="utf-8").partition(DATA)[2].partition("</script>")[0])
             if all(other["signature"].get(name) == signature.get(name) for name in ("model", "corpus")):
-                found[other["kind"]] = f"../{quote(page.parent.name)}/{page.name}", other
-    return found
+                yield page, other
+
+
+def beside(page: Path, other: Mapping[str, Any], heads: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry of another page in a tab: address and finding, and its numbers if its heads are the same."""
+    same = all(other[axis] == heads[axis] for axis in ("layers", "heads"))
+    shown = {"page": f"../{quote(page.parent.name)}/{page.name}", "finding": translate(with_minus(other["finding"]))}
+    return shown | {"quantities": other["quantities"] if same else []}

@@ -354,7 +354,10 @@ function stripOf(one, index) {
 
 for (const panel of document.querySelectorAll("[data-numbers]")) {
   const name = panel.dataset.numbers, table = panel.querySelector("table.numbers");
-  const before = panels[name], own = data.beside[name]?.quantities ?? data.quantities;
+  const before = panels[name], note = panel.querySelector("[data-command]"), command = note?.dataset.command, other = data.beside[name];
+  const own = note ? other?.quantities ?? [] : data.quantities;
+  note?.replaceChildren(...(other ? [`${other.finding} `, html("a", { "data-page": other.page, href: other.page }, t`The same head on the page of ${command}`)]
+    : [t`This run has not measured it. Run attnscope ${command} with the same model and texts, and its numbers appear here.`]));
   panels[name] = (index) => {
     before?.(index);
     if (table) {
