@@ -74,6 +74,7 @@ def test_a_message_with_values_is_translated_by_its_own_entry(japanese):
         ("Mean weight", "平均の重み"),
         ("gpt2", "gpt2"),
         ("S: (14, 14)", "S: (14, 14)"),
+        ("Heads with a label, heads", "ラベルのあるヘッド、ヘッド"),
         ("no such command 'wakl'. Did you mean 'walk'?", "コマンド 'wakl' はありません。もしかして: 'walk'"),
         ("nobody has translated this sentence", "nobody has translated this sentence"),
     ],

@@ -87,7 +87,9 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     if not is_first():
         return
     console = new_console()
-    shown = ", ".join(f"{name} {float(results[name]):.2f}" for name in ("loss", "bleu") if name in results)
+    shown = ", ".join(
+        f"{name} {float(results[name.lower()]):.2f}" for name in ("loss", "BLEU") if name.lower() in results
+    )
     console.print(f"validation: {shown}", style="bold")
     if "alignment_error_rate" in results:
         rate, lower, upper, diagonal, chance, level = (

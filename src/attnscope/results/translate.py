@@ -104,6 +104,7 @@ class _Template(NamedTuple):
         plain = values if self.words < _LONG else first
         return not (
             (not self.words and "" in values)
+            or "," in values
             or any(re.search(r"[^.]\.$", value) for value in values)
             or any(SENTENCES.search(re.sub(r"\(.*\)", "", value)) for value in values)
             or any("; " in value for value in listed)
@@ -236,6 +237,7 @@ _MARKUP = re.compile(
     rf"(<(script|style|pre|template)\b.*?</\2>|<!--.*?-->|</?(?!(?:{_INLINE})\b)[a-zA-Z!][^>]*>)", re.DOTALL
 )
 _TAG = re.compile(r"<[^>]*>")
+_FULL_STOP = re.compile(r"(?<=[ぁ-ヿ一-龯」）])\.(?=\s|<|$)")  # after Japanese
 _SHOWN = re.compile(r'\b(title|alt|aria-label)="([^"]*)"')
 
 
@@ -257,6 +259,7 @@ def _described(tag: str, opaque: str | None) -> str:
 
 def _run(text: str) -> str:
     """A run of text with elements within the sentence: whole, without directions; else piece by piece."""
+    text = _FULL_STOP.sub("。", text)
     core = " ".join(text.split())
     if not core or 'translate="no"' in core:
         return text

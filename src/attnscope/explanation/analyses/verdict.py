@@ -101,21 +101,19 @@ def scheme_of(tree: xr.DataTree) -> str:
 
 def _question(tree: xr.DataTree, rows: Sequence[Row]) -> str:
     """The question that the table of heads answers."""
-    clauses = ["Where does each head attend"]
+    clauses = ["Where does each head attend?"]
     if has(rows, POSITION.name):
-        clauses.append("how much of that does position explain")
+        clauses.append("How much of that does position explain?")
     if has(rows, *ESTIMATED):
-        clauses.append("do queries and keys predict the offset")
+        clauses.append("Do queries and keys predict the offset?")
     if has(rows, "kernel_agrees"):
-        clauses.append(f"does the {scheme_of(tree)} alone predict it")
-    *before, last = clauses
-    text = f"{', '.join(before)}, and {last}?" if before else f"{last}?"
+        clauses.append(f"Does the {scheme_of(tree)} alone predict it?")
     if has(rows, *ESTIMATED):
-        text += (
-            " Both predictions use the scores summed along offsets: their peak (cross-correlation) and the phases of "
+        clauses.append(
+            "Both predictions use the scores summed along offsets: their peak (cross-correlation) and the phases of "
             "their Fourier transform (cross-spectrum). Only the weights are an independent source."
         )
-    return text
+    return " ".join(clauses)
 
 
 def _caption(_: xr.DataTree, rows: Sequence[Row]) -> str:
