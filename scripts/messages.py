@@ -101,7 +101,7 @@ def of_python(source: str) -> Iterator[str]:
                 if re.fullmatch(r"[a-z]+(_[a-z]+)+", text):  # a name, read as words
                     yield text.replace("_", " ")
                 yield numbered(re.split(r"%[sd]|\{\w+(?::[^{}]*)?\}", text))
-            case ast.Call(func=ast.Name(id="count"), args=[_, ast.Constant(value=what)]):
+            case ast.Call(func=ast.Name(id="count" | "counted"), args=[_, ast.Constant(value=what)]):
                 yield from (f"{{0}} {what}", f"{{0}} {what}s")
 
 

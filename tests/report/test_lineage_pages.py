@@ -108,9 +108,9 @@ def test_the_best_is_held_against_the_first_or_the_first_against_the_second_best
     tree = planted()
     best = str(tree["scores"].score.sel(metric="BLEU").idxmax("system").item())
     assert report_of("compare", tree).finding.headline.startswith(f"{best} has the highest BLEU")
-    assert f"(against {NAMES[0]}: p = 0.001)" in report_of("compare", tree).finding.headline
+    assert f"(compared with {NAMES[0]}: p = 0.001)" in report_of("compare", tree).finding.headline
     tree["scores"].score[0] = 99.5
-    assert f"(against {best}: p = 0.001)" in report_of("compare", tree).finding.headline
+    assert f"(compared with {best}: p = 0.001)" in report_of("compare", tree).finding.headline
 
 
 def test_scores_stand_by_length(compared):
@@ -133,6 +133,6 @@ def test_one_system_has_no_test(tmp_path):
     )
     tree.attrs = planted().attrs
     text = write_page(report_of("compare", tree), tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "1 translation system compared" in text
+    assert f"Translation systems: {NAMES[0]}" in text
     assert "paired bootstrap" not in text
     assert "P" not in cells(text, 0)[0]

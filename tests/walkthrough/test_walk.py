@@ -256,6 +256,7 @@ def test_watch_says_what_to_do_with_a_lesson(x):
     [
         (MultiHeadAttention(8, 2), torch.ones(1, 4, 8), "does not compute softmax.*measure_weights"),
         (nn.Linear(8, 8), torch.ones(1, 4, 8), "calls 1 linear layer on X; expected three"),
+        (nn.MultiheadAttention(8, 2), torch.ones(1, 4, 8), "It must take X alone, of a shape that it knows"),
         (Lesson(), torch.ones(1, 4, 7), "fails on X of shape"),
         (Lesson(), torch.ones(8), "expected real numbers"),
         (Lesson(), "A sentence.", "pass a tensor X"),

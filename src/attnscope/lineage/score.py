@@ -380,7 +380,7 @@ def report(tree: xr.DataTree) -> Report:
     sentences = [*_sentences(scores), *_by_length(scores), *_sooner(curves)]
     notes = [_error_rate_note(scores)] if "alignment_error_rate" in scores else []
     return Report(
-        title=f"{counted(len(names), 'translation system')} compared",
+        title=f"Translation systems: {', '.join(names)}",
         model=", ".join(names),
         read=counted(int(scores.attrs["sentences"]), "sentence"),
         finding=Finding(sentences, _certainty(scores), headline=_headline(scores)),
@@ -471,7 +471,7 @@ def _headline(scores: xr.Dataset) -> str:
         return f"{name}: {bleu['metric'].item()} {score:.1f}"
     rival, p = 0 if best else others[0], float(bleu["p_value"].values[best or others[0]])
     size = "< 0.001" if p < 0.001 else f"= {p:.3f}"  # noqa: PLR2004
-    against = "" if math.isnan(p) else f" (against {bleu['system'].values[rival]}: p {size})"
+    against = "" if math.isnan(p) else f" (compared with {bleu['system'].values[rival]}: p {size})"
     return f"{name} has the highest {bleu['metric'].item()}, {score:.1f}{against}"
 
 

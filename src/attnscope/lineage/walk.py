@@ -114,6 +114,8 @@ def walk(
         If the steps differ from the model's own numbers, a text is empty or too long, a layer, head or token does not
         exist, a target is given for a model that is not an encoder-decoder, or no target for one that cannot translate.
     """
+    if isinstance(model, type):
+        raise AttnscopeError(f"model is the class {model.__name__}; expected an instance of it")
     if isinstance(inner := inner_model(model), nn.Module) and not isinstance(inner, PreTrainedModel):
         if not isinstance(texts, Tensor) or targets is not None or any(options.values()):
             raise AttnscopeError(
@@ -785,7 +787,9 @@ def _run(module: nn.Module, x: Tensor, mask: Tensor | None, text: int) -> tuple[
         for part in module.modules():
             if isinstance(part, nn.Linear):
                 hooks.callback(part.register_forward_hook(note).remove)
-        with explaining(f"{name} fails on X of shape {tuple(x.shape)}", "Try another shape"):
+        with explaining(
+            f"{name} fails on X of shape {tuple(x.shape)}", "It must take X alone, of a shape that it knows"
+        ):
             returned: Any = module(x) if mask is None else module(x, mask)
     output, *rest = (returned if isinstance(returned, tuple | list) else (returned,)) or (None,)
     if not isinstance(output, Tensor) or output.shape[:-1] != x.shape[:-1]:
