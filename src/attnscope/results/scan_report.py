@@ -203,7 +203,7 @@ def _headline(results: xr.Dataset) -> str:
     return f"{fixed} of {number} heads show{show} a fixed pattern; {number - fixed} show{others} none"
 
 
-def _most_frequent_first(results: xr.Dataset, rows: list[Row]) -> list[Row]:
+def _most_frequent_first(results: xr.Dataset, rows: Sequence[Any]) -> list[Any]:
     """Ranked heads, first those with the label that most heads have."""
     names = np.array(majority_names(results) or [[]])
     counts = Counter(label for label in names.ravel().tolist() if label not in _NO_PATTERN)
