@@ -147,6 +147,20 @@ def of_shares(random: np.random.Generator, units: int, kind: str) -> float:
     return over_seeds(held)
 
 
+def of_halves(random: np.random.Generator, units: int, kind: str) -> float:
+    """Faithfulness in `edges`: the best 4 of 40 edges of one half of pairs, tested on the other, as a share of all."""
+    true, held = 1 / np.arange(1, 41), list[float]()
+    for number in range(2 * SOME):
+        each = true + 0.5 * drawn(random, kind, (units, true.size))
+        half, values, truth = random.permutation(units) % 2, np.empty(units), np.empty(units)
+        for own in (0, 1):
+            best = np.argsort(-each[half != own].mean(0))[:4]
+            values[half == own], truth[half == own] = each[half == own][:, best].sum(1), true[best].sum()
+        found = by_document(values[:, None], range(units), over=each.sum(1), seed=number)
+        held.append(holds(found.low, found.high, truth.mean() / true.sum()))
+    return float(np.nanmean(held))
+
+
 def of_contrasts(random: np.random.Generator, units: int, kind: str) -> float:
     values, chosen = drawn(random, kind, (2 * units, MANY)), np.arange(2 * units) < units
     _, _, low, high, _ = _welch(values, np.arange(2 * units), chosen)
@@ -500,6 +514,7 @@ INTERVALS: dict[str, tuple[str, Simulation]] = {
     "the same, documents of 1 to 5 windows": (BOOTSTRAP, of_windows),
     "the same, a third of the values missing": (BOOTSTRAP, of_missing),
     "`share` of `patch`": (BOOTSTRAP, of_shares),
+    "`faithfulness` and `cpr` of `edges`": (BOOTSTRAP, of_halves),
     "shares of the gradient, `compare`": (BOOTSTRAP, of_gradients),
     "learning curves over training seeds, `compare --seeds`": ("Student", of_seeds),
     "`contrasts`, units of either side": ("Welch", of_contrasts),
