@@ -241,7 +241,7 @@ RISES, FALLS = "loss rises without it", "loss falls without it"
 
 
 def _change(row: Row, ablations: Sequence[str]) -> str:
-    """What the largest significant ablation of a head does to the loss."""
+    """Effect of the largest significant ablation of a head on the loss."""
     shown = [row[f"{name}_mean"] for name in ablations if row[f"{name}_shown"]]
     return "" if not shown else RISES if max(shown, key=abs) > 0 else FALLS
 

@@ -173,7 +173,7 @@ def _entry(
 def _groups(
     groups: Mapping[str, Sequence[tuple[int, int]]], index: dict[tuple[int, int], int], size: int, *, tested: bool
 ) -> dict[str, Any]:
-    """What the finding says of each head, as the map shows labels; a head of several groups is in the first."""
+    """The group of each head in the finding, as the map shows labels; a head of several groups is in the first."""
     names = [*groups, "mixed"]
     of = {index[place]: at for at, places in reversed([*enumerate(groups.values())]) for place in places}
     shares = [[int(at == of.get(cell, len(groups))) for at in range(len(names))] for cell in range(size)]
