@@ -59,9 +59,38 @@ class RecurrentEncoder(nn.Module):
         check_padding(valid, "attention_mask")  # a packed sequence has only lengths
         lengths = valid.sum(1)
         embedded = self.dropout(self.embedding(input_ids))
-        packed = pack_padded_sequence(embedded, lengths.clamp_min(1), batch_first=True, enforce_sorted=False)
-        states = pad_packed_sequence(self.network(packed)[0], batch_first=True, total_length=length)[0]
+        if embedded.device.type == "cpu":
+            states = self._padded(embedded, lengths)
+        else:
+            packed = pack_padded_sequence(embedded, lengths.clamp_min(1), batch_first=True, enforce_sorted=False)
+            states = pad_packed_sequence(self.network(packed)[0], batch_first=True, total_length=length)[0]
         return BaseModelOutput(last_hidden_state=self.dropout(states))  # pyright: ignore[reportArgumentType]
+
+    def _padded(self, states: Tensor, lengths: Tensor) -> Tensor:
+        """The same without packing, which takes long on a CPU: the backward direction reads each text turned round."""
+        place = torch.arange(states.shape[1])
+        valid = place < lengths[:, None]
+        turned = torch.where(valid, lengths[:, None] - 1 - place, place)[..., None]
+        for layer in range(self.network.num_layers):
+            if layer:
+                states = nn.functional.dropout(states, self.network.dropout, self.training)
+            forward, backward = self.network.all_weights[2 * layer : 2 * layer + 2]
+            ahead, _ = all_states(states, forward)
+            back, _ = all_states(states.gather(1, turned.expand_as(states)), backward)
+            states = torch.cat([ahead, back.gather(1, turned.expand_as(back))], -1)
+        return states * valid[..., None]
+
+
+def all_states(
+    given: Float[Tensor, "batch step input"], weights: list[Tensor], state: tuple[Tensor, ...] = ()
+) -> tuple[Float[Tensor, "batch step state"], tuple[Tensor, ...]]:
+    """The outputs of a GRU or LSTM with these weights at all steps, as one call, and its last state."""
+    width, options = weights[1].shape[1], (True, 1, 0.0, torch.is_grad_enabled(), False, True)
+    is_gru = len(weights[1]) == 3 * width
+    state = state or (given.new_zeros(len(given), width),) * (1 if is_gru else 2)
+    first = [part[None] for part in state]
+    made, *last = torch.gru(given, *first, weights, *options) if is_gru else torch.lstm(given, first, weights, *options)
+    return made, tuple(part[0] for part in last)
 
 
 class RecurrentCache:
@@ -166,10 +195,10 @@ class RecurrentDecoder(nn.Module):
         states: list[Tensor] = []
         contexts: list[Tensor] = []
         weights: list[Tensor] = []
-        if self.score is None and isinstance(self.cell, nn.GRUCell):  # the same context: all steps as one call
+        if self.score is None:  # the same context: all steps as one call
             read = torch.cat([embedded, context.unsqueeze(1).expand(-1, embedded.shape[1], -1)], -1)
-            made = torch.gru(read, state[0][None], [*self.cell.parameters()], True, 1, 0, self.training, False, True)[0]
-            states, contexts, state = [*made.unbind(1)], [context] * tokens.shape[1], (made[:, -1],)
+            made, state = all_states(read, [*self.cell.parameters()], state)
+            states, contexts = [*made.unbind(1)], [context] * tokens.shape[1]
         for previous in embedded.unbind(1)[len(states) :]:
             read = torch.cat([previous, context], -1)
             state = (self.cell(read, state[0]),) if isinstance(self.cell, nn.GRUCell) else self.cell(read, state)
