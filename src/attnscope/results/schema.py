@@ -210,7 +210,7 @@ def rows_of(columns: Mapping[str, xr.DataArray | None], cells: xr.DataArray) -> 
 
 
 def heads_by(rows: Sequence[Row], says: Callable[[Row], str], *kinds: str) -> dict[str, list[tuple[int, int]]]:
-    """Heads by what is said of them, in the order of `kinds` and then of rows."""
+    """Heads by the kind that `says` names, in the order of `kinds` and then of rows."""
     found: dict[str, list[tuple[int, int]]] = {kind: [] for kind in kinds}
     for row in rows:
         if "head" in row and (kind := says(row)):
