@@ -148,8 +148,9 @@ function describe(index) {
   if (state.colour === "labels") {
     const shares = data.labels?.shares[index];
     if (!shares) return "";
+    const said = data.labels.finding && byKey.get(data.opens.said), number = said && said.values?.[index] != null ? `, ${said.name} ${textOf(said, index)}` : "";
     return shares[0] === null ? t`no label` : data.labels.names.map((n, c) => [n, shares[c]]).filter(([, s]) => s > 0)
-      .sort((a, b) => b[1] - a[1]).map(([name, s]) => (s === 1 ? name : `${name} ${share(s)}`)).join(", ");
+      .sort((a, b) => b[1] - a[1]).map(([name, s]) => (s === 1 ? name : `${name} ${share(s)}`)).join(", ") + number;
   }
   const one = quantity();
   if (!one || one.values[index] === null) return t`no value`;
