@@ -84,6 +84,13 @@ def test_the_page_holds_no_markup_of_the_text(tmp_path):
     assert "".join(held["meta"]["texts"]["text"]["tokens"]).startswith("<s> </script><script>alert(1)")
 
 
+@pytest.mark.parametrize(("scheme", "dark"), [("dark", True), ("light", False)])
+def test_the_map_has_the_colour_of_its_page(view, visit, tmp_path, scheme, dark):
+    canvas = visit(view.save(tmp_path / "view.html"), scheme=scheme).locator(".map canvas[aria-label]")
+    corner = canvas.evaluate("c => Math.max(...c.getContext('2d').getImageData(2, 2, 1, 1).data.slice(0, 3))")
+    assert (corner < 128) == dark
+
+
 def test_a_token_of_the_page_shows_where_it_attends(view, visit, tmp_path):
     page = visit(view.save(tmp_path / "view.html"))
     page.get_by_label("Layer 0, head 1", exact=True).click()
