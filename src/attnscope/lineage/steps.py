@@ -168,7 +168,7 @@ class _Writer:
         return own if (own := f"{key}.{self.walk.reads}") in self.wording else key
 
     def _list(self, key: str, tokens: tuple[str, ...]) -> list[str]:
-        named = [f"{i}\u00a0{visible(token)}" for i, token in enumerate(tokens)]
+        named = [f"{i} {visible(token)}" for i, token in enumerate(tokens)]
         shown = " · ".join(named if len(named) <= _LISTED else [*named[: _LISTED // 2], "…", *named[-3:]])
         text = [self.say(key, count=len(tokens), first=spoken(tokens[0])), shown]
         pieces = split_character(tokens)

@@ -37,7 +37,8 @@ def write(walk: Walk | RecurrentWalk, path: Path | str, run: Path | None = None)
         {
             "title": step.title,
             "formula": Markup(re.sub(r"_([A-Za-z]+)", r"<sub>\1</sub>", str(escape(step.plain_formula)))),  # noqa: S704
-            "text": step.text,
+            # a token stays with its position at the end of a line
+            "text": [re.sub(r"(?:^|(?<=· ))(\d+) ", "\\1\u00a0", text) for text in step.text],
             "tables": [(table, _shaded(table)) for table in step.tables],
         }
         for step in steps(walk, language(), columns=_MOST, rows=_MOST)
