@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -82,14 +83,15 @@ class RecurrentEncoder(nn.Module):
 
 
 def all_states(
-    given: Float[Tensor, "batch step input"], weights: list[Tensor], state: tuple[Tensor, ...] = ()
+    given: Float[Tensor, "batch step input"], weights: Sequence[Tensor], state: tuple[Tensor, ...] = ()
 ) -> tuple[Float[Tensor, "batch step state"], tuple[Tensor, ...]]:
     """The outputs of a GRU or LSTM with these weights at all steps, as one call, and its last state."""
     width, options = weights[1].shape[1], (True, 1, 0.0, torch.is_grad_enabled(), False, True)
     is_gru = len(weights[1]) == 3 * width
     state = state or (given.new_zeros(len(given), width),) * (1 if is_gru else 2)
     first = [part[None] for part in state]
-    made, *last = torch.gru(given, *first, weights, *options) if is_gru else torch.lstm(given, first, weights, *options)
+    call: Any = torch.gru if is_gru else torch.lstm
+    made, *last = call(given, first[0] if is_gru else first, [*weights], *options)
     return made, tuple(part[0] for part in last)
 
 
