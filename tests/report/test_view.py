@@ -141,3 +141,10 @@ def test_small_maps_of_long_texts_show_the_lines_of_the_whole_map():
     line = whole[4:] > 250
     assert line.sum() > 12
     assert (small[4:] > 250)[line].mean() > 0.9
+
+
+def test_a_text_of_special_tokens_and_weights_of_zero_open_too(visit, tmp_path):
+    zero = torch.zeros(1, 1, 2, 2)
+    page = visit(attnscope.view([zero], ["<s>", "</s>"]).save(tmp_path / "view.html"))
+    page.locator(".finding", has_text="0%").wait_for()
+    assert page.locator(".token.current").count() == 1

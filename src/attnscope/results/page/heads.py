@@ -52,7 +52,7 @@ def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None
         return None
     rows = tables[0].rows if tables else []
     groups = {name: places for name, places in report.finding.heads.items() if name}
-    tested = any(value is not None for one in quantities for value in one["shown"])
+    tested = {at for one in quantities for at, value in enumerate(one["shown"]) if value is not None}
     labels = _groups(groups, index, size, tested=tested) if groups else _labels(rows, index, size)
     leading = [*report.finding.leading, *map(_place, rows[:1]), *index]
     effects = [one["key"] for one in quantities if one["signed"]]
@@ -171,13 +171,13 @@ def _entry(
 
 
 def _groups(
-    groups: Mapping[str, Sequence[tuple[int, int]]], index: dict[tuple[int, int], int], size: int, *, tested: bool
+    groups: Mapping[str, Sequence[tuple[int, int]]], index: dict[tuple[int, int], int], size: int, *, tested: set[int]
 ) -> dict[str, Any]:
     """The group of each head in the finding, as the map shows labels; a head of several groups is in the first."""
     names = [*groups, "mixed"]
     of = {index[place]: at for at, places in reversed([*enumerate(groups.values())]) for place in places}
     shares = [[int(at == of.get(cell, len(groups))) for at in range(len(names))] for cell in range(size)]
-    there = {*index.values()}
+    there = {*of, *(tested or index.values())}  # an untested head is not called insignificant
     known = [one if cell in there else [None] * len(names) for cell, one in enumerate(shares)]
     shown = [*(with_minus(translate(name)) for name in groups), translate("not significant" if tested else "others")]
     return {"names": shown, "colours": cluster_colours(names, SIGNS), "shares": known, "finding": True}
@@ -225,7 +225,8 @@ def siblings(run: Path, signature: Mapping[str, Any]) -> Iterator[tuple[Path, di
     for page in sorted(run.parent.glob("*/report.html")):
         with suppress(OSError, ValueError, KeyError, TypeError):  # not a page of ours, or damaged
             other = json.loads(page.read_text(encoding="utf-8").partition(DATA)[2].partition("</script>")[0])
-            if all(other["signature"].get(name) == signature.get(name) for name in ("model", "corpus")):
+            whole = isinstance(other["finding"], str) and {"kind", "layers", "heads", "quantities"} <= other.keys()
+            if whole and all(other["signature"].get(name) == signature.get(name) for name in ("model", "corpus")):
                 yield page, other
 
 

@@ -65,8 +65,8 @@ function typical(map, n, m, special = []) {
   const offset = most(offsets), key = most(keys), moves = offsets[offset] >= keys[key], fits = [];
   for (const [query, , at, , weight] of cellsOf(map)) if (!special[query] && (moves ? at - query + n === offset : at === key)) fits.push({ query, weight });
   const enough = 0.9 * Math.max(...fits.map(({ weight }) => weight)), far = ({ query }) => Math.abs(query - n / 2);
-  const { query } = fits.filter(({ weight }) => weight >= enough).reduce((a, b) => (far(b) < far(a) ? b : a));
-  return { query, offset: moves ? offset - n : null, key, share: (moves ? offsets[offset] : keys[key]) / (n - special.filter(Boolean).length) };
+  const { query } = fits.filter(({ weight }) => weight >= enough).reduce((a, b) => (far(b) < far(a) ? b : a), fits[0] ?? { query: Math.floor(n / 2) });
+  return { query, offset: moves ? offset - n : null, key, share: (moves ? offsets[offset] : keys[key]) / (n - special.filter(Boolean).length || 1) };
 }
 
 /** A token as it can be seen: spaces at its ends marked, controls and invisible characters by their code points. */
