@@ -37,7 +37,9 @@ def pairs_of(count=2, length=6):
     corrupted = clean.clone()
     corrupted[:, 1:-1] = torch.randint(3, 60, (count, length - 2), generator=generator)
     ends = torch.full((count, 1), length - 1)
-    return EncodedPairs(clean, corrupted, ends, torch.arange(5, 5 + count), torch.arange(20, 20 + count), (), ())
+    return EncodedPairs(
+        clean, corrupted, ends, torch.arange(5, 5 + count)[:, None], torch.arange(20, 20 + count)[:, None], (), ()
+    )
 
 
 @pytest.mark.parametrize("family", ADDITIVE)
@@ -90,7 +92,7 @@ def test_an_edge_is_patched_as_by_hooks(family, side):
             logits = model(ids).logits[:, -1]
         for handle in handles:
             handle.remove()
-        return logits.gather(1, pairs.answers[:, None])[:, 0] - logits.gather(1, pairs.wrongs[:, None])[:, 0]
+        return logits.gather(1, pairs.answers)[:, 0] - logits.gather(1, pairs.wrongs)[:, 0]
 
     def keep(name, pick):
         return lambda *given: kept.update({name: pick(given).clone()})
@@ -149,7 +151,7 @@ def test_an_edge_behind_norms_of_the_sum_is_patched_as_by_hooks(side):
             logits = model(ids).logits.gather(1, pairs.positions[..., None].expand(-1, -1, 60))[:, 0]
         for handle in handles:
             handle.remove()
-        return logits.gather(1, pairs.answers[:, None])[:, 0] - logits.gather(1, pairs.wrongs[:, None])[:, 0]
+        return logits.gather(1, pairs.answers)[:, 0] - logits.gather(1, pairs.wrongs)[:, 0]
 
     def keep(name):
         return lambda _, given, made: kept.update({name: (given[0].clone(), made.clone())})

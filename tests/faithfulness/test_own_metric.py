@@ -9,7 +9,7 @@ import attnscope
 from attnscope.capture.load import load_model
 from attnscope.intervention.verdicts import report, verdicts
 from attnscope.support.errors import AttnscopeError
-from tests.faithfulness.test_patching import causal
+from tests.faithfulness.test_patching import causal, reader_of_words
 
 TEXTS = ["The tide comes in twice a day.", "It rained all day long, and the streets were empty.", "Bread needs salt."]
 BRIEF = {"steps": 0, "why": False}
@@ -78,3 +78,51 @@ def test_wrong_metrics_are_named(metric, reason):
 def test_a_function_has_no_run_folder(tmp_path):
     with pytest.raises(AttnscopeError, match="cannot name a metric"):
         attnscope.intervene("bundled", TEXTS, metric=lambda logits, _: logits[:, 0, 0], out=tmp_path / "run", **BRIEF)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bart", "t5"])
+def test_answers_of_several_tokens_are_those_of_edited_runs(family):
+    model, tokenizer = reader_of_words(family)
+    texts, targets = ["It was part of it", "He was one"], ["It was all of us", "They came"]
+    encodes = family in {"bart", "t5"}
+    given = {"targets": targets} if encodes else {}
+    found = attnscope.intervene(
+        model,
+        texts,
+        tokenizer=tokenizer,
+        metric=[(" of the game", " to")],
+        search=True,
+        **given,
+        **(BRIEF | {"steps": 1}),
+    )
+
+    def difference(number):
+        sums = []
+        for word in (" of the game", " to"):
+            ids = tokenizer(word, add_special_tokens=False).input_ids
+            text = tokenizer((targets if encodes else texts)[number]).input_ids[:-1]
+            text = [model.config.decoder_start_token_id, *text] if encodes else text
+            inputs = {"input_ids": torch.tensor([text + ids])}
+            if encodes:
+                inputs = {
+                    "decoder_input_ids": inputs["input_ids"],
+                    "input_ids": torch.tensor([tokenizer(texts[number]).input_ids]),
+                }
+            with torch.no_grad():
+                logs = model(**inputs).logits[0, len(text) - 1 : -1].log_softmax(-1)
+            sums.append(logs.gather(1, torch.tensor(ids)[:, None]))
+        return float(sums[0].sum() - sums[1].sum()), -float(sums[0].mean())
+
+    effects = found["effects"]
+    for number in (0, 1):
+        before, loss = difference(number)
+        with attnscope.edit(model, {(1, 0): torch.zeros_like}, on="z"):
+            after, worse = difference(number)
+        one = effects.isel(window=number)
+        np.testing.assert_allclose([one.metric, one.loss], [before, loss], rtol=1e-4)
+        changed = one.sel(ablation="zero", layer=1, head=0)
+        np.testing.assert_allclose(
+            [changed.metric_change, changed.loss_change], [after - before, worse - loss], atol=1e-4
+        )
+    assert effects.questions.values.tolist() == [4, 4]
+    assert np.isfinite(effects.loss_change.sel(ablation="resample")).any()

@@ -1,5 +1,6 @@
 """Patching against runs patched by hand; pairs, batches, and what few pairs allow to be said."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
+from attnscope.intervention.edges import EdgeRuns, Graph
 from attnscope.intervention.edit import edit
 from attnscope.intervention.pairs import EncodedPairs, Pair, pairs_of_input
 from attnscope.intervention.patch import check_pairs_differ, patch, patched_of
@@ -20,7 +22,7 @@ from attnscope.kernels.full import attend_in_full
 from attnscope.results.figures.patch import captions
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
-from tests.families import tiny
+from tests.families import tiny, tiny_reader
 
 # --- against runs patched by hand ---
 
@@ -292,7 +294,7 @@ def test_a_share_of_gaps_that_change_sign_has_no_interval():
         ({"pairs": []}, "found no pair"),
         ({"pairs": [{"clean": "a", "corrupted": "b", "wrong": "c"}]}, "no field 'answer'"),
         ({"pairs": [*PAIRS, LONGER], "by_position": True}, "needs equal lengths"),
-        ({"pairs": [Pair(PAIRS[0].clean, PAIRS[0].corrupted, " of", " of")]}, "the same token"),
+        ({"pairs": [Pair(PAIRS[0].clean, PAIRS[0].corrupted, " of", " of")]}, "the same tokens"),
         ({"pairs": [PAIRS[0], LONGER, Pair("a<mask>", "a b<mask>", " of", " to")]}, "pair 3: the clean text has"),
         ({"pairs": [Pair("It was part of it.", "It was due to it.", " of", " to")]}, "masks; expected one <mask>"),
     ],
@@ -376,3 +378,102 @@ def test_positions_add_up_where_later_layers_do_not_mix_them(loaded):
     np.testing.assert_allclose(  # of the last layer, the mask's own row alone is read
         by_position.difference.isel(layer=-1, position=place), whole.difference.isel(layer=-1), rtol=1e-4
     )
+
+
+# --- answers of several tokens ---
+
+SEVERAL = [
+    Pair("It was part", "It was due", " of the game", " to"),
+    Pair("He was one", "He was back", " of us", " to him"),
+]
+
+
+def reader_of_words(family):
+    """A random model with the bundled tokenizer, to which each of its words differs from the others."""
+    model, tokenizer = tiny_reader(family)
+    torch.nn.init.normal_(model.get_input_embeddings().weight, std=0.3)
+    torch.nn.init.normal_(model.get_output_embeddings().weight, std=0.3)
+    return model, tokenizer
+
+
+def summed(model, tokenizer, pair, side, heads=None):
+    """Sum of log probabilities of the answer less that of the wrong one, token by token, where heads are edited."""
+    sums = []
+    for word in (pair.answer, pair.wrong):
+        ids, total = tokenizer(side, return_tensors="pt").input_ids[:, :-1], 0.0
+        for token in tokenizer(word, add_special_tokens=False).input_ids:
+            with torch.no_grad(), edit(model, (heads or {}) | {(0, 0): lambda own: own}) as edited:
+                total += float(edited(ids).logits[0, -1].log_softmax(-1)[token])
+            ids = torch.cat([ids, torch.tensor([[token]])], 1)
+        sums.append(total)
+    return sums[0] - sums[1]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "opt"])
+def test_answers_of_several_tokens_are_sums_of_log_probabilities(family):
+    model, tokenizer = reader_of_words(family)
+    found = patch(model, SEVERAL, tokenizer=tokenizer, direction="noising", steps=1)["pairs"]
+    for name in ("clean", "corrupted"):
+        expected = [summed(model, tokenizer, pair, getattr(pair, name)) for pair in SEVERAL]
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4)
+    alone = np.concatenate(
+        [
+            patch(model, [pair], tokenizer=tokenizer, direction="noising", steps=0)["pairs"].difference
+            for pair in SEVERAL
+        ]
+    )
+    np.testing.assert_allclose(found.difference, alone, atol=2e-5)
+    both = patch(model, SEVERAL, tokenizer=tokenizer, what="residual")["patched"].recovered
+    np.testing.assert_allclose(both.isel(block=-1, position=-1), 1, rtol=1e-3)
+    encoded = EncodedPairs.of(SEVERAL, load_model(model, tokenizer=tokenizer))
+    graph = Graph(model, encoded)
+    runs, sender = EdgeRuns(graph, encoded), graph.senders.index("a0.h1")
+    others = graph.exist.copy()
+    others[sender] = False
+    np.testing.assert_allclose(
+        runs.circuit(np.flatnonzero(others)), found.difference.sel(layer=0, head=1), rtol=1e-3, atol=1e-4
+    )
+    estimate = found.estimate.sel(estimator="attribution", layer=0, head=1)
+    np.testing.assert_allclose(runs.attributed(0)[:, sender].sum(1), estimate, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("by_position", [False, True])
+def test_a_head_is_patched_where_the_answer_is_read_too(loaded, by_position):
+    model, pair, kept = causal().eval(), SEVERAL[0], []
+    tree = patch(model, [pair], tokenizer=loaded.tokenizer, by_position=by_position, steps=0)
+    found = tree["pairs"].difference.isel(pair=0).sel(layer=1, head=2)
+    text, other = (loaded.tokenizer(one, return_tensors="pt").input_ids[:, :-1] for one in (pair.clean, pair.corrupted))
+    first, sums = text.shape[1] - 1, []
+
+    def put_in(own):
+        own = own.clone()
+        own[:, first if by_position else 0 :] = kept[-1][:, first if by_position else 0 :]
+        return own
+
+    for word in (pair.answer, pair.wrong):
+        ids = torch.tensor([loaded.tokenizer(word, add_special_tokens=False).input_ids])
+        with torch.no_grad():
+            with edit(model, {(1, 2): lambda own: kept.append(own) or own}, on="z"):
+                model(torch.cat([text, ids], 1))
+            with edit(model, {(1, 2): put_in}, on="z"):
+                logits = model(torch.cat([other, ids], 1)).logits[0, first:-1]
+        sums.append(float(logits.log_softmax(-1).gather(1, ids.T).sum()))
+    found = found.isel(position=-1) if by_position else found
+    np.testing.assert_allclose(found, sums[0] - sums[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_story_teller_tells_phrases_apart(models):
+    pairs = [json.loads(line) for line in (EXAMPLES / "girl-and-boy.jsonl").read_text().splitlines()]
+    one, more = (
+        patch(models / "stories260K-llama", [pair | words for pair in pairs], steps=0)["patched"].recovered
+        for words in ({}, {"answer": " She was very happy", "wrong": " He was very happy"})
+    )
+    assert one.argmax(...) == more.argmax(...)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"), [(" to him", "one begins with the other"), (" to", "the same tokens"), ("", "same tokens")]
+)
+def test_an_answer_that_begins_with_the_other_is_rejected(loaded, answer, says):
+    with pytest.raises(AttnscopeError, match=says):
+        patch(causal(), [Pair("It was part", "It was due", answer, " to")], tokenizer=loaded.tokenizer)

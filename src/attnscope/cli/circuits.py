@@ -63,7 +63,7 @@ _PAIRS = (
 
 _OF_PAIRS = {
     "pairs": argument(list[Path] | None, None, _PAIRS, show_default="those of the bundled model"),
-    "answer": option(str | None, None, "Right answer, of all pairs that have none of their own."),
+    "answer": option(str | None, None, "Right answer, of all pairs that have none of their own: for a mask a token."),
     "wrong": option(str | None, None, "Wrong answer, of all pairs that have none of their own."),
 }
 

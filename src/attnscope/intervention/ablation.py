@@ -74,7 +74,7 @@ def _of_batch(
         **({"metric_change": (heads, own[0] - scores["metric"][:, None, None, None])} if own else {}),
         **{name: ("window", value) for name, value in scores.items()},
         "guess_loss": ("window", np.full(len(questions), np.log(batch.before.shape[-1]))),
-        "questions": ("window", (questions.labels >= 0).sum(1).cpu().numpy()),
+        "questions": ("window", (questions.labels >= 0).sum(1)[:: questions.rows].cpu().numpy()),
     }
     if steps:
         variables["importance"], variables["estimate"] = _estimates(session, questions, batch.replacements, steps)
@@ -136,8 +136,8 @@ def _estimates(
             by_input.append(np.full_like(first_order[-1], np.nan))
     estimates = np.stack([np.stack(steps, 1) for steps in (first_order, integrated, by_input)], 1)
     return (
-        (("window", "layer", "head"), by_layer(importance(outputs))),
-        (("window", "estimator", "ablation", "layer", "head"), estimates),
+        (("window", "layer", "head"), by_layer(importance(outputs))[:: questions.rows]),
+        (("window", "estimator", "ablation", "layer", "head"), estimates[:: questions.rows]),
     )
 
 
@@ -158,13 +158,14 @@ def changes_by_sets(session: PredictionSession, sets: Sequence[np.ndarray], abla
     changes: list[np.ndarray] = []
     for part, of_batch in zip(session.slices(), sets, strict=True):
         with session.passes(part, [ablation]) as batch:
-            others = batch.replacements[ablation]
+            others, rows = batch.replacements[ablation], batch.questions.rows
 
             def edits(
-                some: range, others: Sequence[Tensor] = others, of_batch: np.ndarray = of_batch
+                some: range, others: Sequence[Tensor] = others, of_batch: np.ndarray = of_batch, rows: int = rows
             ) -> dict[int, Edit]:
-                chosen = torch.from_numpy(of_batch[some.start : some.stop]).split(session.heads, -1)
-                pairs = enumerate(zip(chosen, others, strict=True))
+                chosen = torch.from_numpy(of_batch[some.start : some.stop])
+                chosen = chosen if chosen.ndim == 2 else chosen.repeat_interleave(rows, 1)  # noqa: PLR2004
+                pairs = enumerate(zip(chosen.split(session.heads, -1), others, strict=True))
                 return {call: replacing_sets(own, other) for call, (own, other) in pairs if bool(own.any())}
 
             changed = batch.passes.sweep(range(len(of_batch)), batch.most, edits, batch.loss_change)

@@ -158,9 +158,8 @@ def attribute(
         raise AttnscopeError(f"found pairs of more than {length} tokens; expected shorter texts")
     session.check(ablates=False)
     words = [(token, against)] * count if given is None else [(pair.answer, pair.wrong) for pair in given]
-    known = {
-        word: one_token(loaded.tokenizer, word, "the token") for both in words for word in both if word is not None
-    }
+    what = "the token whose logit is split"
+    known = {word: one_token(loaded.tokenizer, word, what) for both in words for word in both if word is not None}
     vector = None if direction is None else torch.as_tensor(np.asarray(direction)).double()
     tokens, wrong = ([known.get(word or "") for word in side] for side in zip(*words, strict=True))
     job: Any = _Attribution(session, tokens, wrong, vector, by_position) if head is None else ScoreParts(session, head)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnscope.intervention.patch_findings import SEVERAL
 from attnscope.measure.documents import LEAST
 from attnscope.results.schema import Finding, Quantity, Report, Table, rows_of
 from attnscope.support.arguments import reads
@@ -80,5 +81,5 @@ def report(found: xr.Dataset) -> Report:
             Table("circuits", "Circuits of the best edges", _CIRCUITS, circuits),
         ],
         result=found,
-        care=care,
+        care=care | (SEVERAL if found.attrs.get("summed") else {}),
     )

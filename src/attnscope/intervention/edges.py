@@ -130,7 +130,7 @@ def edges(
 
     def measured(_: object) -> xr.Dataset:
         with borrowed(loaded.model):
-            return _measured(job, *how).assign_attrs(signature=signature.to_json())
+            return _measured(job, *how).assign_attrs(signature=signature.to_json(), summed=int(job.summed))
 
     return at_once(reading["out"], signature, measured, repair=reading["repair"])
 
@@ -501,7 +501,7 @@ class EdgeRuns:
     def attributed(self, steps: int) -> Float[np.ndarray, "pair sender receiver"]:
         """EAP, or with steps EAP-IG."""
         graph, clean, known = self.graph, self.encoded.clean, self.clean if steps else None
-        scores = torch.zeros(len(clean), *graph.exist.shape, device=clean.device)
+        scores = torch.zeros(len(self.encoded), *graph.exist.shape, device=clean.device)
         for share in [(step + 0.5) / steps for step in range(steps)] or [None]:
             others = {} if share is None else {"input_ids": self.encoded.corrupted}
             moved = embeddings_moved(graph.model, {"input_ids": clean}, others, share or 0.0)
@@ -528,7 +528,7 @@ class EdgeRuns:
                         ]
                     changes = known[0].changes(self.corrupted[0], at, part.read)
                     sums = torch.einsum("sptw,rptw->psr", changes, torch.stack(found))
-                    scores[:, part.read, part.receivers] += sums / max(steps, 1)
+                    scores[:, part.read, part.receivers] += self.encoded.by_pair(sums) / max(steps, 1)
         return scores.double().cpu().numpy()
 
     def exact(self) -> Float[np.ndarray, "pair sender receiver"]:

@@ -103,7 +103,8 @@ def knock_out(session: PredictionSession, rule: Forbidden, *, renormalise: bool 
                 def edits(some: range, call: int = call, knocked: _Knocked = knocked) -> dict[int, Edit]:
                     return {call: knocked.edit(some)}
 
-                parts.append((passes.sweep(heads, batch.most, edits, batch.loss_change).T, knocked.share))
+                changed = passes.sweep(heads, batch.most, edits, batch.loss_change)
+                parts.append((changed.T, knocked.share[:: questions.rows]))
         for values, layers in zip((changes, shares), zip(*parts, strict=True), strict=True):
             values.append(by_layer([layer.double().cpu().numpy() for layer in layers]))
     change, weight = np.concatenate(changes), np.concatenate(shares)

@@ -30,13 +30,13 @@ def loss_gradients(
     model: PreTrainedModel, questions: Questions, gate: Gate | None = None, towards_donor: float | None = None
 ) -> list[tuple[Tensor, Tensor]]:
     """Output of each call and the gradient of the loss with respect to it, ``(text, head, query, value_width)``."""
-    batch = questions.batch
+    batch, rows = questions.batch, questions.rows
     inputs = batch.inputs(model)
     others: dict[str, Tensor] = {}
     if towards_donor is not None:
         for name, side in (("input_ids", batch.text), ("decoder_input_ids", batch.target)):
             if name in inputs:
-                others[name] = side.input_ids.roll(1, 0).gather(1, donor_positions(side.valid))
+                others[name] = side.input_ids.roll(rows, 0).gather(1, donor_positions(side.valid, rows))
 
     def loss(logits: Tensor) -> Tensor:
         return questions.scores(questions.at(logits)[None])["loss"].sum()

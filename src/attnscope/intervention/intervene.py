@@ -22,7 +22,7 @@ from attnscope.intervention.ablation import effects, half_of, joint_ablation, re
 from attnscope.intervention.calls import checked_heads
 from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
 from attnscope.intervention.effects import agreement_of, heads_of
-from attnscope.intervention.pairs import one_token
+from attnscope.intervention.pairs import both_answers
 from attnscope.intervention.predictions import ABLATIONS, Ablation, PredictionSession, prediction_session
 from attnscope.intervention.profiles import contribution_profiles
 from attnscope.measure.ranking import majority_names, peaks
@@ -84,9 +84,10 @@ def intervene(
         on another text).
     metric
         A function of the logits ``(text, position, vocabulary)`` and the model's inputs that returns a number for each
-        text. Or the right and the wrong answer, one token each, of every text or one pair for all: then the metric is
-        the logit of the right answer minus that of the wrong one, at the mask or after the last token, and loss, KL
-        divergence and accuracy are those of this answer. One text suffices, without intervals and ``resample``.
+        text. Or the right and the wrong answer of every text or one pair for all: then the metric is the logit of the
+        right answer minus that of the wrong one, at the mask or after the last token, and loss, KL divergence and
+        accuracy are those of this answer. After a text, an answer may have several tokens: then the metric is the
+        difference of the summed log probabilities. One text suffices, without intervals and ``resample``.
     steps
         Points of the integrated gradients; 0 for no estimates.
     search
@@ -154,7 +155,7 @@ def intervene(
                 "a run folder cannot name a metric that is a function: leave out metric or out (--out)"
             )
     elif metric is not None:
-        session.answers = answers_of(metric, session.windows, loaded.tokenizer)
+        session.answers = answers_of(metric, session)
     session.check()
     sets = [checked_heads(heads, session.cells, "together, --together") for heads in together]
     rule = Forbidden.of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
@@ -251,17 +252,23 @@ def intervene(
     )
 
 
-def answers_of(given: Sequence[tuple[str, str]], windows: Sequence[Window], tokenizer: Any) -> list[tuple[int, int]]:
+def answers_of(given: Sequence[tuple[str, str]], session: PredictionSession) -> list[list[list[int]]]:
     """Token ids of the right and the wrong answer of each window."""
+    windows, masked = session.windows, session.kind == "masked"
     if len(given) not in {1, len(windows)} or any(len(pair) != 2 for pair in given):  # noqa: PLR2004
         raise AttnscopeError(
             f"found {len(given)} answers (metric) and {len(windows)} windows; expected (right, wrong) for each, or once"
         )
-    both = [
-        (one_token(tokenizer, right, "the answer"), one_token(tokenizer, wrong, "the wrong answer"))
-        for right, wrong in given
-    ]
-    return both * len(windows) if len(both) == 1 else both
+    both = [both_answers(session.loaded.tokenizer, words, "metric", masked=masked) for words in given]
+    both *= len(windows) // len(both)
+    longest = window_length(session.loaded, None)
+    for window, answers in zip(windows, both, strict=True):
+        if (count := len(window.target or window) + max(map(len, answers)) - 1) > longest:
+            raise AttnscopeError(
+                f"{window.source} and its answer have {count} tokens; {session.loaded.name} takes at most {longest}. "
+                "Shorten the text"
+            )
+    return both
 
 
 def _curves(

@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnscope.capture.borrow import LoadedModel
-from attnscope.intervention.predictions import kind_of_question
+from attnscope.intervention.predictions import kind_of_question, padded_answers
+from attnscope.models.translator import IGNORED
 from attnscope.read.files import check_characters, decode_utf8, json_objects, lines_of, read_bytes, shown
 from attnscope.read.shown import IdNames, with_marked_spaces
 from attnscope.support.checks import shortly
@@ -36,8 +37,8 @@ class Pair:
 
     clean: str
     corrupted: str
-    answer: str  # the right token for the clean text
-    wrong: str  # the right token for the corrupted text
+    answer: str  # right for the clean text: one token, in a causal model one or more
+    wrong: str  # right for the corrupted text
 
 
 #: A file of JSON Lines, two or four text files, or pairs as `Pair` or mappings.
@@ -139,13 +140,16 @@ class PairTexts:
 
 @dataclass(frozen=True, eq=False)
 class EncodedPairs:
-    """Pairs as token ids, all of one length."""
+    """Pairs as token ids, all of one length.
 
-    clean: Int[Tensor, "pair position"]  # ``(pair, position)``, token ids
-    corrupted: Int[Tensor, "pair position"]
-    positions: Int[Tensor, "pair 1"]  # ``(pair, 1)``: the position of the prediction
-    answers: Int[Tensor, " pair"]  # ``(pair,)``, token ids
-    wrongs: Int[Tensor, " pair"]
+    A row is a text; if answers have several tokens, two: the text and its answer, the text and the wrong answer.
+    """
+
+    clean: Int[Tensor, "row position"]  # token ids
+    corrupted: Int[Tensor, "row position"]
+    positions: Int[Tensor, "row token"]  # of the predictions
+    answers: Int[Tensor, "pair token"]  # token ids, padded
+    wrongs: Int[Tensor, "pair token"]
     tokens: tuple[tuple[str, ...], ...]  # tokens of each text, for display
     corrupted_tokens: tuple[tuple[str, ...], ...]
 
@@ -170,41 +174,49 @@ class EncodedPairs:
             for row, ids in zip(rows, both, strict=True):
                 row.append(ids)
             positions.append(_position(both, tokenizer, number, masked=masked))
-        answers, wrongs = (
-            [one_token(tokenizer, getattr(pair, name), f"pair {number}: the {name}") for number, pair in numbered]
-            for name in ("answer", "wrong")
+        answers = [
+            both_answers(tokenizer, (pair.answer, pair.wrong), f"pair {number}", masked=masked)
+            for number, pair in numbered
+        ]
+        padded, places, each = padded_answers(answers, positions, loaded.model.device)
+        most, names = places.shape[1], IdNames(tokenizer)
+        # texts and all tokens of their answers but the last one; causal models ignore the padding
+        after = [(ids + ids[-1:] * most)[: most - 1] for both in answers for ids in both[:each]]
+        clean, other = (
+            torch.tensor([side[at // each] + more for at, more in enumerate(after)], device=places.device)
+            for side in rows
         )
-        for (number, pair), answer, wrong in zip(numbered, answers, wrongs, strict=True):
-            if answer == wrong:
-                raise AttnscopeError(
-                    f"pair {number}: answer and wrong are the same token ({pair.answer!r}); expected two different "
-                    "answers"
-                )
-
-        def tensor(values: Sequence[Any]) -> Tensor:
-            return torch.tensor(values, dtype=torch.int64, device=loaded.model.device)
-
-        names = IdNames(tokenizer)
         shown = [tuple(names.of(row) for row in side) for side in rows]
-        return cls(
-            tensor(rows[0]), tensor(rows[1]), tensor(positions)[:, None], tensor(answers), tensor(wrongs), *shown
-        )
+        return cls(clean, other, places, padded[:, 0], padded[:, 1], *shown)
 
     def __len__(self) -> int:
-        return len(self.clean)
+        return len(self.answers)
+
+    @property
+    def positions_of_text(self) -> list[slice]:
+        """Each position of the texts; the last one has the tokens of the answers that follow too."""
+        last = self.clean.shape[1] - self.answers.shape[1]
+        return [*(slice(position, position + 1) for position in range(last)), slice(last, None)]
+
+    def by_pair(self, rows: Float[Tensor, "row ..."]) -> Float[Tensor, "pair ..."]:
+        """Sum over the rows of each pair."""
+        return rows.unflatten(0, (len(self), -1)).sum(1)
 
     def turned(self) -> EncodedPairs:
         """Swap clean and corrupted texts, but not the answers."""
         return replace(self, clean=self.corrupted, corrupted=self.clean)
 
-    def difference(
-        self, logits: Float[Tensor, "*variant pair prediction vocabulary"]
-    ) -> Float[Tensor, "*variant pair"]:
-        """Logit of the answer minus that of the wrong answer, at the position of the prediction."""
-        last = logits[..., 0, :]
-        index = torch.stack([self.answers, self.wrongs], -1).expand(*last.shape[:-1], 2)
-        right, wrong = last.gather(-1, index).unbind(-1)
-        return right - wrong
+    def difference(self, logits: Float[Tensor, "*variant row token vocabulary"]) -> Float[Tensor, "*variant pair"]:
+        """Logit of the answer minus that of the wrong answer; of several tokens, the sums of log probabilities."""
+        if self.answers.shape[1] == 1:
+            index = torch.stack([self.answers, self.wrongs], -1).expand(*logits.shape[:-1], 2)
+            both = logits.gather(-1, index)[..., 0, :]
+        else:
+            labels = torch.stack([self.answers, self.wrongs], 1).flatten(0, 1)
+            index = labels.clamp(min=0)[..., None].expand(*logits.shape[:-1], 1)
+            logs = logits.gather(-1, index)[..., 0] - logits.logsumexp(-1)
+            both = torch.where(labels == IGNORED, 0, logs).sum(-1).unflatten(-1, (-1, 2))
+        return both[..., 0] - both[..., 1]
 
 
 def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence[str]]) -> list[str]:
@@ -243,21 +255,41 @@ def _position(both: list[list[int]], tokenizer: Any, number: int, *, masked: boo
     return int(positions[0][0])
 
 
+def _tokens(tokenizer: Any, word: str) -> list[int]:
+    """The ids of the tokens with this text, or of the one with this name."""
+    ids: list[int] = tokenizer(word, add_special_tokens=False)["input_ids"]
+    bare: list[int] = tokenizer(word.lstrip(), add_special_tokens=False)["input_ids"]
+    if 0 < len(bare) < len(ids) and tokenizer.convert_ids_to_tokens(bare)[0].startswith("▁"):
+        ids = bare  # it writes the space itself
+    known: dict[str, int] = tokenizer.get_vocab() if len(ids) != 1 else {}
+    return [int(known[word])] if word in known else ids
+
+
 def one_token(tokenizer: Any, word: str, what: str) -> int:
     """The id of the token with this text or name."""
-    ids: list[int] = tokenizer(word, add_special_tokens=False)["input_ids"]
+    ids = _tokens(tokenizer, word)
     if len(ids) == 1:
-        return int(ids[0])
-    bare = tokenizer(word.lstrip(), add_special_tokens=False)["input_ids"]
-    if len(bare) == 1 and tokenizer.convert_ids_to_tokens(bare)[0].startswith("▁"):  # it writes the space itself
-        return int(bare[0])
-    known: dict[str, int] = tokenizer.get_vocab()
-    if word in known:
-        return int(known[word])
+        return ids[0]
     names = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(ids[:4])))
     raise AttnscopeError(
-        f"{what} {shortly(word)} has {len(ids)} tokens ({names}); expected one: choose another word, or a listed token"
+        f"{shortly(word)} ({what}) has {len(ids)} tokens ({names}); expected one: choose another word, or a listed "
+        "token"
     )
+
+
+def both_answers(tokenizer: Any, words: Sequence[str], where: str, *, masked: bool) -> list[list[int]]:
+    """Token ids of the right and of the wrong answer; a mask stands for one token."""
+    names = zip(words, ("answer", "wrong"), strict=True)
+    both = [
+        [one_token(tokenizer, word, f"{where}: the {name}")] if masked else _tokens(tokenizer, word)
+        for word, name in names
+    ]
+    if all(one == other for one, other in zip(*both, strict=False)):
+        raise AttnscopeError(
+            f"{where}: answer and wrong ({words[0]!r} and {words[1]!r}) have the same tokens, or one begins with the "
+            "other and is never the likelier one; expected answers that differ before either ends"
+        )
+    return both
 
 
 def is_masked(loaded: LoadedModel) -> bool:

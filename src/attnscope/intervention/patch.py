@@ -83,7 +83,8 @@ def patch(
         by line; or pairs, as `attnscope.intervention.pairs.Pair` or mappings with ``clean``, ``corrupted``, ``answer``
         and ``wrong``. The bundled model has bundled pairs.
     answer, wrong
-        Answers of all pairs without their own.
+        Answers of all pairs without their own. After the texts of a causal model they may have several tokens: then
+        the difference is that of their summed log probabilities, which for one token each is that of the logits.
     task
         Which part of the pairs this process patches, as in `attnscope.scan`: every N-th batch.
     what
@@ -115,8 +116,8 @@ def patch(
     Raises
     ------
     AttnscopeError
-        If the texts of a pair differ in length, an answer is not one token, the model predicts the same for clean and
-        corrupted texts, or the model is an encoder-decoder.
+        If the texts of a pair differ in length, the answer to a mask is not one token, the model predicts the same for
+        clean and corrupted texts, or the model is an encoder-decoder.
 
     Examples
     --------
@@ -209,6 +210,7 @@ class PatchJob:
     tell: Tell
     batches: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with numbers of pairs, from 1
     skips: bool = True  # whether passes skip the computations that all variants share
+    summed: bool = False  # whether an answer has several tokens
 
     def read(self, size: int | None) -> None:
         """Encode the pairs in batches of one length, and check that the model's heads can be patched."""
@@ -216,12 +218,6 @@ class PatchJob:
         lengths = [
             token_count(pair, loaded.tokenizer, number, masked=masked) for number, pair in enumerate(self.pairs, 1)
         ]
-        longest = window_length(loaded, None)
-        if max(lengths) > longest:
-            raise AttnscopeError(
-                f"pair {int(np.argmax(lengths)) + 1} has {max(lengths)} tokens; {loaded.name} takes at most {longest}. "
-                "Shorten its texts"
-            )
         if self.by_position and len(set(lengths)) > 1:
             raise AttnscopeError(
                 f"pairs have {min(lengths)} to {max(lengths)} tokens; patching by position needs equal lengths. Use "
@@ -234,6 +230,11 @@ class PatchJob:
                 numbers = same[first : first + most]
                 some = [self.pairs[number - 1] for number in numbers]
                 self.batches.append((numbers, EncodedPairs.of(some, loaded, numbers)))
+        numbers, encoded = max(self.batches, key=lambda batch: batch[1].clean.shape[1])
+        if (count := encoded.clean.shape[1]) > (longest := window_length(loaded, None)):
+            raise AttnscopeError(
+                f"pair {numbers[0]} has {count} tokens; {loaded.name} takes at most {longest}. Shorten its texts"
+            )
         numbers, encoded = self.batches[0]
         inputs = {"input_ids": encoded.clean[:1]}
         sites = verify(loaded.model, inputs, text=f"pair {numbers[0]}")
@@ -244,6 +245,7 @@ class PatchJob:
                 f"from 1 to {len(sites) - 1}"
             )
         positions, states = encoded.positions[:1], self.what == "residual"
+        self.summed = any(encoded.answers.shape[1] > 1 for _, encoded in self.batches)
         self.skips = self.what != "mlp" and stack.same_without_what_is_skipped(
             loaded.model, inputs, positions, states=states
         )
@@ -259,7 +261,7 @@ class PatchJob:
 
     def of_batch(self, numbers: list[int], encoded: EncodedPairs) -> xr.Dataset:
         """Differences and estimates of some pairs, ``(pair, ...)``."""
-        attributes: dict[str, Any] = {"direction": self.direction, "what": self.what}
+        attributes: dict[str, Any] = {"direction": self.direction, "what": self.what, "summed": int(self.summed)}
         dims = ("pair", "layer", "head", *(["position"] if self.by_position else []))
         with self._runs(encoded) as runs:
             head = np.arange(max(output.shape[1] for output in runs.donors))
@@ -319,8 +321,7 @@ class PatchJob:
 
     def _heads(self, runs: Runs) -> np.ndarray:
         """``(pair, layer, head[, position])``."""
-        count, length = runs.encoded.clean.shape
-        positions = [slice(position, position + 1) for position in range(length)] if self.by_position else [slice(None)]
+        count, positions = len(runs.encoded), runs.encoded.positions_of_text if self.by_position else [slice(None)]
         layers: list[np.ndarray] = []
         for call, donor in enumerate(runs.donors):
             heads = donor.shape[1]
@@ -355,16 +356,16 @@ class PatchJob:
         blocks: list[np.ndarray] = []
         for block, donor in donors.items():
 
-            def edits(some: range, block: int = block, donor: Tensor = donor) -> dict[int, Any]:
+            def edits(some: list[slice], block: int = block, donor: Tensor = donor) -> dict[int, Any]:
                 def put_in(*given: Any) -> Tensor:
                     states = given[-1].clone()
-                    for variant, position in enumerate(some):
-                        states[variant, ..., position, :] = donor[..., position, :]
+                    for variant, at in enumerate(some):
+                        states[variant, ..., at, :] = donor[..., at, :]
                     return states
 
                 return {block: put_in}
 
-            blocks.append(runs.sweep(range(runs.encoded.clean.shape[1]), edits, of=OF_BLOCKS[self.what]))
+            blocks.append(runs.sweep(runs.encoded.positions_of_text, edits, of=OF_BLOCKS[self.what]))
         return np.stack(blocks, 1)
 
     def _through(self, runs: Runs, layer: int, head: int) -> np.ndarray:
@@ -398,8 +399,10 @@ class PatchJob:
             slopes = [answers_difference(model, encoded, share) for share in shares]
         layers: list[np.ndarray] = []
         for patched, donor, *gradients in zip(own, others, *slopes, strict=True):
-            parts = (donor - patched) * torch.stack(gradients).mean(0)
-            layers.append(parts.sum((3,) if self.by_position else (2, 3)).double().cpu().numpy())
+            parts = encoded.by_pair(((donor - patched) * torch.stack(gradients).mean(0)).sum(3))
+            spans = encoded.positions_of_text
+            parts = torch.stack([parts[..., at].sum(-1) for at in spans], -1) if self.by_position else parts.sum(2)
+            layers.append(parts.double().cpu().numpy())
         return np.moveaxis(padded_heads(layers, axis=1), 0, 1)
 
 

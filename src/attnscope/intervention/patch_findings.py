@@ -41,6 +41,11 @@ _CARE = {
     "Shares need not add up to 1.": "Heads act together and one after the other; a share below 0 or above 1 goes "
     "beyond one of the runs.",
 }
+#: Of answers with several tokens.
+SEVERAL = {
+    "Answers have several tokens.": "The difference is that of their summed log probabilities. Each token lowers the "
+    "sum, so long answers are at a disadvantage in both runs."
+}
 
 _PATCHED = {
     "heads": "one head's output",
@@ -78,7 +83,7 @@ def name_of(row: Row) -> str:
 def report(tree: xr.DataTree) -> Report:
     rows, pairs = patched_positions(tree), tree["pairs"].to_dataset()
     tested = rows[0]["shown"] is not None
-    care = dict(_CARE)
+    care = dict(_CARE) | (SEVERAL if pairs.attrs.get("summed") else {})
     if tested:
         care["Intervals are for pairs like these."] = "Pairs from one template say little about other sentences."
     if "agreement" in tree.children:

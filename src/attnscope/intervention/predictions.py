@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -45,22 +45,27 @@ class Questions:
     """A batch of windows, and the tokens that the model has to predict."""
 
     batch: WindowBatch  # input of the model, with masks for a masked language model
-    positions: Int[Tensor, "text prediction"]  # positions to predict, padded
-    labels: Int[Tensor, "text prediction"]  # the right token at each position; -100 for padding
+    positions: Int[Tensor, "row prediction"]  # positions to predict, padded
+    labels: Int[Tensor, "row prediction"]  # the right token at each position; -100 for padding
     windows: Sequence[Window]  # the windows without masks
     wrongs: Int[Tensor, "text 1"] | None = None  # the wrong answer next to each right one, where these are asked for
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.windows)
 
-    def at(self, logits: Float[Tensor, "text position vocabulary"]) -> Float[Tensor, "text prediction vocabulary"]:
+    @property
+    def rows(self) -> int:
+        """Rows of each text: 2 if answers of several tokens follow, the right and the wrong one; else 1."""
+        return len(self.labels) // len(self)
+
+    def at(self, logits: Float[Tensor, "row position vocabulary"]) -> Float[Tensor, "row prediction vocabulary"]:
         """Logits at the positions to predict."""
         return logits.gather(1, self.positions[..., None].expand(-1, -1, logits.shape[-1]))
 
     def scores(
         self,
-        logits: Float[Tensor, "variant text prediction vocabulary"],
-        before: Float[Tensor, "text prediction vocabulary"] | None = None,
+        logits: Float[Tensor, "variant row prediction vocabulary"],
+        before: Float[Tensor, "row prediction vocabulary"] | None = None,
     ) -> dict[str, Float[Tensor, "variant text"]]:
         """Loss, accuracy and KL divergence of variants: means over the predictions of each text."""
         real = self.labels != IGNORED
@@ -80,7 +85,12 @@ class Questions:
                 scores["kl"] = (negative_entropy + (total - (chances * wide).sum(-1))).clamp(min=0)
             for name, value in scores.items():
                 by_name.setdefault(name, []).append(torch.where(real, value, 0).sum(-1) / real.sum(-1))
-        return {name: torch.stack(values) for name, values in by_name.items()}
+        found = {name: torch.stack(values) for name, values in by_name.items()}
+        if self.rows > 1:
+            sums = (-found["loss"] * real.sum(-1)).unflatten(1, (-1, 2))
+            found = {name: values[:, :: self.rows] for name, values in found.items()}
+            found["metric"] = sums[..., 0] - sums[..., 1]
+        return found
 
 
 def _wide(logits: Tensor) -> Tensor:
@@ -122,20 +132,42 @@ def questions(kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, 
 
 
 def _answered(
-    kind: Kind, batch: WindowBatch, windows: Sequence[Window], answers: Sequence[tuple[int, int]], mask: int | None
+    kind: Kind, windows: Sequence[Window], answers: Sequence[list[list[int]]], tokenizer: Any, device: torch.device
 ) -> Questions:
     """Each text asks for its answer: at its mask, or after its last token."""
-    places: list[list[int]] = []
+    places, mask = list[int](), tokenizer.mask_token_id
     for window in windows:
         text = window.target or window if kind == "translation" else window
         wanted = np.array(text.ids) == mask if kind == "masked" else ~np.array(text.special)
         found = np.flatnonzero(wanted).tolist() or ([] if kind == "masked" else [len(text) - 1])
         if not found or (kind == "masked" and len(found) > 1):
             raise AttnscopeError(f"{window.source} has {len(found)} masks; expected one, where the answer belongs")
-        places.append(found[-1:])
-    device = batch.text.input_ids.device
-    positions, both = (torch.tensor(rows, dtype=torch.int64, device=device) for rows in (places, answers))
-    return Questions(batch, positions, both[:, :1], windows, both[:, 1:])
+        places.append(found[-1])
+    padded, positions, each = padded_answers(answers, places, device)
+    given = zip(windows, places, answers, strict=True)
+    rows = [_followed(window, place + 1, ids) for window, place, both in given for ids in both[:each]]
+    batch = WindowBatch.of(rows, pad_of(tokenizer), device)
+    positions = positions.clamp(max=batch.target.input_ids.shape[1] - 1)
+    return Questions(batch, positions, padded[:, :each].flatten(0, 1), windows, padded[:, 1] if each == 1 else None)
+
+
+def padded_answers(
+    answers: Sequence[list[list[int]]], places: Sequence[int], device: torch.device
+) -> tuple[Int[Tensor, "text 2 token"], Int[Tensor, "row token"], int]:
+    """Token ids of right and wrong answers, the positions that predict them, and the rows that each text needs."""
+    most = max(len(ids) for both in answers for ids in both)
+    padded = torch.tensor([[ids + [IGNORED] * (most - len(ids)) for ids in both] for both in answers], device=device)
+    positions = torch.tensor(places, device=device)[:, None] + torch.arange(most, device=device)
+    return padded, positions.repeat_interleave(min(most, 2), 0), min(most, 2)
+
+
+def _followed(window: Window, end: int, ids: list[int]) -> Window:
+    """A window with all tokens of an answer but the last one, from a position on."""
+    if window.target is not None:
+        return replace(window, target=_followed(window.target, end, ids))
+    more = dict[str, Any](ids=ids[:-1], special=[False] * (len(ids) - 1))
+    own = {name: getattr(window, name) for name in more}
+    return replace(window, **{name: (*own[name][:end], *added, *own[name][end:]) for name, added in more.items()})
 
 
 def _masked(batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed: int) -> Questions:
@@ -187,13 +219,13 @@ Ablation = Literal["zero", "mean", "resample"]
 ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
 
 
-def donor_positions(valid: Tensor) -> Tensor:
+def donor_positions(valid: Tensor, rows: int = 1) -> Tensor:
     """Position in the previous text of the batch that replaces each position, ``(text, query)``."""
-    if len(valid) < 2:  # noqa: PLR2004
+    if len(valid) < 2 * rows:
         raise AttnscopeError(
             "found one text; the ablation 'resample' needs 2 or more. Add more text, or leave out 'resample'"
         )
-    return torch.arange(valid.shape[1], device=valid.device) % valid.sum(1).roll(1)[:, None]
+    return torch.arange(valid.shape[1], device=valid.device) % valid.sum(1).roll(rows)[:, None]
 
 
 TOKENS = 1024  # of a batch
@@ -210,7 +242,7 @@ class PredictionSession:
     batch_size: int | None = None
     skips: bool = True  # whether passes skip what all variants share, if that was found to give the same numbers
     sites: list[Site] = field(default_factory=list)
-    answers: Sequence[tuple[int, int]] = ()  # right and wrong token of each window, if these are asked for
+    answers: Sequence[list[list[int]]] = ()  # tokens of right and wrong answer of each window, if these are asked for
     metric: Callable[[Tensor, dict[str, Any]], Tensor] | None = None  # of logits and inputs, a number for each text
 
     @property
@@ -247,8 +279,7 @@ class PredictionSession:
         windows, tokenizer = self.windows[part], self.loaded.tokenizer
         if not self.answers:
             return questions(self.kind, windows, tokenizer, self.seed, self.model.device)
-        batch = WindowBatch.of(windows, pad_of(tokenizer), self.model.device)
-        return _answered(self.kind, batch, windows, self.answers[part], tokenizer.mask_token_id)
+        return _answered(self.kind, windows, self.answers[part], tokenizer, self.model.device)
 
     @contextmanager
     def passes(self, part: slice, ablations: Sequence[Ablation] = ()) -> Generator[PredictionBatch]:
@@ -311,12 +342,12 @@ class PredictionBatch:
 
     questions: Questions
     passes: StackedPasses
-    before: Float[Tensor, "text prediction vocabulary"]  # logits of the unchanged model
+    before: Float[Tensor, "row prediction vocabulary"]  # logits of the unchanged model
     replacements: dict[Ablation, list[Tensor]]  # by ablation and call, ``(text, head, query, value_width)``
     whole: Tensor  # logits of the unchanged model as passes return them: at all positions with a metric of one's own
     metric: Callable[[Tensor, dict[str, Any]], Tensor] | None
 
-    def scores(self, logits: Float[Tensor, "variant text ..."]) -> dict[str, Float[Tensor, "variant text"]]:
+    def scores(self, logits: Float[Tensor, "variant row ..."]) -> dict[str, Float[Tensor, "variant text"]]:
         """Loss, accuracy, KL divergence and the metric of variants."""
         if self.metric is None:
             return self.questions.scores(logits, self.before)
@@ -339,7 +370,7 @@ class PredictionBatch:
         """Number of variants that run together."""
         return variants_at_once(self.whole, self.questions.batch.text.input_ids.numel(), self.passes.outputs)
 
-    def loss_change(self, logits: Float[Tensor, "variant text prediction vocabulary"]) -> Float[Tensor, "variant text"]:
+    def loss_change(self, logits: Float[Tensor, "variant row prediction vocabulary"]) -> Float[Tensor, "variant text"]:
         return self.questions.scores(logits)["loss"] - self.loss
 
 
@@ -351,8 +382,8 @@ def _replacements(name: Ablation, questions: Questions, passes: StackedPasses, m
         elif name == "mean":
             others.append(means[call].to(output)[None, :, None].expand_as(output))
         else:
-            index = donor_positions(questions.batch.sides(site.kind)[0].valid)
-            others.append(output.roll(1, 0).gather(2, index[:, None, :, None].expand_as(output)))
+            index = donor_positions(questions.batch.sides(site.kind)[0].valid, questions.rows)
+            others.append(output.roll(questions.rows, 0).gather(2, index[:, None, :, None].expand_as(output)))
     return others
 
 

@@ -145,8 +145,9 @@ _ENTRIES = re.compile(r"\b([Ww]indow|[Ii]mage|[Vv]ideo|[Ss]ound|[Pp]ool)(?=s?\b)
 
 
 def translate(text: str) -> str:
-    """The text in the chosen language: as it is where there is no entry."""
-    return text if _current == "en" or not re.search("[A-Za-z]", text) else _translate(_current, text)
+    """The text in the chosen language: as it is where there is no entry, or all of it is quoted."""
+    bare = re.sub("^'[^']*'$", "", text)
+    return text if _current == "en" or not re.search("[A-Za-z]", bare) else _translate(_current, text)
 
 
 def fits(text: str, words: int = 2) -> bool:
