@@ -308,7 +308,7 @@ ROLES = ("previous_token", "first_token", "duplicate_token", "induction")
 def heads(options: argparse.Namespace) -> dict[str, Any]:
     """Scores of four roles by attnscope, and the same patterns by a peer on the same tokens."""
     import attnscope
-    from attnscope.capture.gguf import converted
+    from attnscope.capture.checkpoint import converted
     from attnscope.capture.load import load_model
     from attnscope.detection.probes import ordinary_tokens, repeated_probe
     from attnscope.read.encoded import texts_of, windows_of

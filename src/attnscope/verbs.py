@@ -55,7 +55,7 @@ VERBS = {
     "set_language": Verb("results.translate", "Look"),
     "explain": Verb(
         "explanation.explain", "Explain", "verbs", "DataTree", (), "explanation.report", "results.figures.explain",
-        load="explanation.stored:load_explanation",
+        load="explanation.explain:load_explanation",
     ),
     "circuits": Verb(
         "explanation.circuits", "Explain", "circuits", "Dataset", ("composition",), "explanation.circuit_report",

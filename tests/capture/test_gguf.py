@@ -87,7 +87,7 @@ def test_has_the_weights_of_the_model(file, model):
 def test_is_converted_once(file, monkeypatch):
     """A second load reads the folder of the first."""
     first = load_model(file)
-    monkeypatch.setattr("attnscope.capture.gguf._convert", lambda *_: pytest.fail("converted again"))
+    monkeypatch.setattr("attnscope.capture.checkpoint._convert", lambda *_: pytest.fail("converted again"))
     assert load_model(file).identity == first.identity
 
 

@@ -12,8 +12,7 @@ from scipy import stats
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.load import load_model
-from attnscope.detection.answers import answer_effects
-from attnscope.detection.card import stability
+from attnscope.detection.card import answer_effects, stability
 from attnscope.detection.head_files import agreement, head_files, listing_of, pooled, read_heads
 from attnscope.detection.probes import Answer
 from attnscope.intervention.predictions import prediction_session

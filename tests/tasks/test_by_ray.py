@@ -35,7 +35,7 @@ def here(monkeypatch):
 
     def noted(units, number, held):
         unit = own(units, number, held)
-        measured.extend((number, first) for first, _ in (unit.results if unit else ()))
+        measured.extend((number, first) for first, _ in (unit[0] if unit else ()))
         return unit
 
     class Engine(Simulated):

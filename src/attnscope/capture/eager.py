@@ -12,15 +12,8 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
+from attnscope.capture import families
 from attnscope.capture.borrow import implementations, restore
-from attnscope.capture.families import (
-    disentangled_version,
-    is_attention,
-    other_states,
-    reported_heads,
-    weights_layout,
-    why_no_weights,
-)
 from attnscope.capture.watch import Site, Watch, passes_of
 from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.support.errors import AttnscopeError, explaining
@@ -64,11 +57,13 @@ def with_weights(model: PreTrainedModel, way: EagerWay, observer: Observer) -> G
             def hook(module: nn.Module, _: Any, output: Any) -> Any:
                 tensor = _at(output, way.places[name], name)
                 weights = as_weights(module, tensor, watch.tokens)
-                if not is_attention(module) and not is_like_weights(weights):
+                if not families.is_attention(module) and not is_like_weights(weights):
                     return None  # a dropout may also be applied to other tensors
                 _observe(watch, way, weights)
                 taken.append(ref(tensor))
-                return _without(output, taken) if is_attention(module) else None  # a softmax gives it to the layer
+                return (
+                    _without(output, taken) if families.is_attention(module) else None
+                )  # a softmax gives it to the layer
 
             return hook
 
@@ -197,7 +192,7 @@ def eager_way(model: PreTrainedModel, inputs: dict[str, Any]) -> EagerWay:
     """Find the modules that return a model's weights, on the first tokens of the first text."""
     name = type(model).__name__
     for place, module in model.named_modules():
-        if (reason := why_no_weights(module)) is not None:
+        if (reason := families.why_no_weights(module)) is not None:
             raise UncapturedError(f"{name} has no weights from token to token ({place}): {reason}")
     short = _short(inputs)
     tokens = short["input_ids"].shape[1] if "input_ids" in short else None
@@ -226,9 +221,23 @@ def _shown(
         output = model(**short)
         if not seen:
             raise UncapturedError(f"{name} returns no attention weights: no rows sum to 1")
-        _check_used(name, output, seen)
-    for matrix in _check_reported(name, output, seen):
-        matrix.is_cross = True
+        # weights that do not determine the output (Falcon without eager attention)
+        reached = _nodes([tensor for field, tensor in _fields(output) if "attentions" not in field])
+        for matrix in seen:
+            node: Any = matrix.returned.grad_fn
+            for _ in range(_STEPS):
+                if node is None or "Softmax" in node.name() or node in reached:
+                    break
+                node = next((before for before, _ in node.next_functions if before is not None), None)
+            if node not in reached:
+                raise UncapturedError(f"{name} returns weights that it does not use ({matrix.attention})")
+    for field, tensor in _fields(output):  # the model's own ``output_attentions=True``
+        if "attentions" not in field or not is_like_weights(tensor.detach()):
+            continue  # SqueezeBERT returns scores
+        if not (fitting := [matrix for matrix in seen if _is_reported(tensor, matrix)]):
+            raise UncapturedError(f"{name} reports attention ({field.strip()}) that none of its modules returns")
+        for matrix in fitting if "cross" in field else ():
+            matrix.is_cross = True
     return seen, frozenset(place for place, answers in told.items() if len(answers) > 1)
 
 
@@ -262,7 +271,7 @@ def _gathering(
 
     def enter(name: str) -> Any:
         def hook(_: nn.Module, __: Any, arguments: dict[str, Any]) -> None:
-            running.append((name, other_states(arguments) is not None, len(seen)))
+            running.append((name, families.other_states(arguments) is not None, len(seen)))
 
         return hook
 
@@ -277,7 +286,7 @@ def _gathering(
                 weights = as_weights(module, tensor, tokens)
                 if is_like_weights(weights.detach()):
                     given.append(_ReturnedWeights(name, place, tensor, weights, attention, cross))
-            if is_attention(module):
+            if families.is_attention(module):
                 before = running.pop()[2]
                 told.setdefault(name, set()).add(bool(given))
                 inner = [matrix for matrix in seen[before:] if matrix.is_of_attention]
@@ -289,12 +298,12 @@ def _gathering(
 
         return hook
 
-    within = tuple(f"{name}." for name, module in model.named_modules() if is_attention(module))
+    within = tuple(f"{name}." for name, module in model.named_modules() if families.is_attention(module))
     with ExitStack() as hooks:
         for name, module in model.named_modules():
-            if is_attention(module):
+            if families.is_attention(module):
                 hooks.enter_context(module.register_forward_pre_hook(enter(name), with_kwargs=True))
-            if is_attention(module) or name.startswith(within):
+            if families.is_attention(module) or name.startswith(within):
                 hooks.enter_context(module.register_forward_hook(look(name)))
         yield seen, told
 
@@ -331,19 +340,6 @@ def _with_graph(model: PreTrainedModel) -> Generator[None]:
             parameter.requires_grad_(wanted)
 
 
-def _check_used(name: str, output: Any, seen: list[_ReturnedWeights]) -> None:
-    """Raise an error for weights that do not determine the output (Falcon without eager attention)."""
-    reached = _nodes([tensor for field, tensor in _fields(output) if "attentions" not in field])
-    for matrix in seen:
-        node: Any = matrix.returned.grad_fn
-        for _ in range(_STEPS):
-            if node is None or "Softmax" in node.name() or node in reached:
-                break
-            node = next((before for before, _ in node.next_functions if before is not None), None)
-        if node not in reached:
-            raise UncapturedError(f"{name} returns weights that it does not use ({matrix.attention})")
-
-
 def _nodes(outputs: list[Tensor]) -> set[Any]:
     """Everything in the graph of some outputs."""
     reached: set[Any] = set()
@@ -367,19 +363,6 @@ def _fields(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from _fields(part, name)
 
 
-def _check_reported(name: str, output: Any, seen: list[_ReturnedWeights]) -> list[_ReturnedWeights]:
-    """Check the weights against the model's own ``output_attentions=True``; return those of cross-attention."""
-    cross: list[_ReturnedWeights] = []
-    for field, tensor in _fields(output):
-        if "attentions" not in field or not is_like_weights(tensor.detach()):
-            continue  # SqueezeBERT returns scores
-        if not (fitting := [matrix for matrix in seen if _is_reported(tensor, matrix)]):
-            raise UncapturedError(f"{name} reports attention ({field.strip()}) that none of its modules returns")
-        if "cross" in field:
-            cross += fitting
-    return cross
-
-
 def _is_reported(tensor: Tensor, matrix: _ReturnedWeights) -> bool:
     """Whether a tensor equals captured weights: as returned, in the usual order, or without a prompt."""
     returned = matrix.returned
@@ -396,13 +379,13 @@ _DIMENSIONS = {"heads last": 4, "heads in batch": 3, "band": 4, "blocks": 5}
 
 def as_weights(module: nn.Module, tensor: Tensor, tokens: int | None) -> Tensor:
     """Weights as ``(batch, head, query, key)``, without the padding that a module adds."""
-    layout = weights_layout(module)
+    layout = families.weights_layout(module)
     if layout is None or tensor.ndim != _DIMENSIONS[layout]:
         return tensor
     if layout == "heads last":  # (query, key, batch, head)
         return tensor.permute(2, 3, 0, 1)
     if layout == "heads in batch":  # (batch x head, query, key)
-        return tensor.unflatten(0, (-1, reported_heads(module)[0]))
+        return tensor.unflatten(0, (-1, families.reported_heads(module)[0]))
     if layout == "band":  # (batch, query, head, offset)
         return band_as_matrix(tensor.transpose(1, 2))[..., :tokens, :tokens]
     # (batch, block, head, query, key of three blocks)
@@ -437,7 +420,7 @@ def disentangled(model: nn.Module, attend: Attend) -> Generator[None]:
     """Let the layers of DeBERTa (v1, v2 and v3) call `attend`, as layers of models on the registry do."""
     changed: list[nn.Module] = []
     for module in model.modules():
-        if (version := disentangled_version(module)) is not None:
+        if (version := families.disentangled_version(module)) is not None:
             module.forward = partial(_first if version == 1 else _second, module, attend)
             changed.append(module)
     try:

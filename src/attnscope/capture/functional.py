@@ -86,13 +86,7 @@ def of_scaled_dot_product(output: Tensor, *given: Any, **named: Any) -> Captured
     call = call_of_product(*given, **named)
     query, key, value = (side.detach() for side in (call.query, call.key, call.value))
     call = replace(call, query=query, key=key, value=value, bias=None if call.bias is None else call.bias.detach())
-    return _seen(call, _allowed(call), None, output.detach())
-
-
-def of_flex(output: Any, *given: Any, **named: Any) -> CapturedCall:
-    """A call of ``flex_attention`` with its output; see `call_of_flex`."""
-    call = call_of_flex(*given, **named)
-    return _seen(call, _allowed(call), None, (output[0] if isinstance(output, tuple) else output).detach())
+    return _seen(call, output)
 
 
 def of_eager(output: Tensor, arguments: dict[str, Any]) -> CapturedCall:
@@ -108,7 +102,7 @@ def of_eager(output: Tensor, arguments: dict[str, Any]) -> CapturedCall:
         mask = bias.detach() if mask is None else bias.detach() + mask
     call = call_of_product(query, key, value, mask, named.get("dropout") or 0.0, scale=named.get("scaling"))
     call = replace(call, softcap=named.get("softcap"), sinks=named.get("s_aux"))
-    return _seen(call, _allowed(call), None, output.detach().transpose(1, 2))
+    return _seen(call, output.transpose(1, 2))
 
 
 def of_multi_head(*given: Any, **named: Any) -> CapturedCall:
@@ -126,7 +120,7 @@ def of_multi_head(*given: Any, **named: Any) -> CapturedCall:
             f"nn.MultiheadAttention has {more} keys before its own tokens, so the positions of its queries are "
             "unknown. Leave these keys out, or pass the weights to attnscope.measure_weights"
         )
-    return _seen(call, _allowed(call), keys, None, is_cross=is_cross)
+    return _seen(call, None, keys, is_cross=is_cross)
 
 
 def arguments_of_multi_head(*given: Any, **named: Any) -> dict[str, Any]:
@@ -206,28 +200,24 @@ def sees_ahead(call: AttentionCall) -> bool:
 
 
 def _seen(
-    call: AttentionCall, allowed: Tensor, keys: Tensor | None, output: Tensor | None, *, is_cross: bool = False
+    call: AttentionCall, output: Tensor | None, keys: Tensor | None = None, *, is_cross: bool = False
 ) -> CapturedCall:
+    """The call with its kind and padding: tokens that no query may attend to, unless `keys` says so."""
     batch, _, queries, length = (*call.query.shape[:3], call.key.shape[2])
+    allowed = torch.ones(1, 1, queries, length, dtype=torch.bool, device=call.query.device)
+    if call.causal:
+        allowed = causal_mask(queries, length, call.query.device)[None, None]
+    if call.mask is not None:
+        allowed = allowed & call.mask
+    if call.bias is not None:
+        allowed = allowed & (call.bias > torch.finfo(call.bias.dtype).min / 2)
+    output = None if output is None else output.detach()
     if keys is None:
         keys = allowed.any(1).any(1).expand(batch, length)
     if is_cross or queries != length:
         return CapturedCall(call, "cross", keys.new_ones(batch, queries), keys, output)
     is_causal = queries > 1 and not bool(allowed.triu(1).any())
     return CapturedCall(call, "causal" if is_causal else "self", keys, keys, output)
-
-
-def _allowed(call: AttentionCall) -> Tensor:
-    """Keys that queries may attend to, ``(batch or 1, head or 1, query, key)``."""
-    queries, keys = call.query.shape[2], call.key.shape[2]
-    allowed = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=call.query.device)
-    if call.causal:
-        allowed = causal_mask(queries, keys, call.query.device)[None, None]
-    if call.mask is not None:
-        allowed = allowed & call.mask
-    if call.bias is not None:
-        allowed = allowed & (call.bias > torch.finfo(call.bias.dtype).min / 2)
-    return allowed
 
 
 def _reject_dropout(share: float) -> None:
@@ -334,16 +324,13 @@ def products(model: nn.Module, watch: Watch) -> Generator[None]:
         return
     running: list[nn.Module] = []
 
-    def enter(module: nn.Module, _: Any) -> None:
-        running.append(module)
-
     def leave(*_: Any) -> None:
         running.pop()
 
     with ExitStack() as hooks:
         for module in model.modules():
             if is_attention(module) or is_pooling_head(module):
-                hooks.enter_context(module.register_forward_pre_hook(enter))
+                hooks.enter_context(module.register_forward_pre_hook(lambda own, _: running.append(own)))
                 hooks.enter_context(module.register_forward_hook(leave, always_call=True))
         hooks.enter_context(_Mode(watch, running))
         yield
@@ -397,20 +384,24 @@ _MARK = "_attnscope_watched"
 _EAGER = "eager_attention_forward"
 
 
-@dataclass(frozen=True, eq=False)
-class PassObserver:
-    """Callbacks for the calls of each forward pass."""
-
-    see: Callable[[Site, CapturedCall], None]  # called immediately with each call
-    done: Callable[[int], None]  # called with the number of calls when the outermost module returns
-    lost: Callable[[], None]  # called instead if it raises an error
-
-
 @contextmanager
-def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[ModuleCalls]:
-    """Pass every attention call inside `module` to `observer`, without changing the module's output."""
-    _reject(module)
-    watched = ModuleCalls(observer)
+def calls_inside(
+    module: nn.Module, seen: Callable[[Site, CapturedCall], None], done: Callable[[int], None], lost: Callable[[], None]
+) -> Generator[ModuleCalls]:
+    """Pass every attention call inside `module` to `seen`, and then their number to `done`; after an error, `lost`."""
+    for name, part in module.named_modules():
+        where = f"{name} is" if name else "the module is"
+        if isinstance(part, torch.jit.ScriptModule):
+            raise AttnscopeError(f"{where} scripted, so its calls cannot be captured. Watch the original module")
+        if isinstance(part, nn.DataParallel):
+            raise AttnscopeError(f"{where} in DataParallel, which copies it. Watch its .module")
+        if "_orig_mod" in dict(part.named_children()) or getattr(part, "_compiled_call_impl", None) is not None:
+            raise AttnscopeError(
+                f"{where} compiled, so its calls cannot be captured. Watch and call the module without torch.compile"
+            )
+        if hasattr(part.forward, _MARK):
+            raise AttnscopeError(f"{where} watched already; use one attnscope.watch at a time")
+    watched = ModuleCalls(seen, done, lost)
     with ExitStack() as hooks:
         for name, part in module.named_modules():
             hooks.enter_context(replaced(vars(part), forward=watched.wrap(name or type(module).__name__, part)))
@@ -449,8 +440,10 @@ def _intercept_eager(module: nn.Module, watched: ModuleCalls) -> Generator[None]
 class ModuleCalls:
     """The running modules, from the outermost to the innermost."""
 
-    def __init__(self, observer: PassObserver) -> None:
-        self.observer = observer
+    def __init__(
+        self, seen: Callable[[Site, CapturedCall], None], done: Callable[[int], None], lost: Callable[[], None]
+    ) -> None:
+        self.seen, self.done, self.lost = seen, done, lost
         self.running: list[str] = []
         self.given: list[Sequence[Any]] = []  # arguments of each running module
         self.attending: dict[str, str] = {}  # modules that are called attention and ran, with their classes
@@ -508,7 +501,7 @@ class ModuleCalls:
             with self.mode:
                 yield
         except BaseException as error:
-            self.observer.lost()
+            self.lost()
             if type(error).__module__ == "torch._dynamo.exc" and not self.in_flex:  # it cannot compile the hooks
                 raise AttnscopeError(
                     f"{name} calls a compiled function, whose attention cannot be captured. Use the function without "
@@ -516,7 +509,7 @@ class ModuleCalls:
                 ) from error
             raise
         else:
-            self.observer.done(self.calls)
+            self.done(self.calls)
         finally:
             self.running, self.given, self.last = [], [], None
 
@@ -543,7 +536,7 @@ class ModuleCalls:
         try:
             output = function(*args, **options)
             self.in_flex = False
-            self.see(of_flex(output, *args, **options))
+            self.see(_seen(call_of_flex(*args, **options), output[0] if isinstance(output, tuple) else output))
         finally:
             self.mode.__enter__()
         return output
@@ -557,7 +550,7 @@ class ModuleCalls:
             _reject_own_keys(name, call.call, self.given[-1])
         site = Site(self.calls, name, call.kind)
         self.calls += 1
-        self.observer.see(site, call)
+        self.seen(site, call)
 
 
 class _ModuleCalls(TorchFunctionMode):
@@ -596,18 +589,3 @@ def _reject_own_keys(name: str, call: AttentionCall, given: Sequence[Any]) -> No
             "prefix or a memory), so offsets are unknown. Leave them out, or pass the weights of the tokens to "
             "attnscope.measure_weights"
         )
-
-
-def _reject(module: nn.Module) -> None:
-    for name, part in module.named_modules():
-        where = f"{name} is" if name else "the module is"
-        if isinstance(part, torch.jit.ScriptModule):
-            raise AttnscopeError(f"{where} scripted, so its calls cannot be captured. Watch the original module")
-        if isinstance(part, nn.DataParallel):
-            raise AttnscopeError(f"{where} in DataParallel, which copies it. Watch its .module")
-        if "_orig_mod" in dict(part.named_children()) or getattr(part, "_compiled_call_impl", None) is not None:
-            raise AttnscopeError(
-                f"{where} compiled, so its calls cannot be captured. Watch and call the module without torch.compile"
-            )
-        if hasattr(part.forward, _MARK):
-            raise AttnscopeError(f"{where} watched already; use one attnscope.watch at a time")

@@ -24,9 +24,8 @@ from transformers.utils.import_utils import is_peft_available
 
 from attnscope.bundled import MODEL, MODELS
 from attnscope.capture.borrow import Envoy, LoadedModel, inner_model, quiet
-from attnscope.capture.checkpoint import Checkpoint, Repository, asking_trust, every_setting, out_of_reach
+from attnscope.capture.checkpoint import GGUF, Checkpoint, Repository, asking_trust, every_setting, out_of_reach
 from attnscope.capture.families import is_pooler
-from attnscope.capture.gguf import SUFFIX
 from attnscope.capture.parameters import Loading
 from attnscope.capture.placement import (
     INTEGERS,
@@ -102,7 +101,16 @@ def load_model(
     if isinstance(source, transformers.PreTrainedModel):
         model, repository = source, None
         _reject_broken_numbers(model)
-        _reject_other(model, device, dtype)
+        if dtype is not None and DTYPES.get(dtype) != model.dtype:
+            raise AttnscopeError(
+                f"found dtype {dtype}, and a {str(model.dtype).removeprefix('torch.')} model. Convert it, "
+                "or pass its folder"
+            )
+        if device is not None and usable_device(device).type != model.device.type:
+            raise AttnscopeError(
+                f"found device {device} and a model on {model.device.type}. Move the model (model.to), or leave device "
+                "out"
+            )
         reject_distributed(model)
         name = model.config.name_or_path or type(model).__name__
         identity = {"sha256": state_sha256(model)}
@@ -126,7 +134,17 @@ def load_model(
     if need_tokenizer:
         if tokenizer is not None and not callable(tokenizer):
             check_kind("a tokenizer, a folder or a hub id", str, Path, tokenizer=tokenizer)
-        _reject_what_reads_no_text(model)
+        if hasattr(model, "text_model") and hasattr(model, "vision_model"):
+            raise AttnscopeError(
+                f"{type(model).__name__} compares texts with images. Use its .text_model for texts, or its "
+                ".vision_model for images"
+            )
+        if model.main_input_name != "input_ids":
+            other = what_is_read(model)
+            raise AttnscopeError(
+                f"{type(model).__name__} reads {model.main_input_name}, not text. "
+                f"{f'Give it {other}, or use' if other else 'Use'} a model that reads input_ids"
+            )
         given_one = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
         read: Any = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
         if not hasattr(read, "convert_ids_to_tokens"):
@@ -166,33 +184,6 @@ def _tokenizer(
     return load_tokenizer(replace(place, taken={}), trust_remote_code=trust_remote_code)
 
 
-def _reject_what_reads_no_text(model: PreTrainedModel) -> None:
-    if hasattr(model, "text_model") and hasattr(model, "vision_model"):
-        raise AttnscopeError(
-            f"{type(model).__name__} compares texts with images. Use its .text_model for texts, or its .vision_model "
-            "for images"
-        )
-    if model.main_input_name != "input_ids":
-        other = what_is_read(model)
-        raise AttnscopeError(
-            f"{type(model).__name__} reads {model.main_input_name}, not text. "
-            f"{f'Give it {other}, or use' if other else 'Use'} a model that reads input_ids"
-        )
-
-
-def _reject_other(model: PreTrainedModel, device: str | None, dtype: str | None) -> None:
-    """Raise an error if a model object has another device or dtype than requested."""
-    if dtype is not None and DTYPES.get(dtype) != model.dtype:
-        raise AttnscopeError(
-            f"found dtype {dtype}, and a {str(model.dtype).removeprefix('torch.')} model. Convert it, "
-            "or pass its folder"
-        )
-    if device is not None and usable_device(device).type != model.device.type:
-        raise AttnscopeError(
-            f"found device {device} and a model on {model.device.type}. Move the model (model.to), or leave device out"
-        )
-
-
 def what_is_read(model: PreTrainedModel) -> str:
     """Kind of files that a model reads; empty if unknown."""
     known = {"pixel_values": "images (.png, .jpg, .webp)", "input_ids": "text"}
@@ -203,7 +194,7 @@ def _repository(source: str, revision: str | None) -> Repository:
     if not source:
         raise AttnscopeError("found an empty name of a model; expected a folder, a hub id, or bundled")
     with explaining(f"{source[:200]} cannot be opened", "Is the name right?"):
-        if not (Path(source).is_dir() or (source.endswith(SUFFIX) and Path(source).is_file())):
+        if not (Path(source).is_dir() or (source.endswith(GGUF) and Path(source).is_file())):
             _reject_what_is_no_model(source)
     return Repository.of(source, revision)
 

@@ -12,28 +12,14 @@ import numpy as np
 import torch
 import transformers
 
+from attnscope.capture import families, processors
 from attnscope.capture.borrow import LoadedModel, inner_model, quiet
 from attnscope.capture.checkpoint import Repository, saved_config
 from attnscope.capture.eager import without_cache
 from attnscope.capture.encoders import reads_images, reads_sounds
-from attnscope.capture.families import (
-    frames_of,
-    image_token_of,
-    is_video_processor,
-    main_output,
-    video_token_of,
-    without_predictor,
-)
 from attnscope.capture.load import load_model
 from attnscope.capture.parameters import AS_SAVED, Loading
 from attnscope.capture.placement import device_of
-from attnscope.capture.processors import (
-    hash_of_settings,
-    load_image_processor,
-    load_processor,
-    load_video_processor,
-    tokenizer_repository,
-)
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.engines import output_of
@@ -134,7 +120,7 @@ class VideoModel:
     @property
     def leaves_out(self) -> bool:
         """Whether it has a predictor, which is skipped."""
-        return bool(without_predictor(self.model))
+        return bool(families.without_predictor(self.model))
 
     def chosen(self, count: int) -> list[int]:
         """Frames to read out of `count`: evenly spaced, as many as the model takes, or all if there are fewer."""
@@ -149,10 +135,10 @@ class VideoModel:
             values = self._prepared(list(pixels[self.chosen(len(pixels))]), clip.name)
         else:
             values = clip.video[None]
-        return {self.key: values.to(device_of(self.model), self.model.dtype), **without_predictor(self.model)}
+        return {self.key: values.to(device_of(self.model), self.model.dtype), **families.without_predictor(self.model)}
 
     def _prepared(self, frames: list[np.ndarray], name: str) -> Tensor:
-        more = {"do_sample_frames": False} if is_video_processor(self.processor) else {}
+        more = {"do_sample_frames": False} if families.is_video_processor(self.processor) else {}
         with quiet(), explaining(f"the processor cannot process {name}", "Use frames of another size"):
             prepared = self.processor(frames, input_data_format="channels_last", return_tensors="pt", **more)
             return next(prepared[key] for key in _KEYS if key in prepared)
@@ -165,13 +151,13 @@ def load_video_model(
     """Load a video encoder with its processor, without a classifier's head."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model: Any = loaded.model.base_model
-    if (frames := frames_of(model.config)) is None or model.main_input_name not in _KEYS:
+    if (frames := families.frames_of(model.config)) is None or model.main_input_name not in _KEYS:
         raise AttnscopeError(
             f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not videos. Use a video encoder "
             "(VideoMAE, ViViT, V-JEPA 2, ...)"
         )
     if need_processor and (processor is None or isinstance(processor, str | Path)):
-        place = tokenizer_repository(
+        place = processors.tokenizer_repository(
             source, processor, _WHAT, revision=loading.revision, more=f", or frames as {model.main_input_name}"
         )
         processor = _load_processor(place, trust_remote_code=loading.trust_remote_code)
@@ -182,11 +168,11 @@ def reads_videos(source: Model, revision: str | None = None) -> bool:
     """Whether a model reads videos without text, according to its config."""
     inner: Any = inner_model(source)
     if isinstance(inner, transformers.PreTrainedModel):
-        return inner.base_model.main_input_name in _KEYS and frames_of(inner.config) is not None
+        return inner.base_model.main_input_name in _KEYS and families.frames_of(inner.config) is not None
     saved = saved_config(inner, revision)
     with suppress(Exception):  # a broken config raises an error when the model is loaded
         config: Any = transformers.AutoConfig.for_model(**saved)  # fills in defaults that the file leaves out
-        return frames_of(config) is not None and not hasattr(config, "text_config")
+        return families.frames_of(config) is not None and not hasattr(config, "text_config")
     return False
 
 
@@ -194,8 +180,10 @@ def _load_processor(repository: Repository, *, trust_remote_code: bool) -> Any:
     """The model's image processor with Pillow, or its video processor if it has one."""
     named = str((repository.read("preprocessor_config.json") or {}).get("video_processor_type") or "")
     if not repository.find(_OF_VIDEOS) and not named:
-        return load_image_processor(repository, trust_remote_code=trust_remote_code)
-    return load_video_processor(repository, "frames as a processor gives them", trust_remote_code=trust_remote_code)
+        return processors.load_image_processor(repository, trust_remote_code=trust_remote_code)
+    return processors.load_video_processor(
+        repository, "frames as a processor gives them", trust_remote_code=trust_remote_code
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +240,8 @@ class PicturedModel:
 
     def _marked(self, text: str, kind: str, count: int, item: PicturedText) -> str:
         """The text with the model's own mark for each image or video; their numbers must match."""
-        own, place = _mark_of(self.processor, kind), PLACES[kind]
+        mark = getattr(self.processor, f"{kind}_token", None)
+        own, place = (None if mark is None else str(getattr(mark, "content", mark))), PLACES[kind]
         if own is None and not count:
             return text
         if own is None:
@@ -276,7 +265,7 @@ class PicturedModel:
 
     def run(self, given: dict[str, Any]) -> Tensor:
         """Output of the whole model."""
-        return main_output(self.loaded.model(**without_cache(self.loaded.model), **given))
+        return families.main_output(self.loaded.model(**without_cache(self.loaded.model), **given))
 
     @torch.no_grad()
     def decoder_inputs(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -322,7 +311,7 @@ class PicturedModel:
         plain = (str, int, float, bool, dict, list, type(None))
         settings = {name: value for name, value in vars(self.processor).items() if isinstance(value, plain)}
         readers = (getattr(self.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO))
-        return hash_of_settings(settings, *(reader.to_dict() for reader in readers if reader is not None))
+        return processors.hash_of_settings(settings, *(reader.to_dict() for reader in readers if reader is not None))
 
 
 class _StopForwardError(Exception):
@@ -337,15 +326,15 @@ def load_pictured_model(
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model, name = loaded.model, type(loaded.model).__name__
     decoder = model.get_decoder()
-    image_id = image_token_of(model.config)
+    image_id = families.image_token_of(model.config)
     if image_id is None or decoder is model or not isinstance(decoder, transformers.PreTrainedModel):
         raise AttnscopeError(
             f"{name} does not read texts with images. Use a vision-language model (LLaVA, Qwen-VL, ...), or name the "
             "field of the text (--field text) to read only that"
         )
     if processor is None or isinstance(processor, str | Path):
-        place = tokenizer_repository(source, processor, "processor", revision=loading.revision)
-        processor = load_processor(place, model, trust_remote_code=loading.trust_remote_code, videos=videos)
+        place = processors.tokenizer_repository(source, processor, "processor", revision=loading.revision)
+        processor = processors.load_processor(place, model, trust_remote_code=loading.trust_remote_code, videos=videos)
     tokenizer: Any = getattr(processor, "tokenizer", None)
     if getattr(processor, "image_token", None) is None or not getattr(tokenizer, "is_fast", False):
         raise AttnscopeError(
@@ -357,7 +346,7 @@ def load_pictured_model(
             f"{type(processor).__name__} has no video processor, and these texts have videos. Load it with torchvision "
             "installed, or pass frames as images"
         )
-    video_id = video_token_of(model.config)
+    video_id = families.video_token_of(model.config)
     pieces = frozenset({image_id} if video_id is None else {image_id, video_id})
     return PicturedModel(replace(loaded, tokenizer=tokenizer), decoder, processor, pieces)
 
@@ -366,14 +355,8 @@ def puts_images_into_texts(source: Model, revision: str | None = None) -> bool:
     """Whether a model reads texts with images, according to its config."""
     inner: Any = inner_model(source)
     if isinstance(inner, transformers.PreTrainedModel):
-        return image_token_of(inner.config) is not None
-    return image_token_of(SimpleNamespace(**saved_config(inner, revision))) is not None
-
-
-def _mark_of(processor: Any, kind: str) -> str | None:
-    """A processor's mark for an image or a video in a text; None if it has none."""
-    mark = getattr(processor, f"{kind}_token", None)
-    return None if mark is None else str(getattr(mark, "content", mark))
+        return families.image_token_of(inner.config) is not None
+    return families.image_token_of(SimpleNamespace(**saved_config(inner, revision))) is not None
 
 
 def _written(replaced: list[dict[str, Any]], kind: str) -> tuple[tuple[int, int], ...]:

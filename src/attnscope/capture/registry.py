@@ -25,7 +25,7 @@ from attnscope.kernels.masks import MASK_ENTRIES, RowMask, extent_by_rows
 from attnscope.support.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator
 
     from transformers import PreTrainedModel
 
@@ -83,22 +83,15 @@ def attnscope_attention(
     def own() -> Tensor:
         if softcap is not None or s_aux is not None:  # PyTorch's function supports neither
             return output_of(call)
-        settings = {"scaling": scaling, "is_causal": call.causal, "position_bias": position_bias}
-        return _by_pytorch(module, query, key, value, attention_mask, settings)
+        settings: dict[str, Any] = {"scaling": scaling, "is_causal": call.causal, "position_bias": position_bias}
+        of_rows = [slice(None)]
+        if isinstance(attention_mask, RowMask) and settings["position_bias"] is None:  # avoid the whole mask in memory
+            of_rows = [slice(at, at + _ROWS) for at in range(0, query.shape[2], _ROWS)]
+        cut = [(query[:, :, rows], None if attention_mask is None else attention_mask[:, :, rows]) for rows in of_rows]
+        parts = [sdpa_attention_forward(module, some, key, value, own, **settings)[0] for some, own in cut]
+        return torch.cat(parts, 1).transpose(1, 2)
 
     return watch.observe(site, call, own=own).transpose(1, 2).contiguous(), None
-
-
-def _by_pytorch(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, settings: Mapping[str, Any]
-) -> Tensor:
-    """Output of PyTorch's own function, ``(batch, head, query, width)``."""
-    of_rows = [slice(None)]
-    if isinstance(mask, RowMask) and settings["position_bias"] is None:  # avoid the whole mask in memory
-        of_rows = [slice(at, at + _ROWS) for at in range(0, query.shape[2], _ROWS)]
-    cut = [(query[:, :, rows], None if mask is None else mask[:, :, rows]) for rows in of_rows]
-    parts = [sdpa_attention_forward(module, some, key, value, own, **settings)[0] for some, own in cut]
-    return torch.cat(parts, 1).transpose(1, 2)
 
 
 def _four(tensor: Tensor) -> Tensor:

@@ -12,19 +12,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from attnscope.capture import families
 from attnscope.capture.eager import UncapturedError, eager_way, future_of, without_cache
-from attnscope.capture.families import (
-    is_attention,
-    is_pooling_head,
-    is_position_table,
-    main_output,
-    other_states,
-    reported_heads,
-    reserved_rows,
-    rotates_queries,
-    stored_rows,
-    unrelated,
-)
 from attnscope.capture.forward import check_finite, check_ids, forward
 from attnscope.capture.placement import parameters_of, plain
 from attnscope.capture.watch import way_of
@@ -132,7 +121,7 @@ def _verified(
         where = f"{name}, layer {site.index} ({site.name})"
         output, _ = measure(call, Need())
         if by_weights or way_of(model).products:
-            reported = reported_heads(model.get_submodule(site.name))
+            reported = families.reported_heads(model.get_submodule(site.name))
             if reported and call.query.shape[1] not in reported:
                 raise UncapturedError(
                     f"{where} has weights of {call.query.shape[1]} heads, but {reported[0]} heads in its settings, so "
@@ -164,12 +153,12 @@ def _verified(
             made = forward(model, inputs, called, lambda _: valid)
     if not sites:
         raise _no_calls(model)
-    if unseen := unrelated(sorted(ran - seen), seen):
+    if unseen := families.unrelated(sorted(ran - seen), seen):
         raise UncapturedError(
             f"{name} has an attention layer that was not captured ({unseen[0]}, of class "
             f"{type(model.get_submodule(unseen[0])).__name__}), so its statistics would be incomplete"
         )
-    expected = main_output(own)
+    expected = families.main_output(own)
     check_finite(f"{name} with its own attention", expected, called, valid)
     _check_output(name, expected, made, valid)
     return sites
@@ -177,7 +166,7 @@ def _verified(
 
 def _no_calls(model: PreTrainedModel) -> AttnscopeError:
     name = type(model).__name__
-    if not any(is_attention(module) for module in model.modules()):
+    if not any(families.is_attention(module) for module in model.modules()):
         return AttnscopeError(
             f"{name} has no attention (no module of that name), so there is nothing to measure. Choose another model"
         )
@@ -203,7 +192,7 @@ def _captured(what: str, advice: str) -> Generator[None]:
 
 def pooling_heads(model: PreTrainedModel) -> list[str]:
     """Names of the heads that pool the output of a vision encoder, which are not captured."""
-    return [name for name, module in model.named_modules() if is_pooling_head(module)]
+    return [name for name, module in model.named_modules() if families.is_pooling_head(module)]
 
 
 @contextmanager
@@ -214,7 +203,7 @@ def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator
 
     def enter(name: str, _: nn.Module, __: Any, arguments: dict[str, Any]) -> None:
         running.append(name)
-        if not cross_only or other_states(arguments) is not None:
+        if not cross_only or families.other_states(arguments) is not None:
             ran.add(name)
 
     def leave(*_: Any) -> None:
@@ -225,7 +214,7 @@ def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator
         for name, module in model.named_modules():
             if any(f"{name}.".startswith(f"{head}.") for head in aside):
                 continue
-            if is_attention(module) and any(parameter.ndim >= _MATRIX for parameter in module.parameters()):
+            if families.is_attention(module) and any(parameter.ndim >= _MATRIX for parameter in module.parameters()):
                 hooks.enter_context(module.register_forward_pre_hook(partial(enter, name), with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(leave))
         yield running, ran
@@ -275,8 +264,8 @@ def padding_difference(
 ) -> float:
     """Largest difference between texts in one padded batch and each alone, relative to the tolerance."""
     with watching(model, lambda _, call: measure(call, Need())[0], weights_suffice=True):
-        batch = main_output(model(**together))
-        single = [main_output(model(**inputs)) for inputs in alone]
+        batch = families.main_output(model(**together))
+        single = [families.main_output(model(**inputs)) for inputs in alone]
     largest = 0.0
     for row, expected in enumerate(single):
         length = expected.shape[1] if expected.ndim > 2 else 1  # noqa: PLR2004 (batch, position, ...), or one for a text
@@ -315,18 +304,18 @@ class StoredPositions:
 def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
     """Find every table of absolute positions, in the order of the model's modules."""
     for name, module in model.named_modules():
-        if not is_position_table(name) or rotates_queries(module):
+        if not families.is_position_table(name) or families.rotates_queries(module):
             continue
-        weight = stored_rows(module)
+        weight = families.stored_rows(module)
         if not isinstance(weight, Tensor) or weight.ndim != _MATRIX:
             continue
-        reserved = reserved_rows(module, _parent(model, name), len(weight))
+        reserved = families.reserved_rows(module, _parent(model, name), len(weight))
         yield StoredPositions(name, weight, reserved, isinstance(module, (nn.Embedding, LearnedPositions)))
     for name, tensor in model.named_buffers():
-        if is_position_table(name, buffer=True) and tensor.ndim == _MATRIX:
+        if families.is_position_table(name, buffer=True) and tensor.ndim == _MATRIX:
             yield StoredPositions(name, tensor, 0, of_words=True)
     for name, tensor in model.named_parameters():
-        if not is_position_table(name) or rotates_queries(_parent(model, name)):
+        if not families.is_position_table(name) or families.rotates_queries(_parent(model, name)):
             continue
         if tensor.ndim == _MATRIX or (tensor.ndim == _BATCH_OF_ONE and len(tensor) == 1):
             yield StoredPositions(name, tensor.detach().view(tensor.shape[-2:]), 0, of_words=False)

@@ -16,7 +16,7 @@ from attnscope.measure.pools import VARIANCE
 from attnscope.measure.quantities import without_end
 from attnscope.measure.ranking import with_each
 from attnscope.results.schema import Row, rows_of
-from attnscope.support.arguments import reads, validated
+from attnscope.support.arguments import reads, signed, validated
 from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
@@ -144,7 +144,7 @@ def _welch(
 
 def field_of(results: xr.Dataset) -> str:
     """The field that groups a scan's texts; ``by`` if the scan has no signature."""
-    return str(json.loads(results.attrs.get("signature", "{}")).get("settings", {}).get("by", "by"))
+    return str((signed(results).get("settings") or {}).get("by", "by"))
 
 
 @reads("contrasts")

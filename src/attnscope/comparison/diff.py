@@ -200,11 +200,6 @@ def _check_same(first: xr.Dataset, second: xr.Dataset, own: Signature, other: Si
             for run in (first, second)
         ]
         raise AttnscopeError(f"the scans have {shapes[0]} and {shapes[1]}; expected the same shape")
-    _check_cut(first, second, reads)
-
-
-def _check_cut(first: xr.Dataset, second: xr.Dataset, reads: str) -> None:
-    """Raise an error if the models cut the same images or sounds into different tokens."""
     for name in ("length", "rows", "columns"):
         if (name in first) != (name in second) or (
             name in first and not np.array_equal(first[name].values, second[name].values)

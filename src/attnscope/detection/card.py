@@ -8,17 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
+import torch
 import xarray as xr
 from scipy import stats
+from torch import Tensor
 
 from attnscope.capture.borrow import verb
 from attnscope.capture.load import check_same_model, load_model
 from attnscope.capture.parameters import Reading, loading
-from attnscope.detection.answers import ANSWERS, answer_effects
+from attnscope.capture.placement import device_of
 from attnscope.detection.head_files import agreement, listing_of, read_heads
 from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED, scores_of
 from attnscope.intervention.ablation import half_of
+from attnscope.intervention.effects import by_layer, effect_variables
+from attnscope.intervention.predictions import check_read
+from attnscope.intervention.stack import Edit, replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
 from attnscope.read.encoded import Sources
 from attnscope.store.signature import short_hash
@@ -26,8 +31,45 @@ from attnscope.support.arguments import Count
 from attnscope.support.checks import check_whole
 
 if TYPE_CHECKING:
+    from attnscope.capture.borrow import LoadedModel
     from attnscope.capture.load import Model
-    from attnscope.detection.probes import Needles, Probe
+    from attnscope.detection.probes import Answer, Needles, Probe
+
+ANSWERS = ("answer", "prompt")
+
+
+@torch.no_grad()
+def answer_effects(loaded: LoadedModel, answers: Sequence[Answer], *, seed: int) -> dict[str, Any]:
+    """Change of the loss of an answer's tokens of the needle, and as many of the prompt, if a head has its mean."""
+    model, device, changes, skips = loaded.model, device_of(loaded.model), list[np.ndarray](), True
+    for answer in answers:
+        prompt, hidden = len(answer.ids) - len(answer.tokens), {answer.ids[position] for position in answer.needle}
+        steps = [step for step, token in enumerate(answer.tokens) if token in hidden] or [*range(len(answer.tokens))]
+        others = np.linspace(0, prompt - 1, len(steps) + 2)[1:-1].astype(int).tolist()  # of the prompt, evenly
+        inputs = {"input_ids": torch.tensor([answer.ids], device=device)}
+        positions = torch.tensor([[*(prompt + step for step in steps), *others]], device=device)
+        labels = [*(answer.tokens[step] for step in steps), *(answer.ids[position + 1] for position in others)]
+        if not changes:
+            check_read(loaded, inputs)
+            skips = same_without_what_is_skipped(model, inputs, positions)
+        with stacked_passes(model, skips=skips) as passes:
+            before = passes.plain(inputs, positions)
+
+            def losses(logits: Tensor, labels: Sequence[int] = labels) -> Tensor:
+                predicted = logits[:, 0].float().log_softmax(-1)
+                return -predicted[:, range(len(labels)), labels].unflatten(1, (2, -1)).mean(-1)
+
+            own, most, layers = losses(before[None]), variants_at_once(before, len(answer.ids), passes.outputs), []
+            for call, output in enumerate(passes.outputs):
+
+                def edits(heads: Sequence[int], call: int = call, output: Tensor = output) -> dict[int, Edit]:
+                    return {call: replacing(heads, [output.mean(2, keepdim=True).expand_as(output)] * len(heads))}
+
+                layers.append((passes.sweep(range(output.shape[1]), most, edits, losses) - own).T[None].double().cpu())
+        changes.append(by_layer([layer.numpy() for layer in layers])[0])
+    units, dims = units_of([answer.hidden for answer in answers])[0], ("ablation", "layer", "head")
+    return effect_variables(np.stack(changes), units, dims, "Change of the loss without the head", seed=seed)
+
 
 KEPT = ((64, 4), (16, 4), (64, 0), (256, 4))
 _MOST = 10**6

@@ -22,24 +22,12 @@ from attnscope.detection.report import (
 )
 from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED
-from attnscope.results.schema import (
-    HEAD,
-    Finding,
-    Quantity,
-    Report,
-    Row,
-    Table,
-    effect_columns,
-    effect_quantity,
-    heads_by,
-    rows_of,
-    value_of,
-)
+from attnscope.results import schema
 from attnscope.support.arguments import reads
 
 
 @reads("card")
-def report(card: xr.Dataset) -> Report:
+def report(card: xr.Dataset) -> schema.Report:
     """What is known of every head."""
     counts, model, controls = role_rows(card), str(card.attrs["model"]), controls_of(card)
     by_role = [_agreement_row(card, name) for name in map(str, card.role.values)]
@@ -58,18 +46,20 @@ def report(card: xr.Dataset) -> Report:
         kept = ROLES[reaches[0]].title
         short, kept = f"less than 95%: {kept}", f"95% or more: {kept}"
         ranked = sorted((row for row in rows if row[reaches[0]] is not None), key=lambda row: row[reaches[0]])
-        groups = heads_by(ranked, lambda row: short if row[reaches[0]] < STREAMS else kept, short, kept)
+        groups = schema.heads_by(ranked, lambda row: short if row[reaches[0]] < STREAMS else kept, short, kept)
         if bool(card.low.sel(role=reaches).notnull().any()):
             certainty = "heads by their mean; each share has a 95% interval"
-    return Report(
+    return schema.Report(
         title=f"Card of the heads of {model}",
         read=", ".join(texts_read(card)),
-        finding=Finding(sentences, certainty, groups, headline=(_kept(card) or [headline_of(card)])[0]),
+        finding=schema.Finding(sentences, certainty, groups, headline=(_kept(card) or [headline_of(card)])[0]),
         tables=[
-            Table("heads", "Heads", _heads(card), rows),
+            schema.Table("heads", "Heads", _heads(card), rows),
             replace(scores, name="scores"),
             *others,
-            Table("stability", "Agreement between halves of the texts", _AGREEMENT, by_role, terminal=len(by_role)),
+            schema.Table(
+                "stability", "Agreement between halves of the texts", _AGREEMENT, by_role, terminal=len(by_role)
+            ),
         ],
         result=card,
         notes=role_notes(card),
@@ -89,7 +79,7 @@ def _kept(card: xr.Dataset) -> list[str]:
     return sentences
 
 
-def _head_rows(card: xr.Dataset) -> list[Row]:
+def _head_rows(card: xr.Dataset) -> list[schema.Row]:
     cells = xr.where(card.score.notnull().any("role"), 0.0, np.nan)
     columns: dict[str, xr.DataArray | None] = {
         "key_head": card["head"] // card[SHARED],
@@ -100,48 +90,50 @@ def _head_rows(card: xr.Dataset) -> list[Row]:
         part = card.sel(role=name)
         columns |= {name: part.score, f"{name}_low": part.low, f"{name}_high": part.high}
     for ablation in map(str, card.ablation.values) if "effect" in card else ():
-        columns |= effect_columns(card.sel(ablation=ablation), ablation)
-    return rows_of(columns, cells)
+        columns |= schema.effect_columns(card.sel(ablation=ablation), ablation)
+    return schema.rows_of(columns, cells)
 
 
 def _reaches(card: xr.Dataset) -> list[str]:
     return [name for name in map(str, card.role.values) if name.startswith("reach_")]
 
 
-def _heads(card: xr.Dataset) -> list[Quantity]:
+def _heads(card: xr.Dataset) -> list[schema.Quantity]:
     meaning = "share of the weight that a cache of these latest + first tokens keeps"
     lost = "change of the loss in nats without the head"
     return [
-        *HEAD,
-        Quantity("key_head", unit="count", detail="data", meaning="key-value head of its layer that it reads"),
-        Quantity("roles", meaning="published roles whose threshold it reaches"),
-        Quantity("listed", unit="count", detail="page", meaning="1: in the published file"),
+        *schema.HEAD,
+        schema.Quantity("key_head", unit="count", detail="data", meaning="key-value head of its layer that it reads"),
+        schema.Quantity("roles", meaning="published roles whose threshold it reaches"),
+        schema.Quantity("listed", unit="count", detail="page", meaning="1: in the published file"),
         *(
-            Quantity(name, ROLES[name].title, "share", meaning, low=f"{name}_low", high=f"{name}_high")
+            schema.Quantity(name, ROLES[name].title, "share", meaning, low=f"{name}_low", high=f"{name}_high")
             for name in _reaches(card)
         ),
         *(
-            effect_quantity(name, heading=name, meaning=lost)
+            schema.effect_quantity(name, heading=name, meaning=lost)
             for name in (map(str, card.ablation.values) if "effect" in card else ())
         ),
     ]
 
 
-def _interval(name: str, heading: str, meaning: str) -> Quantity:
-    return Quantity(name, heading, "share", meaning, low=f"{name}_low", high=f"{name}_high", interval=True)
+def _interval(name: str, heading: str, meaning: str) -> schema.Quantity:
+    return schema.Quantity(name, heading, "share", meaning, low=f"{name}_low", high=f"{name}_high", interval=True)
 
 
 _AGREEMENT = (
-    Quantity("role", detail="data"),
-    Quantity("title", "role"),
+    schema.Quantity("role", detail="data"),
+    schema.Quantity("title", "role"),
     _interval("stability", "halves agree", "rank correlation over heads between scores on two halves of the texts"),
     _interval("auroc", "published", "AUROC: pairs of a published and another head that it ranks so; 0.5 by chance"),
-    Quantity("auroc_p", "p", "p", "chance of a distance from 0.5 as large with random lists, corrected for all roles"),
+    schema.Quantity(
+        "auroc_p", "p", "p", "chance of a distance from 0.5 as large with random lists, corrected for all roles"
+    ),
 )
 
 
-def _agreement_row(card: xr.Dataset, name: str) -> Row:
+def _agreement_row(card: xr.Dataset, name: str) -> schema.Row:
     part = card.sel(role=name)
     columns = [column for one in _AGREEMENT[2:] for column in one.columns]
-    numbers = {column: value_of(part[column].item()) if column in part else None for column in columns}
+    numbers = {column: schema.value_of(part[column].item()) if column in part else None for column in columns}
     return {"role": name, "title": ROLES[name].title, **numbers}

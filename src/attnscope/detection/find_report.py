@@ -6,19 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.measure.documents import LEAST
 from attnscope.measure.stored import describe_corpus, notes_of
-from attnscope.results.schema import (
-    HEAD,
-    MATTERS,
-    Finding,
-    Quantity,
-    Report,
-    Row,
-    Table,
-    effect_columns,
-    effect_quantity,
-    heads_by,
-    rows_of,
-)
+from attnscope.results import schema
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, significant
 
@@ -27,17 +15,17 @@ if TYPE_CHECKING:
 
 
 @reads("find")
-def report(result: xr.Dataset) -> Report:
+def report(result: xr.Dataset) -> schema.Report:
     """All heads by the weight from one word to another, next to uniform attention and other words."""
     query, key = str(result.attrs["query"]), str(result.attrs["key"])
     columns = {
         "weight": result.weight,
         "weight_low": result.weight_low,
         "weight_high": result.weight_high,
-        **effect_columns(result, "above", "above"),
+        **schema.effect_columns(result, "above", "above"),
         **{name: result[name] for name in ("uniform", "same_offset", "first_of", "rank", "strongest")},
     }
-    rows = sorted(rows_of(columns, result.weight), key=lambda row: -row["weight"])
+    rows = sorted(schema.rows_of(columns, result.weight), key=lambda row: -row["weight"])
     # the word gets the most of all words in most texts, and more than both baselines
     own = [row for row in rows if row["first_of"] > _MOST and row["above_mean"] > 0 and row["above_shown"] is not False]
     certainty = (
@@ -49,14 +37,17 @@ def report(result: xr.Dataset) -> Report:
     if len(own) == 1:
         weight = f"{own[0]['weight']:.2f}"
         headline = f"Head {own[0]['layer']}.{own[0]['head']} attends from {query!r} most to {key!r}: weight {weight}"
-    return Report(
+    return schema.Report(
         title=f"Attention from {query!r} to {key!r} in {result.attrs['model']}",
         read=f"{describe_corpus(result)}; both words in {count(int(result.attrs['with_both']), 'window')}",
-        finding=Finding(
-            _sentences(rows, own, query, key), certainty, heads_by(own, lambda _: "beyond both baselines"), headline
+        finding=schema.Finding(
+            _sentences(rows, own, query, key),
+            certainty,
+            schema.heads_by(own, lambda _: "beyond both baselines"),
+            headline,
         ),
         tables=[
-            Table(
+            schema.Table(
                 "heads",
                 f"Weight from {query!r} to {key!r}",
                 _HEADS,
@@ -68,11 +59,11 @@ def report(result: xr.Dataset) -> Report:
         ],
         result=result,
         notes=[*notes_of(result).values()],
-        care={"A weight shows where a head attends, not what it does.": MATTERS},
+        care={"A weight shows where a head attends, not what it does.": schema.MATTERS},
     )
 
 
-def _sentences(rows: list[Row], own: list[Row], query: str, key: str) -> list[str]:
+def _sentences(rows: list[schema.Row], own: list[schema.Row], query: str, key: str) -> list[str]:
     """How many heads attend to the word, and what the strongest of them does."""
     top = (own or rows)[0]
     uniform, weight = significant(top["uniform"], 2), significant(top["weight"], 2)
@@ -91,8 +82,8 @@ def _sentences(rows: list[Row], own: list[Row], query: str, key: str) -> list[st
 
 _MOST = 0.5  # share of the windows
 _HEADS = (
-    *HEAD,
-    Quantity(
+    *schema.HEAD,
+    schema.Quantity(
         "weight",
         unit="share",
         meaning="weight from the one word to the other",
@@ -100,15 +91,17 @@ _HEADS = (
         high="weight_high",
         interval=True,
     ),
-    Quantity("uniform", unit="share", meaning="first baseline: the same under uniform attention"),
-    Quantity(
+    schema.Quantity("uniform", unit="share", meaning="first baseline: the same under uniform attention"),
+    schema.Quantity(
         "same_offset",
         "same offset",
         "share",
         "second baseline: mean weight at the same offset from other words of the text",
     ),
-    effect_quantity("above", "above", heading="above baselines", meaning="weight less the larger of both baselines"),
-    Quantity("first_of", "ranks first", "share", "share of the windows in which no other word gets more"),
-    Quantity("rank", "rank", "count", "rank of the word among all words, in the first window with both words"),
-    Quantity("strongest", "top word", "token", "word that gets the most, in that window"),
+    schema.effect_quantity(
+        "above", "above", heading="above baselines", meaning="weight less the larger of both baselines"
+    ),
+    schema.Quantity("first_of", "ranks first", "share", "share of the windows in which no other word gets more"),
+    schema.Quantity("rank", "rank", "count", "rank of the word among all words, in the first window with both words"),
+    schema.Quantity("strongest", "top word", "token", "word that gets the most, in that window"),
 )

@@ -78,7 +78,14 @@ def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | No
             for row in rows.values()
         ]
         return {"best_pattern.json": json.dumps(patterns)}
-    chosen = _best(scores, rows, ROLES[role].threshold, top)
+    cells = [
+        (float(score), layer, head)
+        for layer, row in rows.items()
+        for head, score in enumerate(scores[row])
+        if np.isfinite(score)
+        and (top is not None or (ROLES[role].threshold is not None and score >= ROLES[role].threshold))
+    ]
+    chosen = [(layer, head) for _, layer, head in sorted(cells, key=lambda cell: -cell[0])[:top]]
     if not chosen:
         raise AttnscopeError(
             f"no head is to be listed by {role!r}: give their number (--top), or another (--variables)"
@@ -89,17 +96,6 @@ def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | No
     if to == "alignment":
         return {"generation_config.json": json.dumps({"alignment_heads": [[*head] for head in chosen]})}
     return {"heads.txt": "".join(f"L{layer}H{head}\n" for layer, head in chosen)}
-
-
-def _best(scores: np.ndarray, rows: dict[int, int], threshold: float | None, top: int | None) -> list[tuple[int, int]]:
-    """The heads with the highest scores: `top` of them, or those at the threshold."""
-    cells = [
-        (float(score), layer, head)
-        for layer, row in rows.items()
-        for head, score in enumerate(scores[row])
-        if np.isfinite(score) and (top is not None or (threshold is not None and score >= threshold))
-    ]
-    return [(layer, head) for _, layer, head in sorted(cells, key=lambda cell: -cell[0])[:top]]
 
 
 def listing_of(path: Path) -> tuple[Path, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import xarray as xr
@@ -13,7 +12,7 @@ from attnscope.explanation.catalogue import analyses_of, known_analyses
 from attnscope.explanation.study import GROUPS, WHERE
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, heads_by
 from attnscope.store.runs import skipped_note, skipped_of
-from attnscope.support.arguments import reads, validated
+from attnscope.support.arguments import reads, signed, validated
 from attnscope.support.numbers import count
 
 #: Columns that name a head; the analyses add the others.
@@ -37,7 +36,8 @@ INDEPENDENT = "The p-values treat heads as independent; heads that share weights
 def report(tree: xr.DataTree) -> Report:
     """The report of an explanation: findings, ranked heads, tables and notes."""
     rows = rank_explanations(tree)
-    windows, length = _windows(tree)
+    settings = signed(tree).get("settings") or {}
+    windows, length = settings.get("windows"), settings.get("window")
     over = f", {count(windows, 'full window')} of {length} tokens" if windows and length else ""
     model = str(tree.attrs.get("model", "the model"))
     analyses = analyses_of(tree)
@@ -83,21 +83,9 @@ def _headline(rows: list[Row]) -> str:
 @reads("explain")
 @validated
 def rank_explanations(tree: xr.DataTree) -> list[Row]:
-    """A row for each head, with the columns that the analyses name, the clearest case first.
+    """A row for each head, with the columns that the analyses name: first heads with matching predictions, then other
+    positional heads, then the rest; each group by largest mean weight. Empty without a verdict.
 
-    Parameters
-    ----------
-    tree
-        From `explain`.
-
-    Returns
-    -------
-    list of dict
-        First heads with matching predictions, then the other positional heads, then the rest; each group by largest
-        mean weight. Unknown values are None. Empty without a verdict.
-
-    Examples
-    --------
     >>> grid = ("layer", "head")
     >>> variables = {name: (grid, [[False, True]]) for name in ("prefers", "positional", "comparable", "agree")}
     >>> variables[verdict.WEIGHT.name] = (grid, [[0.9, 0.5]])
@@ -132,12 +120,3 @@ def _columns_by_node(tree: xr.DataTree) -> list[tuple[xr.Dataset, Mapping[str, Q
 def _columns(tree: xr.DataTree) -> list[Quantity]:
     named = [one for _, columns in _columns_by_node(tree) for one in columns.values()]
     return [*_NAMES, *sorted(named, key=lambda one: (*GROUPS, one.group).index(one.group))]
-
-
-def _windows(tree: xr.DataTree) -> tuple[int | None, int | None]:
-    """The number of windows and their tokens, from the signature; None if unknown."""
-    try:
-        settings = json.loads(tree.attrs["signature"])["settings"]
-        return settings.get("windows"), settings.get("window")
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None, None

@@ -32,6 +32,7 @@ from attnscope.store.runs import RunFolder
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
+from attnscope.support.state import replaced
 
 READING = 0.6  # share of the work for reading the texts
 DEFAULT_TEXTS = 100
@@ -391,16 +392,10 @@ class Analysis:
         of_few = self.few_texts and isinstance(model, Study)
         at_most = None if of_few else limit or (FEW_TEXTS if self.few_texts else None)
         made = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=at_most)
-        before, made.few_texts = made.few_texts, limit or FEW_TEXTS
-        try:
-            with borrowed(made.model):
-                if reason := made.lacks(self):
-                    raise AttnscopeError(
-                        f"{self.name} is not defined for {made.name}: {reason}. Choose another analysis"
-                    )
-                return self.alone(made, **settings)
-        finally:
-            made.few_texts = before
+        with replaced(vars(made), few_texts=limit or FEW_TEXTS), borrowed(made.model):
+            if reason := made.lacks(self):
+                raise AttnscopeError(f"{self.name} is not defined for {made.name}: {reason}. Choose another analysis")
+            return self.alone(made, **settings)
 
 
 def analysis(

@@ -19,14 +19,8 @@ from transformers import PreTrainedModel
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
+from attnscope.intervention import stack
 from attnscope.intervention.calls import unread_sites
-from attnscope.intervention.stack import (
-    StackedPasses,
-    output_layer,
-    same_without_what_is_skipped,
-    stacked_passes,
-    variants_at_once,
-)
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.texts import first_windows
 from attnscope.models.translator import IGNORED
@@ -100,7 +94,7 @@ def _wide(logits: Tensor) -> Tensor:
 
 def kind_of_question(model: PreTrainedModel) -> Kind:
     """Tokens that a model predicts: masked words, the next token, or a translation."""
-    if output_layer(model) is None:
+    if stack.output_layer(model) is None:
         raise AttnscopeError(
             f"{type(model).__name__} returns no logits of tokens, so there is no loss. Load the model with its "
             "language-modelling head (the class is in architectures of its config)"
@@ -262,7 +256,7 @@ class PredictionSession:
     @cached_property
     def heads(self) -> list[int]:
         """Number of heads of each attention call."""
-        with stacked_passes(self.model, skips=False) as passes:
+        with stack.stacked_passes(self.model, skips=False) as passes:
             passes.plain(self.batch(slice(0, 1)).batch.inputs(self.model))
         return [output.shape[1] for output in passes.outputs]
 
@@ -286,7 +280,7 @@ class PredictionSession:
         """Some of the windows after a plain pass, ready for variants, with replacements of the heads."""
         questions = self.batch(part)
         means = self.means if "mean" in ablations else []
-        with stacked_passes(self.model, skips=self.skips) as passes, torch.no_grad():
+        with stack.stacked_passes(self.model, skips=self.skips) as passes, torch.no_grad():
             inputs, positions = questions.batch.inputs(self.model), None if self.metric else questions.positions
             whole = passes.plain(inputs, positions, self.name(part.start))
             before = questions.at(whole) if self.metric else whole
@@ -318,14 +312,14 @@ class PredictionSession:
                 )
         if ablates:
             check_read(self.loaded, inputs)
-            self.skips = same_without_what_is_skipped(self.model, inputs, first.positions)
+            self.skips = stack.same_without_what_is_skipped(self.model, inputs, first.positions)
 
     @cached_property
     @torch.no_grad()
     def means(self) -> list[Float[Tensor, "head value_width"]]:
         """Mean output of every head of each call over all positions of all texts, from one pass over them."""
         sums, counts = defaultdict[int, Any](float), Counter[int]()
-        with stacked_passes(self.model, skips=False) as passes:
+        with stack.stacked_passes(self.model, skips=False) as passes:
             for part in self.slices():
                 questions = self.batch(part)
                 passes.plain(questions.batch.inputs(self.model), questions.positions, self.name(part.start))
@@ -341,7 +335,7 @@ class PredictionBatch:
     """A batch after a plain pass, with its predictions and the passes of its variants."""
 
     questions: Questions
-    passes: StackedPasses
+    passes: stack.StackedPasses
     before: Float[Tensor, "row prediction vocabulary"]  # logits of the unchanged model
     replacements: dict[Ablation, list[Tensor]]  # by ablation and call, ``(text, head, query, value_width)``
     whole: Tensor  # logits of the unchanged model as passes return them: at all positions with a metric of one's own
@@ -368,13 +362,15 @@ class PredictionBatch:
     @property
     def most(self) -> int:
         """Number of variants that run together."""
-        return variants_at_once(self.whole, self.questions.batch.text.input_ids.numel(), self.passes.outputs)
+        return stack.variants_at_once(self.whole, self.questions.batch.text.input_ids.numel(), self.passes.outputs)
 
     def loss_change(self, logits: Float[Tensor, "variant row prediction vocabulary"]) -> Float[Tensor, "variant text"]:
         return self.questions.scores(logits)["loss"] - self.loss
 
 
-def _replacements(name: Ablation, questions: Questions, passes: StackedPasses, means: list[Tensor]) -> list[Tensor]:
+def _replacements(
+    name: Ablation, questions: Questions, passes: stack.StackedPasses, means: list[Tensor]
+) -> list[Tensor]:
     others: list[Tensor] = []
     for call, (output, site) in enumerate(zip(passes.outputs, passes.sites, strict=True)):
         if name == "zero":

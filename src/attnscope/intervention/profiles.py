@@ -52,19 +52,6 @@ _VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
 }
 
 
-def assembled(records: Sequence[Record], layers: Sequence[dict[str, np.ndarray]], band: int) -> xr.Dataset:
-    """Results of all layers of one text as a dataset; NaN if a layer lacks them."""
-    heads = max(record.call.query.shape[1] for record in records)
-    variables = of_layers(_VARIABLES, layers, heads)
-    coords: dict[str, Any] = {
-        **layer_coordinates(record.site for record in records),
-        "offset": np.arange(-band, band + 1),
-    }
-    coords |= {"head": np.arange(heads)} if any("head" in dims for dims, *_ in variables.values()) else {}
-    coords |= {"of": list(MIXING)} if "mixing_ratio" in variables else {}
-    return xr.Dataset(variables, coords).expand_dims("window")
-
-
 @validated
 def contribution_profiles(study: Study, *, kinds: Sequence[Kind | str] | None = None, band: Count = 10) -> xr.Dataset:
     r"""Measure the contributions of tokens to heads and layers, beyond attention weights."""
@@ -164,7 +151,15 @@ class _ModelRun:
                 own = torch.eye(len(gained)).to(gained) if each.site.kind != "cross" else 0.0
                 layer |= self._along("relevance", each, shares(gained - own))
             layers.append(layer)
-        return assembled(records, layers, self.band)
+        heads = max(record.call.query.shape[1] for record in records)
+        variables = of_layers(_VARIABLES, layers, heads)
+        coords: dict[str, Any] = {
+            **layer_coordinates(record.site for record in records),
+            "offset": np.arange(-self.band, self.band + 1),
+        }
+        coords |= {"head": np.arange(heads)} if any("head" in dims for dims, *_ in variables.values()) else {}
+        coords |= {"of": list(MIXING)} if "mixing_ratio" in variables else {}
+        return xr.Dataset(variables, coords).expand_dims("window")
 
     def _readers(self, each: Record) -> list[Profile | Mixing | Mean]:
         """Accumulators over the weights of a layer, which come in tiles ``(head, row, key)``."""

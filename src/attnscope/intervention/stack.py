@@ -5,7 +5,7 @@ pass, and linear layers of its block compute one copy.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.kernels.call import AttentionCall
+from attnscope.support.state import replaced
 
 #: Maps a call and its output ``(variant, text, head, query, value_width)`` to the output that replaces it. At the
 #: first edited call of a pass, the call has each text once; later, each variant of it.
@@ -220,32 +221,23 @@ class StackedPasses:
 def stacked_passes(model: PreTrainedModel, *, skips: bool = True, with_mlps: bool = False) -> Generator[StackedPasses]:
     """Hook a model for `StackedPasses`, and restore it afterwards."""
     passes = StackedPasses(model, skips=skips)
-    replaced: list[tuple[nn.Module, Any]] = []
-
-    def give(module: nn.Module, forward: Callable[..., Any]) -> None:
-        replaced.append((module, module.__dict__.get("forward")))
-        module.forward = forward
-
     last, blocks = output_layer(model), {id(block) for block in blocks_of(model)}
     mlps = {id(mlp_of(block)) for block in blocks_of(model) if with_mlps}
-    try:
+    with ExitStack() as hooks:
         for module in model.modules():
             if id(module) in blocks:
-                give(module, passes.block(module.forward))
+                wrapped = passes.block(module.forward)
             elif module is last:
-                give(module, passes.head(module.forward))
+                wrapped = passes.head(module.forward)
             elif id(module) in mlps:
-                give(module, passes.mlp(module.forward))
+                wrapped = passes.mlp(module.forward)
             elif skips and isinstance(module, (nn.Linear, Conv1D)):
-                give(module, passes.linear(module.forward))
-        with watching(model, passes.observe):
-            yield passes
-    finally:
-        for module, own in replaced:
-            if own is None:
-                del module.forward  # the class has its own
+                wrapped = passes.linear(module.forward)
             else:
-                module.forward = own
+                continue
+            hooks.enter_context(replaced(vars(module), forward=wrapped))
+        hooks.enter_context(watching(model, passes.observe))
+        yield passes
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:

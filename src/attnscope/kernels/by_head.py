@@ -15,18 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnscope.kernels import plain
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, shows_scores
-from attnscope.kernels.plain import (
-    KEY_TILE,
-    QUERY_TILE,
-    Operands,
-    Sums,
-    add_weighted,
-    adjust,
-    batched_operands,
-    by_group,
-    rows_at_once,
-)
 from attnscope.support.state import own_threads
 
 if TYPE_CHECKING:
@@ -41,7 +31,7 @@ def tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]
     # numba is loaded when it is first needed
     from attnscope.kernels.compiled import MEASURES, CompiledRows
 
-    sums, shape = Sums.empty(call, need, torch.float32), call.query.shape[:-1]
+    sums, shape = plain.Sums.empty(call, need, torch.float32), call.query.shape[:-1]
     columns = sums.output.new_zeros(*shape, 0) if sums.columns is None else sums.columns
     measures = torch.empty(len(MEASURES), *shape, dtype=torch.float64)
     weighted = torch.empty(columns.shape, dtype=torch.float64)
@@ -87,19 +77,19 @@ class _Part:
     sinks: np.ndarray | None  # learned sinks of its heads
 
 
-def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
+def _parts(call: AttentionCall, need: Need, sums: plain.Sums) -> list[_Part]:
     """All heads of all texts."""
     tiles, (texts, count, queries) = heads_of_tiles(call), call.query.shape[:-1]
-    blocks = [slice(first, first + QUERY_TILE) for first in range(0, queries, QUERY_TILE)]
-    query, output = (side.split(QUERY_TILE, -2) for side in (call.query, sums.output))
-    column_sums = () if sums.columns is None else sums.columns.split(QUERY_TILE, -2)
-    key, value = call.key.transpose(-2, -1).split(KEY_TILE, -1), call.value.split(KEY_TILE, -2)
+    blocks = [slice(first, first + plain.QUERY_TILE) for first in range(0, queries, plain.QUERY_TILE)]
+    query, output = (side.split(plain.QUERY_TILE, -2) for side in (call.query, sums.output))
+    column_sums = () if sums.columns is None else sums.columns.split(plain.QUERY_TILE, -2)
+    key, value = call.key.transpose(-2, -1).split(plain.KEY_TILE, -1), call.value.split(plain.KEY_TILE, -2)
     sinks = None if call.sinks is None else call.sinks.detach().double().numpy()
     made: list[_Part] = []
     for text in range(texts):
         columns = call.query.new_empty(0, 0) if need.columns is None else need.columns[text].float()
-        of_tiles = columns.split(KEY_TILE)
-        chosen = [tile.nonzero()[:, 0] for tile in (columns != 0).any(-1).split(KEY_TILE)]
+        of_tiles = columns.split(plain.KEY_TILE)
+        chosen = [tile.nonzero()[:, 0] for tile in (columns != 0).any(-1).split(plain.KEY_TILE)]
         marked = [at if len(at) <= _FEW else None for at in chosen]  # keys with a column that is not 0, where few
         start, stop, own = (each[min(text, len(each) - 1)].numpy() for each in (*call.extent, call.query_positions))
         bounds_of: dict[int, list[_Bounds]] = {}
@@ -151,27 +141,27 @@ def _attend(part: _Part, into: CompiledRows, call: AttentionCall, least: float) 
     for block, given in enumerate(part.query):
         query = given.float() * call.scale
         bounds = part.bounds[block]
-        rows = slice(block * QUERY_TILE, block * QUERY_TILE + query.shape[-2])
-        leftmost = bounds.first // KEY_TILE
-        for tile in range(leftmost, -(-bounds.last // KEY_TILE)):
+        rows = slice(block * plain.QUERY_TILE, block * plain.QUERY_TILE + query.shape[-2])
+        leftmost = bounds.first // plain.KEY_TILE
+        for tile in range(leftmost, -(-bounds.last // plain.KEY_TILE)):
             # memory that each thread reuses: allocating it takes a tenth of the time of a tile
             shape = (*query.shape[:-1], key[tile].shape[-1])
             if not hasattr(_OWN, "scores"):
-                _OWN.scores, _OWN.shaped = torch.empty(QUERY_TILE * KEY_TILE, dtype=torch.float32), {}
+                _OWN.scores, _OWN.shaped = torch.empty(plain.QUERY_TILE * plain.KEY_TILE, dtype=torch.float32), {}
             if shape not in _OWN.shaped:
                 _OWN.shaped = {shape: _OWN.scores[: math.prod(shape)].view(shape)}
             scores = _OWN.shaped[shape]
             torch.matmul(query, key[tile], out=scores)
-            keys = slice(tile * KEY_TILE, tile * KEY_TILE + scores.shape[-1])
-            adjust(scores, call.softcap, part.bias, part.mask, rows, keys)
+            keys = slice(tile * plain.KEY_TILE, tile * plain.KEY_TILE + scores.shape[-1])
+            plain.adjust(scores, call.softcap, part.bias, part.mask, rows, keys)
             factor = into.absorb(scores, bounds.of_rows, top, keys.start, least)
             rescale = None if tile == leftmost else factor.view(*scores.shape[:-1], 1)
-            add_weighted(part.output[block], rescale, scores, value[tile])
+            plain.add_weighted(part.output[block], rescale, scores, value[tile])
             if part.column_sums:
                 weights, columns, at = scores, part.columns[tile], part.marked[tile]
                 if at is not None:  # first and special tokens: most tiles have none
                     weights, columns = scores[..., at], columns[at]
-                add_weighted(part.column_sums[block], rescale, weights, columns)
+                plain.add_weighted(part.column_sums[block], rescale, weights, columns)
         into.finish(bounds.of_rows, top, part.sinks)
         top += len(bounds.of_rows[0])
 
@@ -186,8 +176,8 @@ def _single(tiles: Sequence[Tensor], shared: list[int] | None) -> Sequence[Tenso
 def heads_of_tiles(call: AttentionCall) -> list[int] | list[slice]:
     """The heads of each tile: several for short texts, where the overhead of a tile exceeds its scores."""
     count, queries, keys = call.query.shape[1], call.query.shape[2], call.key.shape[2]
-    together = QUERY_TILE * KEY_TILE // max(1, queries * keys)
-    if queries > QUERY_TILE or keys > KEY_TILE or 1 in {together, count}:
+    together = plain.QUERY_TILE * plain.KEY_TILE // max(1, queries * keys)
+    if queries > plain.QUERY_TILE or keys > plain.KEY_TILE or 1 in {together, count}:
         return list(range(count))
     starts = range(0, count, together)
     return list(map(slice, starts, (*starts[1:], count)))
@@ -196,13 +186,13 @@ def heads_of_tiles(call: AttentionCall) -> list[int] | list[slice]:
 _OWN = threading.local()
 
 
-def operands_of_head(call: AttentionCall, text: int, head: int) -> Operands:
+def operands_of_head(call: AttentionCall, text: int, head: int) -> plain.Operands:
     """Operands of one head of one text, in float32."""
     start, stop, positions = (each[min(text, len(each) - 1)] for each in (*call.extent, call.query_positions))
     query = call.query[text, head].float() * call.scale
     key, value = (side[text, head // call.group].float() for side in (call.key, call.value))
     mask, bias = None if call.is_contiguous else _own(call.mask, text, head), _own(call.bias, text, head)
-    return Operands(query, key, value, start, stop, positions, None, mask, bias, call.softcap, ())
+    return plain.Operands(query, key, value, start, stop, positions, None, mask, bias, call.softcap, ())
 
 
 def _key_heads(group: int, heads: int | slice) -> tuple[int | slice, list[int] | None]:
@@ -236,18 +226,18 @@ def each_tile(
     # what float32 cannot hold of a log-sum-exp is a factor of its row
     factor = torch.where(level < torch.inf, torch.exp(level - log_sum_exp), 0.0).to(wide)
     if call.query.device.type != "cpu" or wide == torch.float64:
-        level, factor, *into = (by_group(call, each) for each in (level, factor, *into))
-        _add_tiles(batched_operands(call, wide), level, factor, into, add, rows_at_once(call), size)
+        level, factor, *into = (plain.by_group(call, each) for each in (level, factor, *into))
+        _add_tiles(plain.batched_operands(call, wide), level, factor, into, add, plain.rows_at_once(call), size)
         return
 
-    def work(operands: Operands, *at: int) -> None:
-        _add_tiles(operands, level[at], factor[at], [part[at] for part in into], add, QUERY_TILE, size)
+    def work(operands: plain.Operands, *at: int) -> None:
+        _add_tiles(operands, level[at], factor[at], [part[at] for part in into], add, plain.QUERY_TILE, size)
 
     each_head(call, work)
 
 
 def _add_tiles(
-    operands: Operands,
+    operands: plain.Operands,
     level: Tensor,
     factor: Tensor,
     into: Sequence[Tensor],
@@ -266,7 +256,7 @@ def _add_tiles(
         first, last, is_whole = int(start.min()), int(stop.max()), bool(counted[:, rows].all())
         inner = int(start.max()), int(stop.min())
         scores: Tensor | None = None
-        for keys in _cuts(operands.key.shape[-2], size, KEY_TILE):
+        for keys in _cuts(operands.key.shape[-2], size, plain.KEY_TILE):
             if keys.start >= last or keys.stop <= first:
                 continue
             if size == 1:
@@ -294,7 +284,7 @@ def _cuts(length: int, size: int, most: int) -> Iterator[slice]:
             yield slice(start, min(start + most, last))
 
 
-def each_head(call: AttentionCall, work: Callable[[Operands, int, int], None]) -> None:
+def each_head(call: AttentionCall, work: Callable[[plain.Operands, int, int], None]) -> None:
     """Process the heads of every text with as many threads as PyTorch uses."""
     texts, heads = call.query.shape[:2]
     places = [divmod(number, heads) for number in range(texts * heads)]

@@ -277,7 +277,13 @@ class OffsetBias(Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        shares_memory = _shares_memory(func, args, kwargs)
+        shares_memory = False  # whether the operation returns a view of such a bias
+        for number, argument in enumerate(func._schema.arguments):  # noqa: SLF001
+            given = args[number] if number < len(args) else kwargs.get(argument.name)
+            if argument.alias_info is not None and isinstance(given, OffsetBias):
+                if argument.alias_info.is_write:
+                    raise AttnscopeError("a bias by offset cannot be written into: write into what .written() gives")
+                shares_memory = True
         with torch.inference_mode(mode=False) if shares_memory else nullcontext():
             bias = args[0] if args else None
             if isinstance(bias, OffsetBias):
@@ -298,18 +304,6 @@ def _are_alike(bias: OffsetBias, args: tuple[Any, ...]) -> bool:
     """Whether all operands depend on offsets alone."""
     tensors = [one for one in args if isinstance(one, Tensor)]
     return all(isinstance(one, OffsetBias) and one.shape == bias.shape for one in tensors)
-
-
-def _shares_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an operation returns a view of such a bias; writing to one is an error."""
-    shares = False
-    for number, argument in enumerate(func._schema.arguments):  # noqa: SLF001
-        given = args[number] if number < len(args) else kwargs.get(argument.name)
-        if argument.alias_info is not None and isinstance(given, OffsetBias):
-            if argument.alias_info.is_write:
-                raise AttnscopeError("a bias by offset cannot be written into: write into what .written() gives")
-            shares = True
-    return shares
 
 
 #: Elementwise operations

@@ -162,7 +162,7 @@ def _parts(
     if work.chooses and gold is not None:
         nodes["heads"] = _judged(measured["links_of_heads"].values, gold)
         rates = nodes["heads"]["error_rate"].values
-        layer, head = map(int, np.unravel_index(np.nanargmin(rates), rates.shape))
+        layer, head = map(int, np.unravel_index(np.nan_to_num(rates, nan=np.inf).argmin(), rates.shape))
     lines = _lines(measured, layer, head)
     alignments = [links_of_line(line) for line in lines]
     rows = [(line, *link) for line, found in enumerate(alignments, 1) for link in sorted(found)]

@@ -72,39 +72,17 @@ def train_subwords(
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer, length=len(texts))
-    tokenizer.model = _with_bytes(tokenizer, special)
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    return _wrap(tokenizer, masked=masked)
-
-
-def _alphabet(texts: Iterable[str], coverage: float) -> list[str]:
-    """The smallest set of characters that covers this share of the texts, sorted."""
-    counts = Counter(chain.from_iterable(texts))
-    counts = Counter({character: count for character, count in counts.items() if character != " "})
-    wanted = coverage * counts.total()
-    if not wanted:
-        raise AttnscopeError("found no characters to learn a vocabulary from; expected sentences")
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    before = accumulate((count for _, count in ordered), initial=0)
-    alphabet = [character for (character, _), reached in zip(ordered, before, strict=False) if reached < wanted]
-    return sorted({*alphabet, SPACE})
-
-
-def _with_bytes(tokenizer: Tokenizer, special: Sequence[str]) -> models.BPE:
-    """The trained model with the 256 bytes after the special tokens."""
     model = json.loads(tokenizer.to_str())["model"]
     learned = sorted(model["vocab"], key=model["vocab"].get)[len(special) :]
-    return models.BPE(
+    tokenizer.model = models.BPE(
         {name: i for i, name in enumerate([*special, *BYTES, *learned])},
         [(first, second) for first, second in model["merges"]],
         unk_token="<unk>",  # noqa: S106
         byte_fallback=True,
     )
-
-
-def _wrap(tokenizer: Tokenizer, *, masked: bool) -> PreTrainedTokenizerFast:
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     begin = "<s> " if masked else ""
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{begin}$A </s>", pair=f"{begin}$A </s> $B </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
@@ -119,6 +97,19 @@ def _wrap(tokenizer: Tokenizer, *, masked: bool) -> PreTrainedTokenizerFast:
         split_special_tokens=not masked,
         **names,
     )
+
+
+def _alphabet(texts: Iterable[str], coverage: float) -> list[str]:
+    """The smallest set of characters that covers this share of the texts, sorted."""
+    counts = Counter(chain.from_iterable(texts))
+    counts = Counter({character: count for character, count in counts.items() if character != " "})
+    wanted = coverage * counts.total()
+    if not wanted:
+        raise AttnscopeError("found no characters to learn a vocabulary from; expected sentences")
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    before = accumulate((count for _, count in ordered), initial=0)
+    alphabet = [character for (character, _), reached in zip(ordered, before, strict=False) if reached < wanted]
+    return sorted({*alphabet, SPACE})
 
 
 def encode_lines(tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> list[list[int]]:

@@ -379,6 +379,8 @@ def report(tree: xr.DataTree) -> Report:
     texts += [{"system": name, "text": str(sentence["translation"].sel(system=name).item())} for name in names]
     sentences = [*_sentences(scores), *_by_length(scores), *_sooner(curves)]
     notes = [_error_rate_note(scores)] if "alignment_error_rate" in scores else []
+    gradients = tree["gradients"].to_dataset()
+    rows = rows_of({str(name): values for name, values in gradients.items()}, gradients["share"])
     return Report(
         title=f"Translation systems: {', '.join(names)}",
         model=", ".join(names),
@@ -387,7 +389,7 @@ def report(tree: xr.DataTree) -> Report:
         tables=[
             *_tables(scores, _EFFORT),
             Table("sentence", f"One sentence: line {sentence.attrs['line']}", _SENTENCE, texts, terminal=0),
-            _gradient_table(tree["gradients"].to_dataset()),
+            Table("gradients", "Gradient of the loss by source position", _GRADIENTS, rows, terminal=0),
             Table("learning_curves", "Learning curves", columns, lines, terminal=0, page=0),
         ],
         result=tree,
@@ -427,11 +429,6 @@ _GRADIENTS = (
     Quantity("share", "share of the gradient", "percent", low="lower", high="upper", interval=True),
     Quantity("sentences", unit="count", detail="data"),
 )
-
-
-def _gradient_table(gradients: xr.Dataset) -> Table:
-    rows = rows_of({str(name): values for name, values in gradients.items()}, gradients["share"])
-    return Table("gradients", "Gradient of the loss by source position", _GRADIENTS, rows, terminal=0)
 
 
 def _by_length(scores: xr.Dataset) -> list[str]:

@@ -233,7 +233,11 @@ class _Writer:
         if abs(walk.scale * width**0.5 - 1) < _SAME:
             text = [self.say("scale.text", width=width, root=width**0.5, **spread)]
             latex, characters = r"\frac{Q K^\top}{\sqrt{d_k}}", "Q Kᵀ / √d_k"
-            tables.append(self._by_width())
+            shown = ("column.std", "column.top", "column.gradient")
+            names = [self.wording[name] for name in (*shown, *(f"{name}.divided" for name in shown))]
+            values = zip(*(saturation(width) for width in _WIDTHS), strict=True)
+            rows = [(name, *(number(value, 2) for value in row)) for name, row in zip(names, values, strict=True)]
+            tables.append(Table(self.say("scale.widths", keys=_KEYS), ("d_k", *map(str, _WIDTHS)), tuple(rows)))
         else:
             text = [self.say("scale.other", scale=walk.scale, width=width, usual=width**-0.5, **spread)]
             latex, characters = rf"{plain(walk.scale)}\, Q K^\top", f"{plain(walk.scale)} Q Kᵀ"
@@ -247,14 +251,6 @@ class _Writer:
             text.append(self.say("scale.bias"))
             latex, characters = latex + " + B", characters + " + B"
         return self._step("scale", text, *tables, latex=f"S = {latex}", characters=f"S = {characters}")
-
-    def _by_width(self) -> Table:
-        """Softmax of random products of several widths, without and with the division."""
-        shown = ("column.std", "column.top", "column.gradient")
-        names = [self.wording[name] for name in (*shown, *(f"{name}.divided" for name in shown))]
-        values = zip(*(saturation(width) for width in _WIDTHS), strict=True)
-        rows = [(name, *(number(value, 2) for value in row)) for name, row in zip(names, values, strict=True)]
-        return Table(self.say("scale.widths", keys=_KEYS), ("d_k", *map(str, _WIDTHS)), tuple(rows))
 
     def _without_division(self) -> str:
         walk = self.walk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 import torch
@@ -108,17 +108,6 @@ def reject_unmatched(prompts: Sequence[Window], patterns: Mapping[str, str]) -> 
                 else f"only after the first {is_cut} tokens of a text: raise window (--window), or leave the span out"
             )
         )
-
-
-def check_patterns(patterns: Mapping[Any, Any]) -> None:
-    """Reject spans without a name or a text."""
-    for name, pattern in patterns.items():
-        check_name(name)
-        if not isinstance(pattern, str) or not pattern:
-            raise AttnscopeError(
-                f'the span {name!r} is {pattern!r:.60}; expected its text, such as "<doc>...</doc>", with ... for '
-                "any text in between"
-            )
 
 
 def _stretches(text: str, pattern: str) -> list[tuple[int, int]]:
@@ -226,7 +215,13 @@ def generate(
     settings |= {"top_p": top_p, "seed": reading["seed"], "cache": cache, "window": window}
     settings |= {"limit": reading["limit"], "batch_size": batch_size}
     _check(settings)
-    check_patterns(patterns)
+    for name, pattern in cast("Mapping[Any, Any]", patterns).items():
+        check_name(name)
+        if not isinstance(pattern, str) or not pattern:
+            raise AttnscopeError(
+                f'the span {name!r} is {pattern!r:.60}; expected its text, such as "<doc>...</doc>", with ... for '
+                "any text in between"
+            )
     sources = as_list(texts) if isinstance(texts, Iterator) else texts
     reject_modalities("generate", model, sources, field=reading["field"], revision=reading["revision"])
     given: dict[str, Any] = {name: dict(reading)[name] for name in ("field", "by_line", "chat", "chat_template")}

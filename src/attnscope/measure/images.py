@@ -306,7 +306,14 @@ class PatchObserver:
             numbers |= self._of_patches(call, wanted)
         else:
             self.elsewhere.append(site.index)
-            numbers |= self._missing(wanted, heads)
+            width = 2 * self.band + 1
+            missing: dict[str, Tensor] = {}
+            for name in wanted:
+                beyond = (width, width) if name == "patch_profile" else ()
+                missing[name] = torch.full((self.images, heads, *beyond), torch.nan, dtype=torch.float64)
+                if name in HAVE_EQUAL:
+                    missing[f"{EQUAL}{name}"] = missing[name][:, :1]
+            numbers |= missing
         self.measured.add(site.index, numbers)
         return output
 
@@ -325,17 +332,6 @@ class PatchObserver:
             for name in wanted
             if name in HAVE_EQUAL
         }
-
-    def _missing(self, wanted: Sequence[str], heads: int) -> dict[str, Tensor]:
-        """NaN for the statistics that a layer without rows and columns lacks."""
-        width = 2 * self.band + 1
-        missing: dict[str, Tensor] = {}
-        for name in wanted:
-            beyond = (width, width) if name == "patch_profile" else ()
-            missing[name] = torch.full((self.images, heads, *beyond), torch.nan, dtype=torch.float64)
-            if name in HAVE_EQUAL:
-                missing[f"{EQUAL}{name}"] = missing[name][:, :1]
-        return missing
 
 
 #: Statistics that labels are computed from.

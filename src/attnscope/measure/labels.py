@@ -343,8 +343,8 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     flat = shares.reshape(texts, layers * heads, offsets)
     exists = np.isfinite(flat).all((0, 2))
     present = flat[:, exists]
-    kinds = _named(results, exists) if clusters is None else _clustered(results, present, exists, clusters, seed)
-    names, labels = kinds.names, kinds.labels
+    how = _named(results, exists) if clusters is None else _clustered(results, present, exists, clusters, seed)
+    labels, names, inertia = how
     directions = direction(present)
     label_share = label_shares(labels, len(names))
     centroids = np.stack([present[labels == label].mean(0) for label in range(len(names))])
@@ -373,7 +373,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
             estimates = independence(*own, clusters=len(names), documents=documents)
             numbers[kind] |= {name: asdict(estimate) for name, estimate in estimates.items()}
     if clusters is not None:
-        numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": kinds.inertia}
+        numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": inertia}
     summary.attrs["summary"] = json.dumps(with_nulls(numbers))
     summary.attrs["labels"] = counted(names, majority, clusters)
     return summary
@@ -404,13 +404,8 @@ def kinds_of(settings: Mapping[str, Any]) -> Callable[[xr.Dataset], xr.Dataset] 
     return None
 
 
-@dataclass(frozen=True, eq=False)
-class _Kinds:
-    """Number of the label of every head in every text, ``(text, head)``, and the names of the labels."""
-
-    labels: np.ndarray
-    names: tuple[str, ...]
-    inertia: float = float("nan")
+#: Number of the label of every head in every text, ``(text, head)``; the names of the labels; the inertia of clusters.
+_Kinds = tuple[np.ndarray, tuple[str, ...], float]
 
 
 def _named(results: xr.Dataset, exists: np.ndarray) -> _Kinds:
@@ -434,7 +429,7 @@ def _named(results: xr.Dataset, exists: np.ndarray) -> _Kinds:
                 name = kind_name(kinds[code], str(mask))
                 names += [] if name in names else [name]
                 labels[chosen] = names.index(name)
-    return _Kinds(labels, tuple(names))
+    return labels, tuple(names), np.nan
 
 
 def _clustered(results: xr.Dataset, present: np.ndarray, exists: np.ndarray, clusters: int, seed: int) -> _Kinds:
@@ -442,12 +437,12 @@ def _clustered(results: xr.Dataset, present: np.ndarray, exists: np.ndarray, clu
     clustering = cluster_profiles(present.reshape(-1, present.shape[-1]), clusters=clusters, seed=seed)
     labels = clustering.labels.reshape(len(present), -1)
     if any(name not in results for name in NEEDED):
-        return _Kinds(labels, clustering.names, clustering.inertia)
+        return labels, clustering.names, clustering.inertia
     every = np.tile(exists, len(present))
     members = places_of(with_rows(results, queries(results))).pooled(every, clustering.labels, len(clustering.names))
     kinds, codes = kind_list(members), kind_codes(members, beyond_chance(*members.candidates()))
     names = [kind_name(kinds[code], str(mask)) for code, mask in zip(codes, members.kinds, strict=True)]
-    return _Kinds(labels, tuple(named_clusters(names, members)), clustering.inertia)
+    return labels, tuple(named_clusters(names, members)), clustering.inertia
 
 
 def counted(names: tuple[str, ...], majority: np.ndarray, clusters: int | None) -> str:

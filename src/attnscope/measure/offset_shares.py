@@ -106,18 +106,9 @@ class OffsetShares:
 
 
 def shares_by_offset(results: xr.Dataset, of: str = "bins") -> OffsetShares | None:
-    """Shares of the weight by offset, from a scan; None if it does not have them.
+    """Shares of the weight by offset, from a scan: in ``bins`` that double in width (from the sums at every offset if
+    they were not measured), at the offsets of the ``band``, or at ``every`` offset; None if it does not have them.
 
-    Parameters
-    ----------
-    results
-        From `scan`.
-    of
-        A name of `SUMS`: ``bins`` that double in width (computed from the sums at every offset if they were not
-        measured), the offsets of the ``band``, or ``every`` offset.
-
-    Examples
-    --------
     >>> import xarray as xr
     >>> results = xr.Dataset(
     ...     {"band_sum": (("window", "layer", "head", "offset"), [[[[2.0, 6.0, 0.0]]]]), "length": ("window", [10])},

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.capture.processors import Processor, Tokenizer
     from attnscope.capture.watch import Observer
-    from attnscope.read.encoded import Sources, Texts
+    from attnscope.read.encoded import Sources
     from attnscope.read.windows import Window
     from attnscope.read.words import Words
 
@@ -218,18 +218,13 @@ def first_window(loaded: LoadedModel, texts: Sources, targets: Sources, length: 
     corpus, other = texts_and_targets(
         texts, targets, by_line=targets is not None, blank_lines=targets is not None, with_inputs=True
     )
-    if texts is not None:
-        _reject_several(corpus)
+    if texts is not None:  # one text; streams are not checked, as they can be read only once
+        if isinstance(corpus, EncodedTexts):
+            if len(corpus.rows) > 1:
+                raise _several(f"{len(corpus.rows)} rows of token ids")
+        elif not corpus.streams and len(list(islice((text for text in corpus if text.content.strip()), 2))) > 1:
+            raise _several("several texts")
     return first_windows(loaded, corpus, other, length=length, limit=1)[0]
-
-
-def _reject_several(corpus: Texts) -> None:
-    """Reject more than one text; streams are not checked, as they can be read only once."""
-    if isinstance(corpus, EncodedTexts):
-        if len(corpus.rows) > 1:
-            raise _several(f"{len(corpus.rows)} rows of token ids")
-    elif not corpus.streams and len(list(islice((text for text in corpus if text.content.strip()), 2))) > 1:
-        raise _several("several texts")
 
 
 def _several(inputs: str) -> AttnscopeError:

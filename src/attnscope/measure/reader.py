@@ -23,21 +23,12 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
+from attnscope.measure import pools
 from attnscope.measure.documents import FEW, LEAST, called_in, interval, mean_by_document, units_of
 from attnscope.measure.labels import kinds_of
 from attnscope.measure.maps import ROWS, long_block, share_room
 from attnscope.measure.offset_shares import without_profile
 from attnscope.measure.passes import StatisticsObserver, WindowBatch, labelled, settings_of, stacked
-from attnscope.measure.pools import (
-    heads_of_run,
-    in_order,
-    joined,
-    part_rows,
-    pooled,
-    pools_alone,
-    stretches,
-    windows_alone,
-)
 from attnscope.measure.row_samples import RowSample
 from attnscope.measure.sample import (
     KEYS,
@@ -160,7 +151,7 @@ def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attrib
     if kinds is not None:
         run.save(SUMMARY, kinds(run.results()))
     if "pool" in (run.signature.settings or {}):
-        run.save(HEADS, heads_of_run(run))
+        run.save(HEADS, pools.heads_of_run(run))
     run.finish(attributes=attributes)
 
 
@@ -187,9 +178,9 @@ def keep(run: RunFolder, batches: Iterable[xr.Dataset | None]) -> None:
 
 def _flush(run: RunFolder, waiting: Sequence[xr.Dataset]) -> None:
     """Add waiting batches to the run, each stretch of consecutive texts as one piece."""
-    for results in stretches(waiting):
-        apart = {WINDOWS: windows_alone(results)} if "pooled_window" in results.dims else {}
-        run.append(without_profile(pools_alone(results)), int(results.window[0]), **apart)
+    for results in pools.stretches(waiting):
+        apart = {WINDOWS: pools.windows_alone(results)} if "pooled_window" in results.dims else {}
+        run.append(without_profile(pools.pools_alone(results)), int(results.window[0]), **apart)
 
 
 UNIT = 16  # batches, at least: a piece of the run, which has its own cost of writing and reading
@@ -299,7 +290,12 @@ class Reader(ABC):
                 self.end(run, self.attributes | Parts(folder, signature).attributes | self.notes)
             return self.result_of(run)
 
-        how: dict[str, Any] = {"unit": self.unit, "notes": self.notes, "repair": settings.repair, "rows": part_rows}
+        how: dict[str, Any] = {
+            "unit": self.unit,
+            "notes": self.notes,
+            "repair": settings.repair,
+            "rows": pools.part_rows,
+        }
         how["keep"] = lambda part, batches, share: keep(part, batches(share))
         results = by_task(task, folder, signature, self.batches, finished, self.attributes, **how)
         if results is None:
@@ -310,7 +306,7 @@ class Reader(ABC):
 
     def whole(self, batches: Iterable[xr.Dataset]) -> xr.Dataset:
         """All results in memory, with labels."""
-        whole = pools_alone(joined(in_order(batches)))
+        whole = pools.pools_alone(pools.joined(pools.in_order(batches)))
         kinds = self.kinds()
         return whole if kinds is None else whole.merge(kinds(whole), combine_attrs="no_conflicts")
 
@@ -406,7 +402,7 @@ class Reader(ABC):
                 if pool is None:
                     yield measured[0]
                 else:
-                    yield pooled(joined(measured).assign_coords(window=[*part]), number, self.settings.seed)
+                    yield pools.pooled(pools.joined(measured).assign_coords(window=[*part]), number, self.settings.seed)
             whole = True
         finally:  # also when enough is measured
             self.note_read(whole=whole)

@@ -57,7 +57,8 @@ class RowSample:
             random = np.random.default_rng([self.seed, self.first + text, length])
             points = (np.arange(self.rows) // 2 + random.random(self.rows)) / (self.rows // 2)
             for head in range(heads):
-                chances = by_place(length)
+                place = np.arange(length + 1)  # half uniform, half uniform in the logarithm of the position
+                chances = np.diff(place / length + np.log1p(place) / np.log1p(length)) / 2
                 if size is not None:
                     chances = (1 - _BY_SIZE) * chances + _BY_SIZE * size[text, head, :length]
                 ends = np.cumsum(chances)
@@ -80,12 +81,6 @@ class Draw:
         """The sample with queries and weights for each query head."""
         group = heads // self.queries.shape[1]
         return Draw(self.queries.repeat_interleave(group, 1), self.weight.repeat_interleave(group, 1), self.is_drawn)
-
-
-def by_place(length: int) -> np.ndarray:
-    """Probability of each query by position: half uniform, half uniform in the logarithm of the position."""
-    place = np.arange(length + 1)
-    return np.diff(place / length + np.log1p(place) / np.log1p(length)) / 2
 
 
 def sizes_of(call: AttentionCall, every: RowMeasures, counted: Tensor, near: int) -> Tensor | None:

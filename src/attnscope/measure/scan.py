@@ -116,8 +116,13 @@ def scan(model: Model | None = None, texts: Sources = None, **reading: Unpack[Sc
     modality = modality_of(model, texts, field=reading["field"], revision=reading["revision"])
     if modality is None:
         return TextReader(model, texts, settings).scan()
-    reader = READERS[type(modality)]
-    _reject_of_texts(reader, settings, modality.called)
+    reader: Any = READERS[type(modality)]
+    for name, value in vars(settings).items():
+        is_used = isinstance(value, ByRay) if name == "task" else value is not None and value is not False
+        if is_used and name not in _COMMON and name not in reader.accepts:
+            shown = "ray" if name == "task" else name
+            flag = "target" if name == "targets" else shown.replace("_", "-")
+            raise AttnscopeError(f"{shown} (--{flag}) needs texts, but the input is {modality.called}: leave it out")
     return reader(model, modality, settings).scan()
 
 
@@ -133,16 +138,6 @@ READERS: dict[type, Callable[[Any, Any, ScanSettings], Reader]] = {
 _COMMON = {
     *("processor", "out", "repair", "limit", "statistics", "band", "observation", "seed", "show", "progress", "loading")
 }
-
-
-def _reject_of_texts(reader: Any, settings: ScanSettings, called: str) -> None:
-    """Reject arguments that do not apply to images, videos or sounds."""
-    for name, value in vars(settings).items():
-        is_used = isinstance(value, ByRay) if name == "task" else value is not None and value is not False
-        if is_used and name not in _COMMON and name not in reader.accepts:
-            shown = "ray" if name == "task" else name
-            flag = "target" if name == "targets" else shown.replace("_", "-")
-            raise AttnscopeError(f"{shown} (--{flag}) needs texts, but the input is {called}: leave it out")
 
 
 _KINDS: dict[str, Callable[[Mapping[str, Any]], Callable[[xr.Dataset], xr.Dataset] | None]] = {

@@ -53,23 +53,25 @@ class SoundReader(Reader):
         self.has_decoder = self.texts is not None
         self.decoder_inputs = None if self.texts is None else _decoder_inputs(self.texts, self.speech)
         if self.decoder_inputs is not None:
-            _reject_long(sounds, self.speech.longest)
+            for sound in sounds:
+                if (seconds := len(sound.samples) / sound.rate) > self.speech.longest:
+                    raise AttnscopeError(
+                        f"{sound.name} lasts {seconds:.1f} s; with a transcript at most {self.speech.longest} s are "
+                        "read: cut sound and transcript, or remove the transcript"
+                    )
         if self.speech.tokenizer is not None and self.texts is not None:
             self.reader["sha256"] = tokenizer_sha256(self.speech.tokenizer)
-        self._note_decoder(unread=texts is not None)
-        self._find_frames()
-
-    def _note_decoder(self, *, unread: bool) -> None:
         if self.loaded.model.config.is_encoder_decoder:
             self.attributes["decoder"] = (
                 "The decoder read the transcripts."
                 if self.has_decoder
                 else "No transcripts: only the encoder was measured."
             )
-        elif unread:
+        elif texts is not None:
             self.attributes["decoder"] = (
                 f"The transcripts were not read: {type(self.loaded.model).__name__} has no decoder."
             )
+        self._find_frames()
 
     def _find_frames(self) -> None:
         """Count the frames; reject a model whose encoder attends over other positions."""
@@ -165,15 +167,6 @@ def _decoder_inputs(texts: list[str], speech: SpeechModel) -> list[Window]:
             inputs = replace(labels, **fields)
         windows.append(inputs)
     return windows
-
-
-def _reject_long(sounds: Sounds, longest: int) -> None:
-    for sound in sounds:
-        if (seconds := len(sound.samples) / sound.rate) > longest:
-            raise AttnscopeError(
-                f"{sound.name} lasts {seconds:.1f} s; with a transcript at most {longest} s are read: cut sound and "
-                "transcript, or remove the transcript"
-            )
 
 
 _LEAST = 1.0  # second: a shorter rest is left out

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -21,6 +21,7 @@ from attnscope.store.files import local_folder, read_as
 from attnscope.store.folder import manifest_of
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
+from attnscope.support.arguments import signed
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
@@ -70,39 +71,6 @@ def observation_note(names: Sequence[str], observation: int, length: int) -> dic
     }
 
 
-def notes_of_short(results: xr.Dataset, notes: dict[str, str]) -> dict[str, str]:
-    """Notes of a scan, with the number of windows that are too short for a setting."""
-    longer = dict(notes)
-    settings = _settings_of(results)
-    if "observation" in settings and "observation" not in notes:
-        last = settings["observation"]
-        short, windows = _as_short_as(results, last)
-        if short:
-            longer["observation"] = (
-                f"{_windows_have(short, windows, results)} at most {last} queries (--observation): there "
-                f"{', '.join(_of_recent(settings['statistics']))} cover all queries."
-            )
-    if "rows" in notes:
-        short, windows = _as_short_as(results, settings.get("rows", 0))
-        if short and short == windows:
-            longer["rows"] = (
-                f"{_windows_have(short, windows, results)} at most {settings['rows']} queries (--rows): all were "
-                "measured, so nothing is estimated."
-            )
-        else:
-            whole = f" {_windows_have(short, windows, results)} fewer, all measured."
-            longer["rows"] += (whole if short else "") + intervals_note(results)
-    return longer
-
-
-def _settings_of(results: xr.Dataset) -> dict[str, Any]:
-    """The settings in the signature; empty for results with a signature of another form."""
-    try:
-        return json.loads(results.attrs["signature"])["settings"] or {}
-    except (KeyError, TypeError, ValueError):
-        return {}
-
-
 def _of_recent(names: Sequence[str]) -> list[str]:
     return [name for name in names if "recent" in KNOWN[name].needs]
 
@@ -144,7 +112,26 @@ def notes_of(results: xr.Dataset) -> dict[str, str]:
     notes = {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
     if not _LOCAL.search(str(results.attrs.get("labels", ""))):
         notes.pop("bias", None)
-    notes = notes_of_short(results, notes) | notes_of_masked_offsets(results, unit_of(results))
+    settings = signed(results).get("settings") or {}
+    if "observation" in settings and "observation" not in notes:
+        last = settings["observation"]
+        short, windows = _as_short_as(results, last)
+        if short:
+            notes["observation"] = (
+                f"{_windows_have(short, windows, results)} at most {last} queries (--observation): there "
+                f"{', '.join(_of_recent(settings['statistics']))} cover all queries."
+            )
+    if "rows" in notes:
+        short, windows = _as_short_as(results, settings.get("rows", 0))
+        if short and short == windows:
+            notes["rows"] = (
+                f"{_windows_have(short, windows, results)} at most {settings['rows']} queries (--rows): all were "
+                "measured, so nothing is estimated."
+            )
+        else:
+            whole = f" {_windows_have(short, windows, results)} fewer, all measured."
+            notes["rows"] += (whole if short else "") + intervals_note(results)
+    notes |= notes_of_masked_offsets(results, unit_of(results))
     names = results["layer_name"].values.tolist() if "layer_name" in results.coords else []
     numbering = numbering_note([str(name) for name in names])
     return notes | ({"layers": numbering} if numbering else {})

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from attnscope.capture.forward import check_finite
-from attnscope.capture.functional import PassObserver, calls_inside
+from attnscope.capture.functional import calls_inside
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import call_of_weights
@@ -163,7 +163,11 @@ class WatchedCalls:
         theirs = captured.output
         states = output if theirs is None else theirs
         check_finite(where, states.transpose(1, 2), lambda text: f"text {first + text + 1}", captured.queries)
-        _reject_blind(where, measured, first)
+        for name, value in measured.items():
+            nothing = value.isnan().all(1) if value.ndim == 2 else None  # noqa: PLR2004 text, head
+            if nothing is not None and not name.startswith(EQUAL) and bool(nothing.any()):
+                text = first + int(nothing.nonzero()[0]) + 1
+                raise AttnscopeError(f"text {text}: {where} masks every key of every token: leave that text out")
         if theirs is not None:
             _check_output(where, output, theirs, captured.queries)
         self._now.add(site, measured, captured.queries, reach)
@@ -271,8 +275,8 @@ def watch(
     check_kind("a torch.nn.Module", nn.Module, module=module)
     check_whole(1, _WIDEST, band=band)
     seen = WatchedCalls(module, choose(statistics), band)
-    observer = PassObserver(seen._measure, seen._done, seen._lost)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    with calls_inside(module, observer) as calls, _generating(module, calls, spans, seen._written.extend):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    told = seen._measure, seen._done, seen._lost  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    with calls_inside(module, *told) as calls, _generating(module, calls, spans, seen._written.extend):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         seen._calls = calls  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         yield seen
 
@@ -309,15 +313,6 @@ def _generating(
         for model in models:
             hooks.enter_context(replaced(vars(model), generate=wrapped(model)))
         yield
-
-
-def _reject_blind(where: str, measured: dict[str, Tensor], first: int) -> None:
-    """Reject a text without any visible key."""
-    for name, value in measured.items():
-        nothing = value.isnan().all(1) if value.ndim == 2 else None  # noqa: PLR2004 text, head
-        if nothing is not None and not name.startswith(EQUAL) and bool(nothing.any()):
-            text = first + int(nothing.nonzero()[0]) + 1
-            raise AttnscopeError(f"text {text}: {where} masks every key of every token: leave that text out")
 
 
 def _heads(measured: dict[str, Tensor]) -> int:

@@ -98,7 +98,16 @@ class EncodedTexts:
             if not row.masked and len(own := range(len(row.ids))[_padding(row.ids, tokenizer)]) < len(row.ids):
                 cut += 1
                 row = row.at(row.name, own)  # noqa: PLW2901
-            _check_row(row, tokenizer, length)
+            if len(row.ids) > length:
+                raise AttnscopeError(
+                    f"{row.name} has {len(row.ids)} tokens, but a window takes {length}: cut it, or use a larger "
+                    "window (--window) if the model allows it"
+                )
+            if max(row.ids) >= len(tokenizer):
+                raise AttnscopeError(
+                    f"{row.name} has token id {max(row.ids)}, but the tokenizer has {len(tokenizer)} tokens: use the "
+                    "tokenizer that made the ids"
+                )
             marks = tuple(token in special for token in row.ids)
             spans = tuple((place, place + 1) for place in range(len(row.ids)))
             windows.append(Window(row.ids, marks, spans, row.name, 0, names.of(row.ids), inputs=row.inputs))
@@ -313,16 +322,3 @@ def _padding(ids: Sequence[int], tokenizer: Any) -> slice:
         return slice(None)
     most = 1 if pad in ends else 0
     return slice(max(0, real[0] - most), real[-1] + 1 + most)
-
-
-def _check_row(row: _Row, tokenizer: Any, length: int) -> None:
-    if len(row.ids) > length:
-        raise AttnscopeError(
-            f"{row.name} has {len(row.ids)} tokens, but a window takes {length}: cut it, or use a larger window "
-            "(--window) if the model allows it"
-        )
-    if max(row.ids) >= len(tokenizer):
-        raise AttnscopeError(
-            f"{row.name} has token id {max(row.ids)}, but the tokenizer has {len(tokenizer)} tokens: use the tokenizer "
-            "that made the ids"
-        )

@@ -97,22 +97,18 @@ def json_objects(
         content = decode_utf8(line, where, offset)
         offset += len(line)
         if content.strip():
-            yield number, _json_object(content, field, where)
-
-
-def _json_object(line: str, field: str, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise AttnscopeError(
-            f"{where}: not JSON ({error}); expected one JSON object a line: correct or remove the line"
-        ) from error
-    if not isinstance(value, dict):
-        raise AttnscopeError(
-            f"{where}: found a JSON {_kind(value)}; expected an object with the text in field "
-            f"{field!r}: correct or remove the line"
-        )
-    return value
+            try:
+                value = json.loads(content)
+            except (ValueError, RecursionError) as error:
+                raise AttnscopeError(
+                    f"{where}: not JSON ({error}); expected one JSON object a line: correct or remove the line"
+                ) from error
+            if not isinstance(value, dict):
+                raise AttnscopeError(
+                    f"{where}: found a JSON {_kind(value)}; expected an object with the text in field "
+                    f"{field!r}: correct or remove the line"
+                )
+            yield number, value
 
 
 def value_field(value: Mapping[str, Any], field: str, where: str) -> str:

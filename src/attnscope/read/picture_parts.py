@@ -70,7 +70,9 @@ def _in_places(
     left, sources = sources_of(value, where, kind), list[Any]()
     parts = [part for message in split for part in message if part["type"] == kind]
     for part in parts:
-        own = _source_of(part, kind)
+        names = (kind, "path", "url", f"{kind}_url")
+        own: Any = next((part[name] for name in names if part.get(name) is not None), None)
+        own = cast("Mapping[str, Any]", own).get("url") if isinstance(own, Mapping) else own
         sources += [own] if own is not None else left[:1]
         left = left if own is not None else left[1:]
     if left or len(parts) != len(sources):
@@ -127,10 +129,3 @@ def _part(given: Any, where: str) -> dict[str, Any]:
 def _kind(part: Any) -> str:
     named = str(cast("Mapping[str, Any]", part).get("type")) if isinstance(part, Mapping) else type(part).__name__
     return {f"{kind}_url": kind for kind in KINDS}.get(named, named)
-
-
-def _source_of(part: Mapping[str, Any], kind: str) -> Any:
-    """The image or video that a part names; None if it names none."""
-    names = (kind, "path", "url", f"{kind}_url")
-    own: Any = next((part[name] for name in names if part.get(name) is not None), None)
-    return cast("Mapping[str, Any]", own).get("url") if isinstance(own, Mapping) else own

@@ -97,7 +97,12 @@ def _at(path: Path) -> list[tuple[str, Video | Tensor]]:
     if is_standard_input(path) or names_a_dataset(path):
         return []
     if path.is_file() and inner_suffix(path) == ".jsonl":
-        return _in_lines(path)
+        with suppress(AttnscopeError):  # the reader of texts has a better message
+            first = next((line for _, line in json_objects(path, VIDEO)), None)
+            if first is None or VIDEO not in first or any(name in first for name in ("text", *CHAT_FIELDS)):
+                return []
+        each = ((f"{path.name}:{number}", line) for number, line in json_objects(path, VIDEO))
+        return [(name, _named_in(line, name, path.parent)) for name, line in each]
     if is_film(path) and path.is_file():
         raise reject_film(path, "")
     if not path.is_dir():
@@ -113,16 +118,6 @@ def _at(path: Path) -> list[tuple[str, Video | Tensor]]:
             name = folder.relative_to(path).as_posix() if folder != path else path.resolve().name
             clips.append((name, Video(images)))
     return clips
-
-
-def _in_lines(path: Path) -> list[tuple[str, Video | Tensor]]:
-    """The videos that lines name; none if no line names one, or if the first line has a text."""
-    with suppress(AttnscopeError):  # the reader of texts has a better message
-        first = next((line for _, line in json_objects(path, VIDEO)), None)
-        if first is None or VIDEO not in first or any(name in first for name in ("text", *CHAT_FIELDS)):
-            return []
-    each = ((f"{path.name}:{number}", line) for number, line in json_objects(path, VIDEO))
-    return [(name, _named_in(line, name, path.parent)) for name, line in each]
 
 
 def _named_in(line: Mapping[str, Any], where: str, folder: Path | None) -> Video:

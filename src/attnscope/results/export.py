@@ -336,7 +336,11 @@ def _rows_of(dataset: xr.Dataset, along: str) -> int:
 
 def _write(block: xr.Dataset, node: Node, path: Path, *, first: bool) -> None:
     """Create the arrays with the first block, and append later ones."""
-    whole = _storable(block)
+    # variable-length strings as Zarr specifies them, and attributes for JSON
+    strings = [name for name, variable in block.variables.items() if variable.dtype.kind == "U"]
+    whole = block.assign({name: block[name].astype(object) for name in strings})
+    for one in (whole, *whole.variables.values()):
+        one.attrs = _attributes(one)
     how: dict[str, Any] = {"append_dim": node.along}
     along = {str(name): variable for name, variable in whole.variables.items() if node.along in variable.dims}
     if first:
@@ -347,15 +351,6 @@ def _write(block: xr.Dataset, node: Node, path: Path, *, first: bool) -> None:
     else:
         whole = whole.drop_vars(whole.variables.keys() - along.keys())
     whole.to_zarr(path, group=node.name or None, zarr_format=3, consolidated=False, mode="a", **how)
-
-
-def _storable(block: xr.Dataset) -> xr.Dataset:
-    """Variable-length strings as Zarr specifies them, and attributes for JSON."""
-    strings = [name for name, variable in block.variables.items() if variable.dtype.kind == "U"]
-    whole = block.assign({name: block[name].astype(object) for name in strings})
-    for one in (whole, *whole.variables.values()):
-        one.attrs = _attributes(one)
-    return whole
 
 
 def _attributes(one: xr.Dataset | xr.Variable) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Results in a notebook: ``result.attnscope`` shows a summary, ``result.attnscope.show()`` the page."""
 
 import html
-import json
 import sys
 import tempfile
 from contextlib import suppress
@@ -15,6 +14,7 @@ import xarray as xr
 from attnscope.results.reports import grid_of, report_of, write_page
 from attnscope.results.schema import NO_NUMBERS, Report, hyphen_minus
 from attnscope.results.translate import translate
+from attnscope.support.arguments import signed
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import VERBS
 
@@ -115,10 +115,7 @@ class Shown:
         AttnscopeError
             If the result is not from one of these commands.
         """
-        try:
-            command = json.loads(self._result.attrs["signature"])["command"]
-        except (KeyError, TypeError, ValueError):
-            command = _unsigned(self._result)
+        command = signed(self._result).get("command") or _unsigned(self._result)
         if command not in _COMMANDS:
             raise AttnscopeError(
                 f"found a result {'without signature' if command is None else f'of {command}'}; expected one of "

@@ -91,21 +91,6 @@ _UMASK = os.umask(0)  # read once, because reading changes it for a moment
 os.umask(_UMASK)
 
 
-def write_atomically(path: Path, content: str | bytes, like: os.stat_result | None = None) -> None:
-    """Write a file with these permissions; readers get the old content or the new, also after a power cut."""
-    new = new_file(path.parent, _bytes(content))
-    try:
-        if like is not None:
-            with suppress(PermissionError):  # only root may give a file away
-                os.chown(new, like.st_uid, like.st_gid)
-            set_mode(new, stat.S_IMODE(like.st_mode))
-        new.replace(path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
-
-
 def write_output(path: Path, content: str | bytes) -> None:
     """Write a file that the user named."""
     real = Path(os.path.realpath(path))
@@ -114,7 +99,17 @@ def write_output(path: Path, content: str | bytes) -> None:
     except FileNotFoundError:
         known = None
     if known is None or (stat.S_ISREG(known.st_mode) and known.st_nlink == 1):
-        write_atomically(real, content, known)
+        new = new_file(real.parent, _bytes(content))
+        try:
+            if known is not None:
+                with suppress(PermissionError):  # only root may give a file away
+                    os.chown(new, known.st_uid, known.st_gid)
+                set_mode(new, stat.S_IMODE(known.st_mode))
+            new.replace(real)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
+        sync(real.parent)
     else:
         real.write_bytes(_bytes(content))
 

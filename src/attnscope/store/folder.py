@@ -157,7 +157,13 @@ class OwnedFolder:
     ) -> None:
         """Write files, remove others, and change the state, all or nothing."""
         self.lock()
-        self._refuse_foreign(contents)
+        for name in contents:
+            ours = name in self.files or name in self._undefined
+            if os.path.lexists(self.path_of(name)) and not ours:
+                raise AttnscopeError(
+                    f"{self.path / name} is there already, and attnscope {self.command} did not write it: "
+                    "move it away, or choose another folder with --out"
+                )
         self._clear()
         ready: dict[str, tuple[Path, Checksum]] = {}
         try:
@@ -263,15 +269,6 @@ class OwnedFolder:
             return False
         now = self.files.get(name)
         return now is None or self._is_whole(name, now)  # without a checksum it is just being replaced
-
-    def _refuse_foreign(self, names: Iterable[str]) -> None:
-        for name in names:
-            ours = name in self.files or name in self._undefined
-            if os.path.lexists(self.path_of(name)) and not ours:
-                raise AttnscopeError(
-                    f"{self.path / name} is there already, and attnscope {self.command} did not write it: "
-                    "move it away, or choose another folder with --out"
-                )
 
     def _prepared(self, content: Content) -> tuple[Path, Checksum]:
         """A file with that content, on the disk, under a temporary name."""

@@ -24,29 +24,6 @@ _FEW = 3  # entries of a list that the short line names one by one
 class Signature:
     """All that a result depends on: equal signatures, equal numbers.
 
-    Attributes
-    ----------
-    command
-        ``scan``, ``explain``, ...; empty for a part of another signature.
-    model
-        ``name``, ``class``, and ``sha256`` of its files or the hub's commit.
-    tokenizer
-        Its ``sha256``.
-    corpus, target
-        Texts: ``sha256`` of each side.
-    text
-        Parallel text: ``pairs`` and hashes.
-    systems
-        Systems of a comparison: the signature of each one's translations.
-    scores
-        Scores of a comparison: sacreBLEU's signature of each metric.
-    settings
-        Arguments that change numbers.
-    versions
-        Versions of Python and the packages that compute.
-
-    Examples
-    --------
     >>> first = Signature("scan", model={"name": "small"}, settings={"window": 64}, versions={"attnscope": "0.1.0"})
     >>> first.format()
     'scan|model:small|sha:30268734|window:64|version:0.1.0'
@@ -56,16 +33,16 @@ class Signature:
     ['settings.window is 64, not 32']
     """
 
-    command: str = ""
-    model: Mapping[str, Any] | str | None = None
-    tokenizer: Mapping[str, Any] | str | None = None
-    corpus: Mapping[str, Any] | None = None
+    command: str = ""  # ``scan``, ``explain``, ...; empty for a part of another signature
+    model: Mapping[str, Any] | str | None = None  # ``name``, ``class``, and ``sha256`` of its files or the hub's commit
+    tokenizer: Mapping[str, Any] | str | None = None  # its ``sha256``
+    corpus: Mapping[str, Any] | None = None  # texts: ``sha256`` of each side
     target: Mapping[str, Any] | None = None
-    text: Mapping[str, Any] | None = None
-    systems: Mapping[str, Any] | None = None
-    scores: Mapping[str, Any] | None = None
-    settings: Mapping[str, Any] | None = None
-    versions: Mapping[str, Any] | None = None
+    text: Mapping[str, Any] | None = None  # parallel text: ``pairs`` and hashes
+    systems: Mapping[str, Any] | None = None  # of a comparison: the signature of each one's translations
+    scores: Mapping[str, Any] | None = None  # of a comparison: sacreBLEU's signature of each metric
+    settings: Mapping[str, Any] | None = None  # arguments that change numbers
+    versions: Mapping[str, Any] | None = None  # of Python and the packages that compute
 
     def __post_init__(self) -> None:
         for field in fields(self):  # a copy, equal to the same read from JSON

@@ -104,24 +104,20 @@ def parts_of(run: Path) -> Path:
 def task_of(text: str) -> Task:
     """Read a task: ``2/3``, or ``env`` for the task of torchrun or a Slurm array."""
     if text == "env":
-        return _of_environment()
+        for number, count, first in (
+            ("RANK", "WORLD_SIZE", "0"),  # torchrun
+            ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", os.environ.get("SLURM_ARRAY_TASK_MIN", "0")),
+        ):
+            with suppress(KeyError, ValueError):
+                return task_of(f"{int(os.environ[number]) - int(first) + 1}/{int(os.environ[count])}")
+        raise AttnscopeError(
+            "task (--task) is env, and the environment names no task (RANK and WORLD_SIZE of torchrun, or "
+            "SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT): give I/N"
+        )
     matched = _IN_NUMBERS.fullmatch(text)
     if matched is None or not 1 <= int(matched[1]) <= int(matched[2]):
         raise AttnscopeError(f"task (--task) is {text[:40]!r}; expected I/N with I from 1 to N, or env")
     return Task(int(matched[1]), int(matched[2]))
-
-
-def _of_environment() -> Task:
-    for number, count, first in (
-        ("RANK", "WORLD_SIZE", "0"),  # torchrun
-        ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", os.environ.get("SLURM_ARRAY_TASK_MIN", "0")),
-    ):
-        with suppress(KeyError, ValueError):
-            return task_of(f"{int(os.environ[number]) - int(first) + 1}/{int(os.environ[count])}")
-    raise AttnscopeError(
-        "task (--task) is env, and the environment names no task (RANK and WORLD_SIZE of torchrun, or "
-        "SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT): give I/N"
-    )
 
 
 #: Arguments that concern this process alone.
@@ -190,10 +186,11 @@ class ByRay(Task):
             self.tell(Progress("start workers", 0.0))
             with RayEngine(self.cluster, self.begin) as engine:
                 crew, done, texts = Crew(engine, engine.size, agreed_on(signature)), 0.0, 0
-                for unit in crew.hand_out(lambda number: partial(WorkerUnits.measure, number=number, held=share.held)):
-                    for share.first, results in unit.results:
+                ask = partial(WorkerUnits.measure, held=share.held)
+                for measured, count, part in crew.hand_out(lambda number: partial(ask, number=number)):
+                    for share.first, results in measured:
                         yield results
-                    done, texts = min(1.0, done + unit.share), texts + len(unit.texts)
+                    done, texts = min(1.0, done + part), texts + count
                     self.tell(Progress("units by workers", done, {"texts": texts, "workers": crew.ready}))
                 ((share.texts, share.starts, notes),) = crew.hand_out(lambda _: WorkerUnits.end, 1)
                 share.notes |= notes
@@ -233,15 +230,13 @@ class Beginning:
                 task, out = _OnlyPrepare(1, 1), Path(temporary) / "run"
                 self.verb(**self.arguments, out=out, task=task, progress=lambda p: shares.__setitem__(0, p.share))
             except _Prepared as ready:
-                return WorkerUnits(ready.own, ready.share, lambda: shares[0]), ready.signature
+                own, signature, share = ready.args
+                return WorkerUnits(own, share, lambda: shares[0]), signature
         raise AssertionError("a verb that has tasks measures its share of one")
 
 
 class _Prepared(BaseException):
-    """Preparation is complete: raised before anything is measured."""
-
-    def __init__(self, own: Batches, signature: Signature, share: Share) -> None:
-        self.own, self.signature, self.share = own, signature, share
+    """Preparation is complete: raised before anything is measured, with all that measures."""
 
 
 class _OnlyPrepare(Task):
@@ -252,15 +247,6 @@ class _OnlyPrepare(Task):
         raise _Prepared(own, signature, share)
 
 
-@dataclass(frozen=True, eq=False)
-class MeasuredUnit:
-    """A worker's results for a unit."""
-
-    results: list[tuple[int, xr.Dataset]]  # by first text, of what the run did not have
-    texts: range
-    share: float  # of all work
-
-
 class WorkerUnits:
     """The units of a run in a worker; texts are read once as long as requested units ascend."""
 
@@ -268,8 +254,10 @@ class WorkerUnits:
         self.own, self.size, self.notes, self.told = own, share.unit, share.notes, told
         self._start()
 
-    def measure(self, number: int, held: Done) -> MeasuredUnit | None:
-        """Measure a unit, counted from 0, without the texts that the run has; None if the unit does not exist."""
+    def measure(self, number: int, held: Done) -> tuple[list[tuple[int, xr.Dataset]], int, float] | None:
+        """Results of a unit, counted from 0, by first text, without the texts that the run has; the number of its texts
+        and its share of all work. None if the unit does not exist.
+        """
         if number < self.next:
             self._start()
         while self.next < number:
@@ -279,8 +267,7 @@ class WorkerUnits:
         if not (results := self._unit()):
             return None
         measured = [(first, arrays) for first, arrays in results if arrays is not None]
-        texts = range(self.share.starts[number], self.share.texts)
-        return MeasuredUnit(measured, texts, max(0.0, self.told() - before))
+        return measured, self.share.texts - self.share.starts[number], max(0.0, self.told() - before)
 
     def end(self) -> tuple[int, list[int], dict[str, str]]:
         """Number of texts, starts of units, and notes, once all texts are read."""

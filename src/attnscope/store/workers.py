@@ -55,16 +55,26 @@ class Crew:
                     if (number := self._next(worker, following, end)) is None:
                         break
                     following = max(following, number + 1)
-                    self._submit(worker, number, request(number))
+                    self._lost.discard(number)
+                    self._pending[worker].append(number)
+                    self._reached[worker] = max(self._reached[worker], number + 1)
+                    self.engine.submit(worker, number, request(number))
             lost = any(end is not None and number < end for number in self._lost)
             if end is not None and following >= end and not lost and not any(self._pending.values()):
                 return
-            event = self._next_event()
-            if event.number is not None and event.answer is not None:
-                self._tries.clear()  # workers can run here, so the losses may be chance
-                yield event.answer
-            elif event.number is not None:
-                end = event.number if end is None else min(end, event.number)
+            if (event := self.engine.wait()).is_lost:
+                self._replace(event.worker)
+            elif event.number is None:
+                self.check(event.answer)
+                self._pending[event.worker], self._reached[event.worker] = [], 0
+                self._failed_starts = 0
+            else:
+                self._pending[event.worker].remove(event.number)
+                if event.answer is None:
+                    end = event.number if end is None else min(end, event.number)
+                else:
+                    self._tries.clear()  # workers can run here, so the losses may be chance
+                    yield event.answer
 
     def _next(self, worker: int, following: int, end: int | None) -> int | None:
         lost = [number for number in self._lost if end is None or number < end]
@@ -73,24 +83,6 @@ class Crew:
         if end is None or following < end:
             return following
         return min(lost) if lost and not self._pending[worker] else None
-
-    def _submit(self, worker: int, number: int, request: Request) -> None:
-        self._lost.discard(number)
-        self._pending[worker].append(number)
-        self._reached[worker] = max(self._reached[worker], number + 1)
-        self.engine.submit(worker, number, request)
-
-    def _next_event(self) -> Event:
-        """The next thing that happens, noted."""
-        if (event := self.engine.wait()).is_lost:
-            self._replace(event.worker)
-        elif event.number is not None:
-            self._pending[event.worker].remove(event.number)
-        else:
-            self.check(event.answer)
-            self._pending[event.worker], self._reached[event.worker] = [], 0
-            self._failed_starts = 0
-        return event
 
     def _replace(self, worker: int) -> None:
         """Start another worker instead of a lost one, whose work is repeated."""
@@ -250,7 +242,11 @@ def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
                 constants = vars(ray._private.ray_constants)  # noqa: SLF001
                 with replaced(os.environ, **{_MANY_MACHINES: "0"}), replaced(constants, ENABLE_RAY_CLUSTER=False):
                     ray.init(LOCAL, num_cpus=cluster.workers, **own, **quiet)
-                _check_alone(ray)
+                if (address := str(ray.nodes()[0]["NodeManagerAddress"])) not in {"127.0.0.1", "::1"}:
+                    raise AttnscopeError(
+                        f"Ray {ray.__version__} listens at {address}, to other machines: install the version of "
+                        "constraints.txt"
+                    )
             else:
                 ray.init(_reached(ray, cluster.address), **quiet)
         # Ray's messages about lost workers stay out of standard output, which has results: `log_to_driver` does not
@@ -275,14 +271,6 @@ def _ended_by_sigterm() -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-def _check_alone(ray: Any) -> None:
-    """Reject a version of Ray that listens to other machines."""
-    if (address := str(ray.nodes()[0]["NodeManagerAddress"])) not in {"127.0.0.1", "::1"}:
-        raise AttnscopeError(
-            f"Ray {ray.__version__} listens at {address}, to other machines: install the version of constraints.txt"
-        )
 
 
 def _reached(ray: Any, address: str) -> str:

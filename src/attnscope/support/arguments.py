@@ -327,7 +327,7 @@ def _other_than(verb: str, given: object) -> str:
     is_tree = VERBS[verb].result == "DataTree"
     if not isinstance(given, xr.DataTree | xr.Dataset):
         return f"of type {type(given).__name__}"
-    made_by = _made_by(given)
+    made_by = str(signed(given).get("command"))
     if made_by in VERBS and made_by != verb:
         return f"what attnscope.{made_by} returns"
     if isinstance(given, xr.DataTree):
@@ -345,9 +345,9 @@ def _has(given: xr.DataTree | xr.Dataset, name: str) -> bool:
     return name in given or name in given.dims
 
 
-def _made_by(given: xr.DataTree | xr.Dataset) -> str:
-    """The command of its signature; empty where it has none."""
+def signed(given: xr.DataTree | xr.Dataset) -> dict[str, Any]:
+    """The parts of a result's signature; empty where it has none, or one of another form."""
     try:
-        return str(json.loads(given.attrs["signature"])["command"])
+        return dict(json.loads(given.attrs["signature"]))
     except (KeyError, TypeError, ValueError):
-        return ""
+        return {}

@@ -8,9 +8,9 @@ from attnscope import AttnscopeError
 from attnscope.explanation.projections import projections
 from attnscope.intervention.arrays import jensen_shannon as arrays_jensen_shannon
 from attnscope.intervention.arrays import total_variation as arrays_total_variation
-from attnscope.intervention.read_text import ReadText
-from attnscope.intervention.read_text import prediction_distance as total_variation
-from attnscope.intervention.read_text import prediction_divergence as jensen_shannon
+from attnscope.intervention.weight_tests import ReadText
+from attnscope.intervention.weight_tests import prediction_distance as total_variation
+from attnscope.intervention.weight_tests import prediction_divergence as jensen_shannon
 from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
 from tests.families import tiny

@@ -8,8 +8,8 @@ from attnscope import AttnscopeError
 from attnscope.explanation.study import Study
 from attnscope.intervention import calls as _limits
 from attnscope.intervention.arrays import adversarial_weights, erased_weights, permuted_weights, total_variation
-from attnscope.intervention.read_text import ReadText
 from attnscope.intervention.weight_tests import (
+    ReadText,
     adversarial_test,
     erasure_test,
     frozen_test,

@@ -117,3 +117,13 @@ def test_links_are_rows():
     found = np.stack([rows.line, rows.source_word, rows.target_word], -1).tolist()
     assert found[:7] == [[1, 0, 3], [1, 1, 2], [1, 2, 1], [1, 3, 0], [2, 0, 1], [2, 1, 0], [3, 0, 0]]
     assert found[7] == [5, 0, 59]
+
+
+def test_without_any_link_all_heads_are_alike_and_no_rate_is_known():
+    none = [frozenset()] * 2
+    how = {"tokenizer": small_tokenizer(), "gold": Gold(none, none), "rule": "threshold", "threshold": 1.0}
+    aligned = attnscope.align(small_model("t5"), SOURCES[:2], TARGETS[:2], **how)
+    assert links_of(aligned) == ["", ""]
+    assert np.isnan(aligned["heads"]["error_rate"].values).all()
+    assert np.isnan(aligned["scores"]["error_rate"])
+    assert report(aligned).finding.sentences

@@ -200,14 +200,9 @@ BIAS = "B"
 
 
 def shapley_values(values: Float[np.ndarray, " coalition"]) -> Float[np.ndarray, " player"]:
-    r"""Shapley value of each player from the worth of every coalition.
+    r"""Shapley value of each player from the worth of every coalition, whose members are the bits of its index.
 
     :math:`\varphi_a = \sum_{S\not\ni a} \frac{|S|!\,(n-|S|-1)!}{n!}\,(v(S\cup a) - v(S))` (Shapley 1953).
-
-    Parameters
-    ----------
-    values
-        ``(2 ** players,)``: worth of the coalition whose members are the bits of the index.
     """
     players = int(math.log2(len(values)))
     shapley = np.zeros(players)

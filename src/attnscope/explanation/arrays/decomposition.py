@@ -136,14 +136,7 @@ def head_rotation(
         space, turn = np.eye(width), (left @ right).T
     else:
         space, turn = np.eye(width), _random(parts, np.random.default_rng(seed))
-    values, vectors = _eigen(turn)
-    return _rotation(values, space @ vectors, width - len(turn), completion, least)
-
-
-def _eigen(
-    turn: Float[np.ndarray, "joint joint"],
-) -> tuple[Complex[np.ndarray, " vector"], Complex[np.ndarray, "joint vector"]]:
-    """Eigenvalues of an orthogonal matrix and orthonormal eigenvectors, even where eigenvalues repeat."""
+    # eigenvectors are orthonormal even where eigenvalues repeat
     cosines, basis = np.linalg.eigh((turn + turn.T) / 2)
     values, vectors = np.empty(len(turn), complex), np.empty(turn.shape, complex)
     inside = basis.T @ turn @ basis
@@ -151,7 +144,7 @@ def _eigen(
         part = slice(first, last)
         triangle, turned = schur(inside[part, part], output="complex")[:2] if last > first else (turn, turn)
         values[part], vectors[:, part] = np.diag(triangle), basis[:, part] @ turned
-    return values, vectors
+    return _rotation(values, space @ vectors, width - len(turn), completion, least)
 
 
 def _rotation(

@@ -111,14 +111,7 @@ def amplitude_spectrum(
 
 
 def fisher_g_test(columns: Float[np.ndarray, "position column"]) -> xr.Dataset:
-    r"""Test each column for one periodic component (Fisher's g).
-
-    :math:`g = \max_f I_f / \sum_f I_f` over the m frequencies strictly between 0 and T/2, and, for white
-    noise, :math:`P(g > x) = \sum_{k \ge 1} (-1)^{k-1} \binom{m}{k} (1 - kx)_+^{m-1}`. At T = 512 the 1% point
-    is 0.039.
-
-    Fisher (1929), Tests of significance in harmonic analysis.
-    """
+    """Test each column for one periodic component (Fisher's g; see `fisher_tail`)."""
     columns = series("the columns", columns)
     g, probability, frequency = fisher_g(columns)
     return xr.Dataset(

@@ -16,17 +16,8 @@ from attnscope.capture.load import load_model
 from attnscope.lineage.align import compared_heads
 from attnscope.lineage.checkpoints import Checkpoints
 from attnscope.lineage.links import ForcedPair, Forcing, links_of_line
+from attnscope.results.figures import style
 from attnscope.results.figures.panels import colour_bar, heat, write_cells
-from attnscope.results.figures.style import (
-    MARK,
-    Figure,
-    drawable,
-    figure_style,
-    legend_columns,
-    name_columns,
-    name_heads,
-    save_figure,
-)
 from attnscope.results.page.parts import Section, picture
 from attnscope.results.schema import Report
 from attnscope.store.folder import OwnedFolder, damage
@@ -46,13 +37,13 @@ _PAIRS = (
 Links = Collection[tuple[int, int]]
 
 
-def figures(report: Report) -> dict[str, Figure]:
+def figures(report: Report) -> dict[str, style.Figure]:
     chosen, heads = report.finding.leading, compared_heads(report.result)
     drawn = {f"pair-{line}": pair_map(pair, f"Line {line}") for line, pair in _shown(report).items()}
     return drawn if heads is None else {"heads": error_rate_grid(heads, *chosen), **drawn}
 
 
-def sections(report: Report, drawn: Mapping[str, Figure]) -> list[Section]:
+def sections(report: Report, drawn: Mapping[str, style.Figure]) -> list[Section]:
     """A section of single heads, and one of sentence pairs, with a pair of medium quality open."""
     made = list[Section]()
     if "heads" in drawn:
@@ -85,7 +76,7 @@ def alignment_in_training(
     *,
     layer: int | None = None,
     head: int | None = None,
-) -> Figure:
+) -> style.Figure:
     """Draw how the attention of one sentence pair is learned: a map for each checkpoint of a training.
 
     Parameters
@@ -118,11 +109,11 @@ def alignment_in_training(
     maps = {name: pair.words(layer, head) for name, pair in read.items()}
     figure = alignment_maps(maps, first.source.words, first.target.words)
     if path is not None:
-        save_figure(figure, Path(path).with_suffix(""), (Path(path).suffix.removeprefix(".") or "svg",))
+        style.save_figure(figure, Path(path).with_suffix(""), (Path(path).suffix.removeprefix(".") or "svg",))
     return figure
 
 
-def pair_map(pair: xr.Dataset, title: str = "") -> Figure:
+def pair_map(pair: xr.Dataset, title: str = "") -> style.Figure:
     """Draw the attention of each target word in a stored sentence pair, with the model's links and the gold links."""
     found, sure, possible = (links_of_line(pair[name].item()) for name in ("links", "sure", "possible"))
     source, target = (pair[side].values.tolist() for side in ("source", "target"))
@@ -130,7 +121,7 @@ def pair_map(pair: xr.Dataset, title: str = "") -> Figure:
     return alignment_maps(weights, source, target, links={title: found}, sure=sure, possible=possible)
 
 
-@figure_style()
+@style.figure_style()
 def alignment_maps(
     systems: Mapping[str, np.ndarray],
     source: Sequence[str],
@@ -140,7 +131,7 @@ def alignment_maps(
     sure: Links | None = None,
     possible: Links | None = None,
     sure_name: str = "Gold link",
-) -> Figure:
+) -> style.Figure:
     """Draw the weights of several systems on one sentence pair, on one scale."""
     if not systems or not source or not target:
         raise AttnscopeError("found no system, source word or target word; expected at least one of each")
@@ -151,20 +142,23 @@ def alignment_maps(
                 f"target and {len(source)} source words: expected ({len(target)}, {len(source)})"
             )
     top = max(float(weights.max()) for weights in systems.values()) or 1.0
-    labels = [drawable(word, longest=18) for word in source], [drawable(word, longest=18) for word in target]
+    labels = (
+        [style.drawable(word, longest=18) for word in source],
+        [style.drawable(word, longest=18) for word in target],
+    )
     columns = min(len(systems), max(1, round(math.sqrt(2 * len(systems) * len(target) / len(source)))), 4)
     rows = math.ceil(len(systems) / columns)
     width = max(1.6, _CELL * (len(source) + 1) + _LABEL * max(map(len, labels[1])) + 0.3)
     height = max(1.2, _CELL * len(target) + _LABEL * max(map(len, labels[0])) + 0.3)
 
-    figure = Figure(figsize=(columns * width + 1.0, rows * height + 0.7), layout="compressed")
+    figure = style.Figure(figsize=(columns * width + 1.0, rows * height + 0.7), layout="compressed")
     for index, (name, weights) in enumerate(systems.items()):
         axes = figure.add_subplot(rows, columns, index + 1)
         _draw(axes, weights, labels, top)
         keys = _mark(axes, weights / top, None if links is None else links.get(name), sure, possible, sure_name)
-        axes.set_title(drawable(name, longest=60) if name else "", parse_math=False)
+        axes.set_title(style.drawable(name, longest=60) if name else "", parse_math=False)
         if index == 0 and keys:
-            side_by_side = legend_columns(figure, [str(key.get_label()) for key in keys], len(keys))
+            side_by_side = style.legend_columns(figure, [str(key.get_label()) for key in keys], len(keys))
             figure.set_figheight(figure.get_figheight() + _KEYS * (math.ceil(len(keys) / side_by_side) - 1))
             figure.legend(handles=keys, loc="outside lower center", ncols=side_by_side)
     shrink = min(1, 3 / (rows * height))
@@ -178,7 +172,7 @@ def _draw(axes: Axes, weights: np.ndarray, labels: tuple[list[str], list[str]], 
     if weights.shape[1] > len(source):
         axes.axvline(len(source) - 0.5, color="0.5", linewidth=0.8)
         source = [*source, _END]
-    name_columns(axes, range(len(source)), source)
+    style.name_columns(axes, range(len(source)), source)
     axes.set_yticks(range(len(target)), target, parse_math=False)
     axes.xaxis.tick_top()
     axes.set(xlabel="Source", ylabel="Target")
@@ -218,15 +212,17 @@ def _mark(
 
 def _square(x: int, y: int, line: str | tuple[int, tuple[float, float]], name: str = "") -> Rectangle:
     corner = (x - _FILLED / 2, y - _FILLED / 2)
-    return Rectangle(corner, _FILLED, _FILLED, fill=False, edgecolor=MARK, linewidth=1.0, linestyle=line, label=name)
+    return Rectangle(
+        corner, _FILLED, _FILLED, fill=False, edgecolor=style.MARK, linewidth=1.0, linestyle=line, label=name
+    )
 
 
-@figure_style()
-def error_rate_grid(heads: xr.Dataset, chosen: tuple[int, int] | None = None) -> Figure:
+@style.figure_style()
+def error_rate_grid(heads: xr.Dataset, chosen: tuple[int, int] | None = None) -> style.Figure:
     """Draw each head's alignment error rate in percent: darker is better; the selected head has a frame."""
     rates = 100 * heads["error_rate"].transpose("layer", "head").values
     layers, count = rates.shape
-    figure = Figure(figsize=(max(2.6, 0.42 * count + 1.5), max(1.5, 0.36 * layers + 0.8)), layout="compressed")
+    figure = style.Figure(figsize=(max(2.6, 0.42 * count + 1.5), max(1.5, 0.36 * layers + 0.8)), layout="compressed")
     axes = figure.add_subplot()
     image = heat(axes, rates, "Blues_r", (0.0, 100.0), aspect="auto")
     write_cells(image, "{:.1f}".format)
@@ -234,9 +230,9 @@ def error_rate_grid(heads: xr.Dataset, chosen: tuple[int, int] | None = None) ->
         axes.text(head, layer, "–", ha="center", va="center", fontsize=7)
     if chosen is not None:
         layer, head = chosen
-        frame = Rectangle((head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor=MARK, linewidth=1.6)
+        frame = Rectangle((head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor=style.MARK, linewidth=1.6)
         frame.set_clip_on(False)
         axes.add_patch(frame)
-    name_heads(axes, [str(layer) for layer in range(layers)], list(range(count)))
+    style.name_heads(axes, [str(layer) for layer in range(layers)], list(range(count)))
     colour_bar(figure, image, axes, "Alignment error rate, %", aspect=15)
     return figure

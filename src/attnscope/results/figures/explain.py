@@ -71,7 +71,18 @@ def sections(report: Report, drawn: Mapping[str, Figure]) -> list[Section]:
                 reading = f"{reading} {pieces_note(labels)}".rstrip()
             shown.setdefault(analysis.section, []).append(picture(figure, one.name, one.title, reading))
     made = [Section(one.name, one.title, _reading(one, report), pictures) for one, pictures in shown.items()]
-    return text_tables(report, made)
+    there = {picture.name for section in made for picture in section.pictures}
+    by_name = {section.name: section for section in made}
+    for analysis in analyses_of(report.result):
+        if analysis.table is None or analysis.section is None:
+            continue
+        text, own = analysis.table, analysis.section
+        columns = [Column(heading, kind="left") for heading in text.columns]
+        rows = [[Cell(cell, cell) for cell in line] for line in text.lines(report.result[analysis.name].to_dataset())]
+        elsewhere = [(f"figure-{one.same_as}", one.title) for one in analysis.pictures if one.same_as in there]
+        section = by_name.setdefault(own.name, Section(own.name, own.title, _reading(own, report), []))
+        section.tables.append(TextRows(text.title, text.key, columns, rows, elsewhere))
+    return list(by_name.values())
 
 
 def _words(text: Words, report: Report) -> str:
@@ -85,22 +96,6 @@ def _reading(section: AnalysisSection, report: Report) -> str:
         texts = report.result["position_content"].attrs.get("texts", "few")
         return f"{reading} From the first {texts} windows."
     return reading
-
-
-def text_tables(report: Report, shown: Sequence[Section]) -> list[Section]:
-    """Add the analyses' tables of text, each to its section."""
-    there = {picture.name for section in shown for picture in section.pictures}
-    by_name = {section.name: section for section in shown}
-    for analysis in analyses_of(report.result):
-        if analysis.table is None or analysis.section is None:
-            continue
-        text, own = analysis.table, analysis.section
-        columns = [Column(heading, kind="left") for heading in text.columns]
-        rows = [[Cell(cell, cell) for cell in line] for line in text.lines(report.result[analysis.name].to_dataset())]
-        elsewhere = [(f"figure-{one.same_as}", one.title) for one in analysis.pictures if one.same_as in there]
-        section = by_name.setdefault(own.name, Section(own.name, own.title, _reading(own, report), []))
-        section.tables.append(TextRows(text.title, text.key, columns, rows, elsewhere))
-    return list(by_name.values())
 
 
 def _drawn(tree: xr.DataTree, analysis: Analysis, picture: Picture, heads: Sequence[tuple[int, int]]) -> Figure | None:

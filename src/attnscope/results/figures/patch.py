@@ -57,27 +57,22 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     yield "recovered-by-position" if "position" in tree["patched"].dims else "recovered-map", grid(report)
     yield "recovered-intervals", recovered_intervals(report)
     if "agreement" in tree:
-        yield "estimates", estimate_points(tree)
+        patched, agreement = tree["patched"].to_dataset(), tree["agreement"].to_dataset()
+        panels = [
+            (
+                f"{ESTIMATORS[name]}\n{rank_caption(agreement.sel(estimator=name))}",
+                "Measured change, logits",
+                patched.effect.values,
+                patched.estimate.sel(estimator=name).values,
+            )
+            for name in patched.estimator.values.tolist()
+        ]
+        yield "estimates", estimate_panels(panels, "Estimate, logits")
 
 
 def grid(report: Report) -> Figure:
     """Draw the share of the difference that each patched head, block or position recovers."""
     return recovered_map(report.result)
-
-
-def estimate_points(tree: xr.DataTree) -> Figure:
-    """Draw each estimate against the measured change, a point for each patched activation."""
-    patched, agreement = tree["patched"].to_dataset(), tree["agreement"].to_dataset()
-    panels = [
-        (
-            f"{ESTIMATORS[name]}\n{rank_caption(agreement.sel(estimator=name))}",
-            "Measured change, logits",
-            patched.effect.values,
-            patched.estimate.sel(estimator=name).values,
-        )
-        for name in patched.estimator.values.tolist()
-    ]
-    return estimate_panels(panels, "Estimate, logits")
 
 
 _ROWS = 24  # heads of a map by position: those with the largest effects

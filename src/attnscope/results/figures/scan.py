@@ -68,7 +68,11 @@ def scan_figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tupl
         if leading:
             yield "groups", group_maps(result, list(leading)[:_OF_GROUPS])
     if "profile" in result:
-        heads = _sharpest(result, None if sample is None else {(shown.layer, shown.head) for shown in maps(sample)})
+        listed = None if sample is None else {(shown.layer, shown.head) for shown in maps(sample)}
+        mean = result.profile.mean("window").where(result.offset != 0).max("offset").values
+        order = np.argsort(-np.nan_to_num(mean, nan=-1.0), axis=None, kind="stable")
+        ranked = [(int(place // mean.shape[1]), int(place % mean.shape[1])) for place in order]
+        heads = [head for head in ranked if listed is None or head in listed][:_HEADS]
         yield "profiles", profile_curves(result, heads)
         if sample is not None:
             yield "maps", weight_maps(first_rows(sample, heads, _TOKENS), heads)
@@ -84,14 +88,6 @@ def _sharpest_on_patches(result: xr.Dataset) -> list[tuple[int, int]]:
     largest = away.max(("row_offset", "column_offset")).transpose("layer", "head").values
     order = np.argsort(-np.nan_to_num(largest, nan=-1.0), axis=None, kind="stable")[:_HEADS]
     return [(int(place // largest.shape[1]), int(place % largest.shape[1])) for place in order]
-
-
-def _sharpest(result: xr.Dataset, listed: set[tuple[int, int]] | None) -> list[tuple[int, int]]:
-    """Heads with the largest mean weight at one offset other than 0; where there are maps, of those that have one."""
-    mean = result.profile.mean("window").where(result.offset != 0).max("offset").values
-    order = np.argsort(-np.nan_to_num(mean, nan=-1.0), axis=None, kind="stable")
-    ranked = [(int(place // mean.shape[1]), int(place % mean.shape[1])) for place in order]
-    return [head for head in ranked if listed is None or head in listed][:_HEADS]
 
 
 _MOST_NUMBERS = 64  # a grid of at most this many heads also shows the numbers
