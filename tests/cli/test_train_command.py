@@ -34,7 +34,7 @@ def test_without_data_it_says_what_it_trains(tmp_path):
     small = [word for word in SMALL if word not in {"--encoder-width", "4", "--decoder-width", "8"}]
     found = attnscope("train", *small, *words, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
-    assert "no data: a generated task, and a small transformer (width=8, heads=2" in found.stderr
+    assert "no data: a generated task, and a small transformer model (width=8, heads=2" in found.stderr
     assert "positions=rope" in found.stderr
 
 

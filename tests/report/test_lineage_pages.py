@@ -120,11 +120,11 @@ def test_scores_stand_by_length(compared):
     assert last[:4] == [NAMES[2], "51+", "86", "90.0 87.0 to 93.0"]
     flat = " ".join(html.unescape(re.sub("<[^>]+>", "", compared)).split())
     assert "fixed vector: one fixed vector represents the whole sentence" in flat
-    told = "From 85 sentences of 1-10 words to 86 of 51+, BLEU changes from 97.0 to 11.0 with fixed vector,"
+    told = "BLEU of 85 sentences of 1-10 words and of 86 of 51+: 97.0 and 11.0 with fixed vector,"
     assert told in flat
     # 99 to 97 lies within intervals of 3 on either side, 98 to 90 does not
-    assert f"from 99.0 to 97.0 with {NAMES[1]} (their intervals overlap)," in flat
-    assert "from 98.0 to 90.0 with Transformer." in flat
+    assert f"99.0 and 97.0 with {NAMES[1]} (their intervals overlap)," in flat
+    assert "98.0 and 90.0 with Transformer." in flat
 
 
 def test_one_system_has_no_test(tmp_path):

@@ -30,3 +30,17 @@ def test_a_token_that_is_a_line_break_is_visible():
     out = io.StringIO()
     print_report(Report("", "texts", Finding((), ""), [table], None), Console(file=out, width=80))
     assert "⏎" in out.getvalue()
+
+
+def test_intervals_go_below_their_values_where_they_have_no_room_beside_them():
+    names = "BLEU", "difference", "chrF", "error"
+    measured = [Quantity(n, unit="score", low=f"{n}_low", high=f"{n}_high", interval=True) for n in names]
+    row = {"system": "Transformer"} | {n + end: 61.5 for n in names for end in ("", "_low", "_high")}
+    table = Table("systems", "", [Quantity("system"), *measured], [row])
+    out = io.StringIO()
+    print_report(Report("", "texts", Finding((), ""), [table], None), Console(file=out, width=64))
+    found = out.getvalue()
+    assert max(map(len, found.splitlines())) <= 64
+    assert "Transformer" in found  # no word is divided
+    assert "interval)" in found
+    assert found.count("61.5") == 3 * len(names)

@@ -425,7 +425,8 @@ def _train_at_once(systems: Sequence[System], tell: Tell) -> bool:
                 for name in [name for name, process in running.items() if process.poll() is not None]:
                     if running.pop(name).returncode:
                         told = (Path(place) / f"{name}.txt").read_text(encoding="utf-8").split("\n")
-                        raise AttnscopeError(f"{name}: {' '.join(told[-3:]).strip()}")
+                        why = " ".join(told[-3:]).strip().removeprefix("attnscope: ")
+                        raise AttnscopeError(f"{name}: {why}")
                 at = [_updates(folder.folder) / config.updates for folder, config in zip(systems, configs, strict=True)]
                 tell(Progress(f"train {', '.join(running)}", _TRAINING * sum(at) / len(at)))
         finally:

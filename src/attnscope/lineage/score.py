@@ -440,11 +440,15 @@ def _by_length(scores: xr.Dataset) -> list[str]:
     for name in bleu["system"].values:
         low, high, value = (bleu[f"{end}_by_length"].sel(system=name).values for end in ("lower", "upper", "score"))
         if not np.isnan(low).any():
-            overlap = " (their intervals overlap)" * bool((low <= high[::-1]).all())
-            trends.append(f"from {value[0]:.1f} to {value[1]:.1f} with {name}{overlap}")
-    (first, last), counts = bleu["bucket"].values, scores["sentences"].values[[0, -1]]
-    ends = f"From {counts[0]} sentences of {first} {scores.attrs['length_in']} to {counts[1]} of {last}"
-    return [f"{ends}, BLEU changes {', '.join(trends)}."] if trends else []
+            trend = f"{value[0]:.1f} and {value[1]:.1f} with {name}"
+            trends.append(trend + " (their intervals overlap)" * bool((low <= high[::-1]).all()))
+    (first, last), (many, more), unit = (
+        bleu["bucket"].values,
+        scores["sentences"].values[[0, -1]],
+        scores.attrs["length_in"],
+    )
+    told = f"BLEU of {many} sentences of {first} {unit} and of {more} of {last}: {', '.join(trends)}."
+    return [told] if trends else []
 
 
 def _sentences(scores: xr.Dataset) -> list[str]:

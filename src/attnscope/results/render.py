@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _HIGH = 26  # pixels of a small profile
 _HEADS = 10_000  # more than any layer has: heads are sorted by layer, then by head
+_KEPT = 12  # columns of a terminal: longest word in a cell that is never divided
 _NARROW = 8  # columns of a terminal: lines of a Japanese heading, which has no spaces to break at
 _PHRASES = re.compile(r"[一-龠々]+[ぁ-ん]*|[ァ-ー]+|[ぁ-ん]+|[!-~]+ ?|\S")
 _MARKS = {True: "*", False: " ", None: " "}
@@ -98,31 +99,38 @@ _WIDEST = 10_000  # columns of a terminal
 
 
 def _rich_table(table: Table, shown: Sequence[Quantity], *, narrow: bool = False) -> RichTable:
-    """A table of the terminal; a narrow one has one word a line in the headings of numbers, and wraps words alone."""
+    """A table of the terminal; a narrow one has one word a line in headings of numbers, and intervals below them."""
     from rich import box
     from rich.cells import cell_len
     from rich.table import Table as RichTable
     from rich.text import Text
 
     by_name = {one.name: one for one in table.quantities}
+    rows = table.rows[: table.terminal]
     made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for one in shown:
         words, title = one.unit in NO_NUMBERS - {"head"}, _heading(translate(one.title))
+        ends = _heading(translate("95% interval")) if _has_interval(one, table) else ""
+        if ends and narrow:
+            title = f"{title} ({ends})"
+        kept = [word for row in rows if words for word in str(row.get(one.name)).split() if cell_len(word) <= _KEPT]
         made.add_column(
             "\n".join(title.split(" ")) if narrow and not words else title,
             justify="left" if words else "right",
             overflow="fold",
-            no_wrap=bool(one.significant) or (narrow and not words),
-            min_width=max(map(cell_len, title.split())),
+            no_wrap=not (narrow and ends) and (bool(one.significant) or (narrow and not words)),
+            min_width=max(map(cell_len, [*title.split(), *kept])),
         )
-        if _has_interval(one, table):
-            made.add_column(_heading(translate("95% interval")), justify="right", overflow="fold")
-    for row in table.rows[: table.terminal]:
+        if ends and not narrow:
+            made.add_column(ends, justify="right", overflow="fold", min_width=max(map(cell_len, ends.split())))
+    for row in rows:
         cells: list[str] = []
         for one in shown:
             text, interval = text_of(one, row, by_name.get(one.like))
             cells.append(_marked(one, text) + (_MARKS[row.get(one.significant)] if one.significant and text else ""))
-            cells += [translate(interval).replace("～", "～ ")] if _has_interval(one, table) else []
+            if _has_interval(one, table):
+                ends = translate(interval).replace("～", "～ ")
+                cells[-1:] = [f"{cells[-1]}\n{ends}"] if narrow else [cells[-1], ends]
         made.add_row(*map(Text, cells))
     return made
 
