@@ -284,9 +284,15 @@ def test_a_share_of_gaps_that_change_sign_has_no_interval():
         ({"what": "neurons"}, "expected .*'residual'"),
         ({"direction": "up"}, "expected 'noising' or 'denoising'"),
         ({"receiver": "3"}, "expected layer.head"),
-        ({"receiver": "0.1"}, "with a layer from 1|layers 1 to"),
-        ({"receiver": "2.9"}, "found receiver"),
-        ({"receiver": "9.0"}, "with a layer from 1|layers 1 to"),
+        ({"receiver": "0.1"}, "found 0.1; .*layers 1 and up"),
+        ({"receiver": "2.9"}, "found 2.9; expected a head of layers 0 to 2"),
+        ({"receiver": "9.0"}, "found 9.0"),
+        ({"receiver": "m9,2.1"}, "found m9"),
+        ({"receiver": "2.1.z"}, "expected layer.head"),
+        ({"receiver": "logits,2.1"}, "expected layer.head"),
+        ({"together": ["2.1"], "receiver": "1.1"}, "by_position and together"),
+        ({"together": ["2.1,3.0"]}, "found 3.0"),
+        ({"together": "2.1"}, "expected a list"),
         ({"receiver": "2.1", "what": "residual"}, "paths between heads"),
         ({"by_position": True, "what": "residual"}, "always patched by position"),
         ({"pairs": "pairs.jsonl"}, "expected a pathlib.Path"),
@@ -477,3 +483,116 @@ def test_a_story_teller_tells_phrases_apart(models):
 def test_an_answer_that_begins_with_the_other_is_rejected(loaded, answer, says):
     with pytest.raises(AttnscopeError, match=says):
         patch(causal(), [Pair("It was part", "It was due", answer, " to")], tokenizer=loaded.tokenizer)
+
+
+# --- receivers, and sets of components ---
+
+
+class Hooked:
+    """A Llama of two layers and 4 heads on 2 key heads whose heads and MLPs are kept and replaced by hooks."""
+
+    def __init__(self, tokenizer, pair):
+        self.model, self.pair, self.tokenizer = causal().eval(), pair, tokenizer
+        self.ids = [tokenizer(text, return_tensors="pt").input_ids[:, :-1] for text in (pair.clean, pair.corrupted)]
+
+    def run(self, side, **changes):
+        """Answer minus wrong answer of a text, and all tensors; `changes` by name and layer, as in ``z0``."""
+        kept, handles = {}, []
+
+        def hook(name, tensor):
+            tensor = changes[name](tensor.clone()) if name in changes else tensor
+            kept[name] = tensor.clone()
+            return tensor
+
+        for number, layer in enumerate(self.model.model.layers):
+            attention = layer.self_attn
+            before = attention.o_proj.register_forward_pre_hook(
+                lambda _, given, number=number: (hook(f"z{number}", given[0]),)
+            )
+            after = [("q", attention.q_proj), ("k", attention.k_proj), ("m", layer.mlp)]
+            handles += [before] + [
+                module.register_forward_hook(lambda _, __, made, name=f"{name}{number}": hook(name, made))
+                for name, module in after
+            ]
+        with torch.no_grad():
+            logits = self.model(self.ids[side]).logits[0, -1]
+        for handle in handles:
+            handle.remove()
+        of, to = (
+            self.tokenizer(word, add_special_tokens=False).input_ids[0] for word in (self.pair.answer, self.pair.wrong)
+        )
+        return float(logits[of] - logits[to]), kept
+
+
+def columns(*heads):
+    """Replace the columns of some heads, 4 numbers each, by those of another tensor."""
+
+    def put(other):
+        def change(own):
+            for head in heads:
+                own[..., 4 * head : 4 * head + 4] = other[..., 4 * head : 4 * head + 4]
+            return own
+
+        return change
+
+    return put
+
+
+RECEIVERS = {
+    "1.2.q": {"q1": columns(2)},
+    "1.0.k,1.1.k,m1": {"k1": columns(0), "m1": lambda other: lambda own: other},
+    "m0": {"m0": lambda other: lambda own: other},
+    "1.3": {"z1": columns(3)},
+}
+
+
+@pytest.mark.parametrize("direction", ["noising", "denoising"])
+@pytest.mark.parametrize("receiver", [*RECEIVERS, "logits"])
+def test_receivers_get_what_hooks_send(loaded, receiver, direction):
+    own = Hooked(loaded.tokenizer, CAUSAL[0])
+    tree = patch(own.model, CAUSAL[:1], tokenizer=loaded.tokenizer, receiver=receiver, direction=direction)
+    source, base = (1, 0) if direction == "noising" else (0, 1)
+    donor, (before, frozen) = own.run(source)[1], own.run(base)
+    send = {"z0": columns(1)(donor["z0"])}
+    if receiver == "logits":
+        expected = own.run(base, **send, z1=lambda _: frozen["z1"])[0]
+    else:
+        received = own.run(base, **send, **({} if receiver == "1.3" else {"z1": lambda _: frozen["z1"]}))[1]
+        expected = own.run(base, **{name: put(received[name]) for name, put in RECEIVERS[receiver].items()})[0]
+    np.testing.assert_allclose(tree["pairs"].difference.sel(layer=0, head=1)[0], expected, rtol=1e-4, atol=1e-5)
+    assert abs(expected - before) > 1e-4
+    names = ["logits"] if receiver == "logits" else receiver.split(",")
+    assert tree["pairs"].attrs["receiver"] == ", ".join(names)
+    assert bool(tree["patched"].effect.sel(layer=1).isnull().all()) == (receiver != "logits" and "m1" not in names)
+
+
+@pytest.mark.parametrize("direction", ["noising", "denoising"])
+def test_a_set_is_patched_at_once_by_hooks_too(loaded, direction):
+    own = Hooked(loaded.tokenizer, CAUSAL[0])
+    given = {"tokenizer": loaded.tokenizer, "direction": direction, "steps": 0}
+    tree = patch(own.model, CAUSAL, together=["0.1,1.2,m0", [(0, 0), (1, 3)]], **given)
+    source, base = (1, 0) if direction == "noising" else (0, 1)
+    donor, before = own.run(source)[1], own.run(base)[0]
+    changes = {"z0": columns(1)(donor["z0"]), "z1": columns(2)(donor["z1"]), "m0": lambda _: donor["m0"]}
+    each = [own.run(base, **{name: change})[0] for name, change in changes.items()]
+    pair = tree["pairs"].isel(pair=0)
+    np.testing.assert_allclose(pair.together[0], own.run(base, **changes)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(pair.single.sel(component=["0.1", "1.2", "m0"]), each, rtol=1e-4, atol=1e-5)
+    assert abs(sum(each) - 3 * before) > 1e-3
+    heads = tree["patched"].effect
+    alone = heads.sel(layer=0, head=0) + heads.sel(layer=1, head=3)
+    np.testing.assert_allclose(tree["together"].alone[1], alone, rtol=1e-3, atol=1e-5)
+    row = next(table for table in report_of("patch", tree).tables if table.name == "together").rows[1]
+    np.testing.assert_allclose(row["effect"] - row["alone"], row["between"], atol=1e-6)
+    assert row["heads"] == "0.0, 1.3"
+
+
+@pytest.mark.parametrize("what", ["query", "key", "value", "weights"])
+def test_a_set_of_tensors_is_patched_as_by_an_edit(loaded, what):
+    model, kept = causal().eval(), []
+    tree = patch(model, CAUSAL[:1], tokenizer=loaded.tokenizer, what=what, together=["1.1,1.3"])
+    keep = {(1, head): lambda own: kept.append(own.clone()) or own for head in (1, 3)}
+    differences(model, loaded.tokenizer, CAUSAL[0], keep, what)
+    put = {(1, head): lambda _, other=other: other for head, other in zip((1, 3), kept[:2], strict=True)}
+    expected = differences(model, loaded.tokenizer, CAUSAL[0], put, what)[1]
+    np.testing.assert_allclose(tree["pairs"].together[0, 0], expected, rtol=1e-4, atol=1e-5)

@@ -85,7 +85,11 @@ _OF_PAIRS = {
             show_default="denoising; noising with --receiver",
         ),
         "receiver": option(
-            str | None, None, "Path patching: layer.head of the later head, the only one that passes the effect on.",
+            str | None, None, "Path patching: what alone passes the effect on: a later head (3.6), its queries, keys "
+            "or values (3.6.q, 3.6.k, 3.6.v), an MLP (m3), several with commas, or logits.",
+        ),
+        "together": option(
+            list[str] | None, None, "Heads and MLPs patched together, in addition, as in 4.2,3.1,m3; may be repeated."
         ),
         "steps": option(int, 5, "Gradients of the EAP-IG estimate; 0 leaves out all estimates."),
     },
@@ -97,7 +101,7 @@ _OF_PAIRS = {
 )  # fmt: skip
 def patch(arguments: dict[str, Any], output: options.Output) -> None:
     """Find what carries a difference: put activations of a clean run into a corrupted one."""
-    arguments["pairs"] = arguments["pairs"] or None
+    arguments |= {name: arguments[name] or default for name, default in (("pairs", None), ("together", ()))}
     run("patch", output, **arguments)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.intervention.arrays import random_sets, sparse_effects
-from attnscope.intervention.effects import by_layer, effect_variables, of_layers
+from attnscope.intervention.effects import by_layer, joint_variables, of_layers
 from attnscope.intervention.gradients import attribution, gates_towards, importance, loss_gradients
 from attnscope.intervention.predictions import Ablation, PredictionBatch, PredictionSession, Questions
 from attnscope.intervention.stack import Edit, replacing, replacing_sets
@@ -277,23 +277,10 @@ def joint_ablation(
     single = effects.loss_change.sel(ablation=list(ablations)).transpose("window", "ablation", "layer", "head").values
     alone = np.stack([sum(single[..., layer, head] for layer, head in heads) for heads in sets], -1)
     units, called = units_of(session.documents)
-    dims, corrected = ("ablation", "set"), "all sets and ablations"
-    words = "Change of the loss without the heads"
-    nats = {"units": "nats"}
+    dims, words, both = ("ablation", "set"), "Change of the loss without the heads", "all sets and ablations"
     variables = {
-        "loss_change": (("window", *dims), changes, {"long_name": words, **nats}),
-        "alone": (dims, alone.mean(0), {"long_name": "Sum of the changes without each head alone", **nats}),
-        **effect_variables(changes, units, dims, words, corrected=corrected, seed=seed),
-        **effect_variables(
-            changes - alone,
-            units,
-            dims,
-            "Change of the loss beyond that sum",
-            name="between",
-            prefix="between_",
-            corrected=corrected,
-            seed=seed,
-        ),
+        "loss_change": (("window", *dims), changes, {"long_name": words, "units": "nats"}),
+        **joint_variables(changes, alone, units, dims, words, unit="nats", corrected=both, seed=seed),
     }
     coordinates = {
         "source": ("window", np.array(session.documents, dtype=object)),

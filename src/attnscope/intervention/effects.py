@@ -39,6 +39,16 @@ def effect_variables(
     }
 
 
+def joint_variables(changes: np.ndarray, alone: np.ndarray, units: Any, dims: Any, words: str, **how: Any) -> Any:
+    """Effects of sets ``(text, *dims)``, the sums of the effects of each of their parts alone, and the differences."""
+    beyond: Any = {"name": "between", "prefix": "between_", **how}
+    return {
+        "alone": (dims, alone.mean(0), {"long_name": "Sum of the changes with each alone", "units": how["unit"]}),
+        **effect_variables(changes, units, dims, words, **how),
+        **effect_variables(changes - alone, units, dims, f"{words}, beyond that sum", **beyond),
+    }
+
+
 def interval_variables(
     found: Interval, dims: Sequence[Hashable], long_name: str, *, name: str, unit: str
 ) -> dict[str, Any]:

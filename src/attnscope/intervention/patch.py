@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast
 
@@ -23,8 +24,15 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import PairReading, loading
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.intervention import stack
+from attnscope.intervention.components import Component, components_of, put_in
 from attnscope.intervention.edit import On, attend_changed
-from attnscope.intervention.effects import by_layer, effect_variables, interval_variables, order_agreement
+from attnscope.intervention.effects import (
+    by_layer,
+    effect_variables,
+    interval_variables,
+    joint_variables,
+    order_agreement,
+)
 from attnscope.intervention.gradients import answers_difference
 from attnscope.intervention.pairs import (
     EncodedPairs,
@@ -45,12 +53,13 @@ from attnscope.store.arrays import padded_heads
 from attnscope.store.runs import RunFolder
 from attnscope.store.units import Done, task_for, tree_of
 from attnscope.support.arguments import Count, validated
-from attnscope.support.checks import STEPS, check_whole, shortly
+from attnscope.support.checks import STEPS, check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
 OF_BLOCKS = {"attention": "calls", "mlp": "mlps", "residual": "states"}
-_RECEIVER = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
+LOGITS = "logits"
+_RECOVERED = "Share of the difference between both runs that is recovered"
 
 
 @verb()
@@ -63,7 +72,8 @@ def patch(
     what: Literal["heads", "query", "key", "value", "weights", "attention", "mlp", "residual"] = "heads",
     by_position: bool = False,
     direction: Literal["noising", "denoising"] | None = None,
-    receiver: str | tuple[int, int] | None = None,
+    receiver: str | tuple[int, int] | Sequence[str | tuple[int, int]] | None = None,
+    together: Sequence[str | Sequence[str | tuple[int, int]]] = (),
     steps: int = 5,
     batch_size: Count | None = None,
     variants: Count | None = None,
@@ -96,8 +106,12 @@ def patch(
         ``denoising``: clean activations go into the corrupted run (do they restore the answer?); ``noising``: corrupted
         activations go into the clean run (do they break it?). By default denoising; noising with a receiver.
     receiver
-        ``(layer, head)`` or ``"layer.head"``: path patching, the part of each head's effect that reaches the answer
-        through this later head alone (Wang et al. 2022).
+        Path patching: the part of each head's effect that reaches the answer through a later component alone (Wang et
+        al. 2022). ``(layer, head)`` or ``"3.6"``, a head; ``"3.6.q"``, its queries (``k``: keys, ``v``: values);
+        ``"m3"``, the MLP of block 3; several of them, in a list or with commas between; or ``"logits"``. All other
+        heads keep their output on the way there; MLPs do not.
+    together
+        Sets of heads and MLPs, named alike, to patch at once too, at all positions: of heads the tensor `what`.
     steps
         Gradients of the EAP-IG estimate; 0 for no estimates.
     batch_size
@@ -111,7 +125,9 @@ def patch(
         ``pairs``: ``difference`` (logit of the answer minus that of the wrong one in the patched run), of each pair
         ``(pair, layer, head[, position])`` or ``(pair, block, position)``, ``clean`` and ``corrupted`` ``(pair)`` of
         the two runs, and ``estimate`` ``(pair, estimator, layer, head[, position])``. ``patched``: means over pairs
-        with intervals, see `patched_of`. ``agreement``: rank correlations of the estimates.
+        with intervals, see `patched_of`. ``agreement``: rank correlations of the estimates. ``together``: of each set
+        ``effect`` and ``recovered``, ``alone``, the sum of the changes with each component alone, and ``between``, the
+        change beyond that sum, with intervals.
 
     Raises
     ------
@@ -126,21 +142,26 @@ def patch(
     >>> {name: int(index) for name, index in best.argmax(...).items()}, bool(best.max() > 0.4)
     ({'layer': 0, 'head': 3}, True)
     """
-    task, path = task_for(patch, locals()), _receiver(receiver, what, by_position=by_position)
+    task, path = task_for(patch, locals()), _receivers(receiver, what, alone=not (by_position or together))
     towards = direction or ("denoising" if path is None else "noising")
+    on: Any = what if what in {"query", "key", "value", "weights"} else "z"
+    sets = tuple(components_of(names, "together (--together)", on) for names in together)
     check_whole(0, STEPS, steps=steps)
     given, seed = given_pairs(pairs, model, answer, wrong), reading["seed"]
     loaded = load_model(model, **loading(reading))
     if what != "heads" or path is not None:
         steps = 0
+    if by_position and what in OF_BLOCKS:
+        raise AttnscopeError("blocks are always patched by position: leave out by_position (--by-position)")
     report = reading["progress"] or no_progress
-    job = PatchJob(loaded, given, what, by_position or what in OF_BLOCKS, towards, path, steps, variants, report)
+    job = PatchJob(loaded, given, what, by_position or what in OF_BLOCKS, towards, path, steps, variants, report, sets)
     job.read(batch_size)
     settings = {
         "what": what,
         "by_position": by_position,
         "direction": towards,
-        "receiver": None if path is None else f"{path[0]}.{path[1]}",
+        "receiver": None if path is None else _named(path),
+        **({"together": [_named(parts) for parts in sets]} if sets else {}),
         "steps": steps,
         "batch_size": batch_size,
         "seed": seed,
@@ -150,8 +171,9 @@ def patch(
     def parts(measured: xr.Dataset, run: RunFolder | None) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
         check_pairs_differ(measured)
         made = {"patched": partial(patched_of, measured, seed=seed)}
-        if "estimate" in measured:
-            made["agreement"] = partial(estimators_agreement, measured, seed=seed)
+        for name, make in (("agreement", estimators_agreement), ("together", together_of)):
+            needed = "estimate" if name == "agreement" else name
+            made |= {name: partial(make, measured, seed=seed)} if needed in measured else {}
         return {name: make() if run is None else run.made(name, make) for name, make in made.items()}, {}
 
     return tree_of(
@@ -178,21 +200,19 @@ def given_pairs(given: Pairs | None, model: Model | None, answer: str | None, wr
     return pairs_of_input(given, answer=answer, wrong=wrong)
 
 
-def _receiver(given: object, what: str, *, by_position: bool) -> tuple[int, int] | None:
-    if by_position and what in OF_BLOCKS:
-        raise AttnscopeError("blocks are always patched by position: leave out by_position (--by-position)")
-    if given is None:
-        return None
-    if what != "heads" or by_position:
+def _receivers(given: object, what: str, *, alone: bool) -> tuple[Component, ...] | None:
+    """Components that receive an effect; none for the logits."""
+    if given is not None and not (what == "heads" and alone):
         raise AttnscopeError(
-            "a receiver (--receiver) is for paths between heads: leave out what (--what) and by_position"
+            "a receiver (--receiver) is for paths between heads: leave out what (--what), by_position and together"
         )
-    match = _RECEIVER.fullmatch(given) if isinstance(given, str) else None
-    if match is not None:
-        return int(match[1]), int(match[2])
-    if isinstance(given, tuple | list) and [type(item) for item in given] == [int, int]:
-        return given[0], given[1]
-    raise AttnscopeError(f"found receiver (--receiver) {shortly(given)}; expected layer.head, such as 3.6")
+    if given is None or given in (LOGITS, [LOGITS]):
+        return None if given is None else ()
+    return components_of(given, "receiver (--receiver)")
+
+
+def _named(parts: Sequence[Component]) -> str:
+    return ", ".join(one.name for one in parts) or LOGITS
 
 
 @dataclass(eq=False)
@@ -204,13 +224,15 @@ class PatchJob:
     what: str
     by_position: bool
     direction: str
-    receiver: tuple[int, int] | None
+    receivers: tuple[Component, ...] | None  # none: the logits
     steps: int
     variants: int | None
     tell: Tell
+    together: tuple[tuple[Component, ...], ...] = ()
     batches: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with numbers of pairs, from 1
     skips: bool = True  # whether passes skip the computations that all variants share
     summed: bool = False  # whether an answer has several tokens
+    with_mlps: bool = False  # whether MLPs are replaced
 
     def read(self, size: int | None) -> None:
         """Encode the pairs in batches of one length, and check that the model's heads can be patched."""
@@ -239,16 +261,22 @@ class PatchJob:
         inputs = {"input_ids": encoded.clean[:1]}
         sites = verify(loaded.model, inputs, text=f"pair {numbers[0]}")
         check_read(loaded, inputs)
-        if self.receiver is not None and not 0 < self.receiver[0] < len(sites):
-            raise AttnscopeError(
-                f"found receiver (--receiver) {self.receiver[0]}.{self.receiver[1]}; expected layer.head with a layer "
-                f"from 1 to {len(sites) - 1}"
-            )
         positions, states = encoded.positions[:1], self.what == "residual"
         self.summed = any(encoded.answers.shape[1] > 1 for _, encoded in self.batches)
-        self.skips = self.what != "mlp" and stack.same_without_what_is_skipped(
-            loaded.model, inputs, positions, states=states
-        )
+        parts = [*(self.receivers or ()), *chain(*self.together)]
+        self.with_mlps = self.what == "mlp" or any(part.head is None for part in parts)
+        with stack.stacked_passes(loaded.model, skips=False, with_mlps=self.with_mlps) as passes:
+            passes.plain(inputs)
+        heads = {site.index: site.heads for site in sites}
+        for part in parts:
+            known = part.layer in passes.mlps if part.head is None else part.head < heads.get(part.layer, 0)
+            if not known or (self.receivers and not part.senders(passes)):
+                raise AttnscopeError(
+                    f"found {part.name}; expected a head of layers 0 to {len(sites) - 1} that exists, or the MLP of a "
+                    "block (m0); a receiver (--receiver) comes after other heads, so it is of layers 1 and up"
+                )
+        simple = not self.with_mlps and all(part.on == "z" for part in parts)
+        self.skips = simple and stack.same_without_what_is_skipped(loaded.model, inputs, positions, states=states)
 
     def measured(self, done: Done) -> Iterator[xr.Dataset | None]:
         """Differences and estimates, one dataset per batch; None for a batch that is already stored."""
@@ -264,16 +292,17 @@ class PatchJob:
         attributes: dict[str, Any] = {"direction": self.direction, "what": self.what, "summed": int(self.summed)}
         dims = ("pair", "layer", "head", *(["position"] if self.by_position else []))
         with self._runs(encoded) as runs:
-            head = np.arange(max(output.shape[1] for output in runs.donors))
+            head = np.arange(max(output.shape[1] for output in runs.donor.outputs))
             coordinates: dict[str, Any] = {**layer_coordinates(runs.passes.sites), "head": head}
-            if self.receiver is not None:
-                values = self._through(runs, *self.receiver)
-                attributes["receiver"] = f"{self.receiver[0]}.{self.receiver[1]}"
+            if self.receivers is not None:
+                values = self._through(runs, self.receivers)
+                attributes["receiver"] = _named(self.receivers)
             elif self.what in OF_BLOCKS:
                 values = self._blocks(runs)
                 dims, coordinates = ("pair", "block", "position"), {"block": np.arange(values.shape[1])}
             else:
                 values = self._heads(runs)
+            sets = self._together(runs) if self.together else {}
         ends = (runs.source, runs.base) if self.direction == "denoising" else (runs.base, runs.source)
         clean, corrupted = (end.double().cpu().numpy() for end in ends)
         logits = {"units": "logits"}
@@ -292,7 +321,7 @@ class PatchJob:
             words = {"long_name": "Change of the answer minus the wrong answer, estimated", **logits}
             found["estimate"] = (("pair", "estimator", *dims[1:]), estimates, words)
             found = found.assign_coords(estimator=list(by_name))
-        return found.assign_coords(self._labels(numbers, encoded))
+        return found.assign(sets).assign_coords(self._labels(numbers, encoded))
 
     def _labels(self, numbers: list[int], encoded: EncodedPairs) -> dict[str, object]:
         """Number, texts and answers of each pair, and its tokens when patching by position."""
@@ -310,20 +339,19 @@ class PatchJob:
         """Run clean and corrupted texts unchanged; the model is hooked until the end of the context."""
         model = self.loaded.model
         turned = encoded if self.direction == "denoising" else encoded.turned()
-        hooked = stack.stacked_passes(model, skips=self.skips, with_mlps=self.what == "mlp")
+        hooked = stack.stacked_passes(model, skips=self.skips, with_mlps=self.with_mlps)
         with borrowed(model), hooked as passes, torch.no_grad():
             source = encoded.difference(passes.plain({"input_ids": turned.clean}, encoded.positions))
-            donors, calls = passes.outputs, passes.calls
-            states = passes.mlps if self.what == "mlp" else dict(enumerate(passes.states))
+            donor = copy(passes)
             logits = passes.plain({"input_ids": turned.corrupted}, encoded.positions)
-            most = self.variants or stack.variants_at_once(logits, encoded.clean.numel(), donors)
-            yield Runs(passes, encoded, donors, calls, states, most, source, encoded.difference(logits))
+            most = self.variants or stack.variants_at_once(logits, encoded.clean.numel(), donor.outputs)
+            yield Runs(passes, encoded, donor, most, source, encoded.difference(logits))
 
     def _heads(self, runs: Runs) -> np.ndarray:
         """``(pair, layer, head[, position])``."""
         count, positions = len(runs.encoded), runs.encoded.positions_of_text if self.by_position else [slice(None)]
         layers: list[np.ndarray] = []
-        for call, donor in enumerate(runs.donors):
+        for call, donor in enumerate(runs.donor.outputs):
             heads = donor.shape[1]
 
             def edits(some: Sequence[tuple[int, int]], call: int = call) -> dict[int, stack.Edit]:
@@ -337,9 +365,9 @@ class PatchJob:
 
     def _patched(self, runs: Runs, call: int, at: slice) -> Float[Tensor, "pair head query width"]:
         """Output of all heads of a call if one tensor of each comes from the source run at some positions."""
-        donor = runs.donor_calls[call]
+        donor = runs.donor.calls[call]
         on = cast("On", "z" if self.what == "heads" else self.what)
-        other = runs.donors[call] if on == "z" else weights_of(donor) if on == "weights" else getattr(donor, on)
+        other = runs.donor.outputs[call] if on == "z" else weights_of(donor) if on == "weights" else getattr(donor, on)
 
         def put_in(tensor: Tensor) -> Tensor:
             tensor = tensor.clone()
@@ -350,7 +378,9 @@ class PatchJob:
 
     def _blocks(self, runs: Runs) -> np.ndarray:
         """``(pair, block, position)``."""
-        donors = dict(enumerate(runs.donors)) if self.what == "attention" else runs.donor_states
+        own = runs.donor
+        every = {"attention": dict(enumerate(own.outputs)), "mlp": own.mlps, "residual": dict(enumerate(own.states))}
+        donors = every[self.what]
         if not donors:
             raise AttnscopeError(f"{type(runs.passes.model).__name__} has no list of blocks. Patch its heads instead")
         blocks: list[np.ndarray] = []
@@ -368,21 +398,48 @@ class PatchJob:
             blocks.append(runs.sweep(runs.encoded.positions_of_text, edits, of=OF_BLOCKS[self.what]))
         return np.stack(blocks, 1)
 
-    def _through(self, runs: Runs, layer: int, head: int) -> np.ndarray:
-        """``(pair, layer, head)``: the part of each lower head's effect through one head; NaN for the others."""
-        own = runs.passes.outputs
-        heads = [output.shape[1] for output in own]
-        if not (0 < layer < len(own) and 0 <= head < heads[layer]):
-            raise AttnscopeError(
-                f"found receiver (--receiver) {layer}.{head}; expected layer.head, a head of layers 1 to {len(own) - 1}"
-            )
-        layers = [np.full((len(runs.encoded), count), np.nan) for count in heads]
-        for sender in range(layer):
+    def _together(self, runs: Runs) -> dict[str, tuple[tuple[str, str], Any] | list[str]]:
+        """Answer minus wrong answer with each set of components patched at once, and with each component alone."""
+        parts = list(dict.fromkeys(chain(*self.together)))
+        donors = [part.donor(runs.donor) for part in parts]
+        rows = torch.tensor([[one in some for one in parts] for some in (*self.together, *([one] for one in parts))])
+        found = runs.sweep(range(len(rows)), lambda some: put_in(parts, donors, rows[some.start : some.stop]), of="all")
+        sets = len(self.together)
+        return {
+            "together": (("pair", "set"), found[:, :sets]),
+            "single": (("pair", "component"), found[:, sets:]),
+            "set": [_named(some) for some in self.together],
+            "component": [one.name for one in parts],
+        }
 
-            def edits(senders: range, sender: int = sender) -> dict[int, stack.Edit]:
-                return {layer: stack.replacing([head] * len(senders), [*_received(runs, sender, senders, layer)])}
+    def _through(self, runs: Runs, receivers: Sequence[Component]) -> np.ndarray:
+        """``(pair, layer, head)``: the part of each head's effect through later components; NaN if none is later."""
+        passes, own = runs.passes, runs.passes.outputs
+        layers = [np.full((len(runs.encoded), output.shape[1]), np.nan) for output in own]
+        for sender in range(max((part.senders(passes) for part in receivers), default=len(own))):
 
-            layers[sender] = runs.sweep(range(heads[sender]), edits)
+            def edits(senders: range, sender: int = sender) -> Any:
+                received: dict[Component, Tensor] = {}
+
+                def freeze(layer: int, call: AttentionCall, output: Tensor) -> Tensor:
+                    heads = [part for part in receivers if part.head is not None and part.layer == layer]
+                    received.update({part: part.of(call, output) for part in heads})
+                    return own[layer].expand_as(output)
+
+                def keep(part: Component, states: Tensor) -> Tensor:
+                    received[part] = states.clone()
+                    return states
+
+                calls: dict[int, Any] = {layer: partial(freeze, layer) for layer in range(sender + 1, len(own))}
+                calls[sender] = stack.replacing(senders, [runs.donor.outputs[sender]] * len(senders))
+                mlps = {part.layer: partial(keep, part) for part in receivers if part.head is None}
+                if not receivers:  # the logits
+                    return calls, {}, {}
+                passes.run(calls, len(senders), {}, mlps)
+                later = [part for part in received if part.senders(passes) > sender]
+                return put_in(later, [received[part] for part in later], torch.ones(len(senders), len(later)) > 0)
+
+            layers[sender] = runs.sweep(range(own[sender].shape[1]), edits, of="all")
         return by_layer(layers)
 
     def _estimates(self, encoded: EncodedPairs, steps: int) -> np.ndarray:
@@ -412,35 +469,14 @@ class Runs:
 
     passes: stack.StackedPasses  # passes of the patched run
     encoded: EncodedPairs  # the pairs
-    donors: Sequence[Tensor]  # outputs of the heads in the source run
-    donor_calls: Sequence[AttentionCall]
-    donor_states: Mapping[int, Tensor]  # outputs of the blocks or of their MLPs in the source run, by block
+    donor: stack.StackedPasses  # the plain pass of the source run
     most: int  # variants that run together
     source: Tensor  # ``(pair,)``: answer minus wrong answer in the source run
     base: Tensor  # the same in the patched run
 
-    def sweep(self, cells: Sequence[Any], edits: Callable[..., Mapping[int, Any]], *, of: Any = "calls") -> np.ndarray:
+    def sweep(self, cells: Sequence[Any], edits: Callable[..., Any], *, of: Any = "calls") -> np.ndarray:
         """Answer minus wrong answer ``(pair, cell)`` with each cell patched."""
         return self.passes.sweep(cells, self.most, edits, self.encoded.difference, of=of).T.double().cpu().numpy()
-
-
-def _received(runs: Runs, sender: int, senders: range, receiver: int) -> Tensor:
-    """Output of the receiver's layer when one head of the sender's layer is patched and all others are frozen."""
-    received: list[Tensor] = []
-    donor, own = runs.donors[sender], runs.passes.outputs
-
-    def freeze(call: int) -> stack.Edit:
-        return lambda _, output: own[call].expand_as(output)
-
-    def receive(_: AttentionCall, output: Tensor) -> Tensor:
-        received.append(output.clone())
-        return output
-
-    between = {call: freeze(call) for call in range(sender + 1, receiver)}
-    runs.passes.run(
-        {sender: stack.replacing(senders, [donor] * len(senders)), **between, receiver: receive}, len(senders)
-    )
-    return received[0]
 
 
 @validated
@@ -453,8 +489,7 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     dims = change.dims[1:]
     corrected, effect = "all patched activations", "Change of answer minus wrong answer"
     variables = effect_variables(change.values, each, dims, effect, unit="logits", corrected=corrected, seed=seed)
-    words = "Share of the difference between both runs that is recovered"
-    variables |= interval_variables(share, dims, words, name="recovered", unit="share")
+    variables |= interval_variables(share, dims, _RECOVERED, name="recovered", unit="share")
     if "estimate" in pairs:
         variables["estimate"] = pairs.estimate.mean("pair", keep_attrs=True, skipna=False)
     kept = {name: values for name, values in pairs.coords.items() if "pair" not in values.dims}
@@ -466,6 +501,19 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     return whole
 
 
+def together_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
+    """Mean effect of each set of components, next to the sum of the effects of each alone."""
+    (source, base), each = ends_of(pairs), range(pairs.sizes["pair"])
+    change, single = (_changes(pairs, name) for name in ("together", "single"))
+    alone = np.stack([single.sel(component=name.split(", ")).sum("component") for name in pairs["set"].values], -1)
+    share = by_document(change.values, each, over=(source - base).values, seed=seed)
+    words = "Change of answer minus wrong answer"
+    joint = joint_variables(change.values, alone, each, ("set",), words, unit="logits", corrected="all sets", seed=seed)
+    recovered = interval_variables(share, ("set",), _RECOVERED, name="recovered", unit="share")
+    return xr.Dataset(joint | recovered, {"set": pairs["set"]})
+
+
+@validated
 def estimators_agreement(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Rank correlation of each estimate with the measured changes."""
     change = _changes(pairs).values
@@ -478,12 +526,12 @@ def estimators_agreement(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     )
 
 
-def _changes(pairs: xr.Dataset) -> xr.DataArray:
+def _changes(pairs: xr.Dataset, name: str = "difference") -> xr.DataArray:
     """Change from the unpatched run, ``(pair, ...)``; 0 if within rounding."""
     source, base = ends_of(pairs)
-    change = pairs.difference - base
+    change = pairs[name] - base
     limit = float(pairs.attrs["rounding"]) * (abs(source) + abs(base))
-    return xr.where(abs(change) <= limit, 0.0, change, keep_attrs=True).transpose(*pairs.difference.dims)
+    return xr.where(abs(change) <= limit, 0.0, change, keep_attrs=True).transpose(*pairs[name].dims)
 
 
 def ends_of(pairs: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:

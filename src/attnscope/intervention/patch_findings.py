@@ -10,7 +10,7 @@ import xarray as xr
 from scipy.stats import binom
 
 from attnscope.intervention.patch import ends_of
-from attnscope.intervention.verdicts import ESTIMATORS, SURE, describe_agreement, describe_largest
+from attnscope.intervention.verdicts import ESTIMATORS, SURE, describe_agreement, describe_largest, together_rows
 from attnscope.measure.documents import LEAST
 from attnscope.results.schema import Effect, Finding, Quantity, Report, Row, Table, heads_by, rows_of, with_ends
 from attnscope.support.arguments import reads
@@ -28,6 +28,13 @@ _PAIRS = (
     Quantity("wrong", unit="token"),
     Quantity("clean_difference", "clean run", "logits", "answer minus wrong answer in the clean run"),
     Quantity("corrupted_difference", "corrupted run", "logits", "the same in the corrupted run"),
+)
+_TOGETHER = (
+    Quantity("heads", "patched", meaning="heads, MLPs (m)"),
+    with_ends("effect", "all at once", "logits", "change with all of them patched at once", significant="shown"),
+    with_ends("recovered", "recovered", "percent", _OF_SUMS),
+    Quantity("alone", "sum alone", "logits", "sum of the changes with each patched alone"),
+    with_ends("between", "difference", "logits", "all at once minus it", significant="between_shown", interval=True),
 )
 _AGREEMENT = tuple(
     Quantity(name, unit="share" if name != "estimator" else "words")
@@ -101,8 +108,8 @@ def report(tree: xr.DataTree) -> Report:
         tables=_tables(tree, rows),
         result=tree,
         care=care,
-        hint=f"Path patching: all heads between the patched head and head {pairs.attrs['receiver']} keep their "
-        "output, so the effect passes through the residual stream and the feed-forward layers only."
+        hint=f"Path patching: all later heads keep their output on the way to {pairs.attrs['receiver']}, so the effect "
+        "passes through the residual stream and the MLPs only."
         if "receiver" in pairs.attrs
         else _first_pair(pairs),
     )
@@ -132,6 +139,10 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
     tables = [
         Table("patched", "Patched activations", quantities, rows, corrected=f"for all {_kinds(rows)}", least=least)
     ]
+    if "together" in tree.children:
+        sets = together_rows(tree["together"].to_dataset(), "recovered", "recovered_low", "recovered_high")
+        words = "Heads and MLPs patched together"
+        tables.append(Table("together", words, _TOGETHER, sets, corrected="for all sets", least=least))
     if "agreement" in tree.children:
         agreement = tree["agreement"].to_dataset()
         ranked = rows_of({str(name): agreement[name] for name in agreement}, agreement.rank_correlation)
@@ -236,6 +247,6 @@ def _what_is_done(tree: xr.DataTree) -> str:
     words = _PATCHED[pairs.attrs["what"]]
     if "receiver" in pairs.attrs:
         through = pairs.attrs["receiver"]
-        return f"Patched: the effect of {words} of the {source} run through head {through} alone, in the {other} run."
+        return f"Patched: the effect of {words} of the {source} run on {through} alone, in the {other} run."
     where = ", at one position" if {"position", "head"} <= {*pairs.dims} else ""
     return f"Patched: {words}{where}, from the {source} run into the {other} one."

@@ -98,21 +98,26 @@ class StackedPasses:
         self,
         cells: Sequence[Any],
         most: int,
-        edits: Callable[[Any], Mapping[int, Any]],
+        edits: Callable[[Any], Any],
         metric: Callable[[Tensor], Tensor],
         *,
         copies: int = 1,
-        of: Literal["calls", "states", "mlps"] = "calls",
+        of: Literal["calls", "states", "mlps", "all"] = "calls",
     ) -> Float[Tensor, "cell ..."]:
         """Apply a metric to the logits of one variant for each cell, at most `most` cells in a pass.
 
-        `edits` returns the edits of some cells, for `copies` variants of each cell.
+        `edits` returns the edits of some cells, for `copies` variants of each cell: of all kinds, or of one.
         """
         values: list[Tensor] = []
         for some in (cells[first : first + most] for first in range(0, len(cells), most)):
-            chosen = [edits(some) if name == of else {} for name in ("calls", "states", "mlps")]
+            made = edits(some)
+            chosen = made if of == "all" else [made if name == of else {} for name in ("calls", "states", "mlps")]
             values.append(metric(self.run(chosen[0], copies * len(some), *chosen[1:])))
         return torch.cat(values)
+
+    def calls_before(self, block: int) -> int:
+        """The number of attention calls before the end of a block."""
+        return self._plain[block][0]
 
     def _begin(self, variants: int, edits: Mapping[int, Edit], state_edits: Mapping[int, StateEdit]) -> None:
         self._variants, self._edits, self._state_edits = variants, edits, state_edits

@@ -267,17 +267,12 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
             )
         )
     if "together" in tree.children:
-        sets = tree["together"].to_dataset()
-        columns: dict[str, xr.DataArray | None] = {"alone": sets.alone}
-        for name, prefix in (("effect", ""), ("between", "between_")):
-            columns |= {f"{name}{end}": sets[f"{name}{end}"] for end in ("", "_low", "_high")}
-            columns[f"{prefix}shown"] = effect_columns(sets, name, name, prefix)[f"{name}_shown"]
         tables.append(
             Table(
                 "together",
                 "Heads removed together",
                 _TOGETHER,
-                [row | {"heads": row["set"]} for row in rows_of(columns, sets.effect.transpose("set", "ablation"))],
+                together_rows(tree["together"].to_dataset()),
                 reading="Difference: the joint change of the loss minus the sum of the single changes.",
                 corrected="for all sets and ablations",
                 least=_LEAST,
@@ -289,6 +284,15 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
         estimates = rows_of(columns, agreement.rank_correlation)
         tables.append(Table("agreement", "Estimates", _AGREEMENT, estimates, terminal=0, page=0))
     return tables
+
+
+def together_rows(sets: xr.Dataset, *more: str) -> list[Row]:
+    """A row for each set of heads, with the sum of their single effects and other columns."""
+    columns: dict[str, xr.DataArray | None] = {name: sets[name] for name in ("alone", *more)}
+    for name, prefix in (("effect", ""), ("between", "between_")):
+        columns |= {f"{name}{end}": sets[f"{name}{end}"] for end in ("", "_low", "_high")}
+        columns[f"{prefix}shown"] = effect_columns(sets, name, name, prefix)[f"{name}_shown"]
+    return [row | {"heads": row["set"]} for row in rows_of(columns, sets.effect.transpose("set", ...))]
 
 
 def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:

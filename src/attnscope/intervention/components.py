@@ -1,0 +1,93 @@
+"""Components that `patch` replaces or sends effects to: heads, their queries, keys and values, and MLPs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnscope.intervention.edit import On, attend_changed
+from attnscope.intervention.stack import StackedPasses
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.full import weights_of
+from attnscope.support.checks import shortly
+from attnscope.support.errors import AttnscopeError
+
+_NAME = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([qkv]))?|m([0-9]{1,6})")
+SIDES: Mapping[str, On] = {"q": "query", "k": "key", "v": "value"}
+
+
+class Component(NamedTuple):
+    """A tensor of one head, or the output of an MLP."""
+
+    layer: int  # of the head, or the block of the MLP
+    head: int | None = None
+    on: On = "z"
+
+    @property
+    def name(self) -> str:
+        side = f".{self.on[0]}" if self.on in SIDES.values() else ""
+        return f"m{self.layer}" if self.head is None else f"{self.layer}.{self.head}{side}"
+
+    def donor(self, passes: StackedPasses) -> Tensor:
+        """Its tensor in the last plain pass."""
+        at = self.layer
+        return passes.mlps[at] if self.head is None else self.of(passes.calls[at], passes.outputs[at])
+
+    def senders(self, passes: StackedPasses) -> int:
+        """The number of attention calls before it."""
+        return passes.calls_before(self.layer) if self.head is None else self.layer
+
+    def of(self, call: AttentionCall, output: Tensor) -> Tensor:
+        """The tensor of this head in a call with this output, ``(..., head, query, width)``."""
+        assert self.head is not None  # noqa: S101
+        if self.on == "z":
+            return output[..., self.head, :, :]
+        tensor = weights_of(call) if self.on == "weights" else getattr(call, self.on)
+        return tensor[:, self.head * tensor.shape[1] // output.shape[-3]].unflatten(0, output.shape[:-3])
+
+
+def components_of(given: object, option: str, on: On = "z") -> tuple[Component, ...]:
+    """Components by their names, with commas between, or as (layer, head); `on` is the tensor of a head."""
+    single = isinstance(given, tuple) and {*map(type, given)} == {int}
+    items: Any = given.split(",") if isinstance(given, str) else [given] if single else given
+    found: list[Component] = []
+    for item in items:
+        match = _NAME.fullmatch((item if isinstance(item, str) else "{}.{}".format(*item)).strip())
+        if match is None:
+            raise AttnscopeError(
+                f"found {option} {shortly(given)}; expected layer.head, such as 3.6, its queries, keys or values "
+                "(3.6.q, 3.6.k, 3.6.v) or an MLP (m3), with commas between"
+            )
+        layer, head, side, block = match.groups()
+        found.append(Component(int(block)) if block else Component(int(layer), int(head), SIDES.get(side, on)))
+    return tuple(dict.fromkeys(found))
+
+
+def put_in(parts: Sequence[Component], donors: Sequence[Tensor], chosen: Tensor) -> tuple[Any, Any, Any]:
+    """Edits of calls, states and MLPs: each variant has the chosen components, ``(variant, part)``, of the donors."""
+
+    def put(at: int, own: Tensor) -> Tensor:
+        return torch.where(chosen[:, at].to(own.device).reshape(-1, *[1] * (own.ndim - 1)), donors[at], own)
+
+    def change(layer: int, on: On, shape: torch.Size, tensor: Tensor) -> Tensor:
+        several = tensor.reshape(*shape[:2], *tensor.shape[-3:]).clone()
+        for at, (number, head, name) in enumerate(parts):
+            if head is not None and (number, name) == (layer, on):
+                several[:, :, head] = put(at, several[:, :, head])
+        return several.reshape(tensor.shape)
+
+    def edit(layer: int, call: AttentionCall, output: Tensor) -> Tensor:
+        changes: dict[On, Any] = {
+            part.on: partial(change, layer, part.on, output.shape) for part in parts if part.layer == layer
+        }
+        if changes.keys() == {"z"}:  # also where the call has each text once
+            return changes["z"](output)
+        return attend_changed(call, changes).unflatten(0, output.shape[:2])
+
+    mlps = {part.layer: partial(put, at) for at, part in enumerate(parts) if part.head is None}
+    return {part.layer: partial(edit, part.layer) for part in parts if part.head is not None}, {}, mlps
