@@ -1,4 +1,4 @@
-"""Next to TransformerLens, on random models (GPT-2, Llama): composition, copying, logit attribution, logit lens.
+"""Next to TransformerLens, on random models (GPT-2, Llama): composition, copying, attribution, logit lens, patching.
 
     python -m venv lens && lens/bin/pip install 'transformer_lens>=4' -e .
     lens/bin/python benchmarks/transformer_lens.py
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import attnscope
@@ -46,6 +47,7 @@ def random_model(seed: int) -> Any:
 def tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer of 90 words."""
     backend = Tokenizer(WordLevel({f"t{number}": number for number in range(90)}, unk_token="t0"))  # noqa: S106
+    backend.pre_tokenizer = Whitespace()
     special = dict.fromkeys(("pad_token", "eos_token", "bos_token"), "t0")
     return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
 
@@ -84,6 +86,54 @@ def attribution_differences(model: Any, lens: Any, ids: torch.Tensor) -> tuple[f
     return worst, float(apart)
 
 
+def patching_difference(model: Any, lens: Any, seed: int) -> float:
+    """Largest difference of patched logits: heads, a set with an MLP, and paths to queries, an MLP and the logits."""
+    clean, corrupted = torch.randint(1, 90, (2, 1, 12), generator=torch.Generator().manual_seed(seed))
+    texts = (" ".join(f"t{token}" for token in ids[0].tolist()) for ids in (clean, corrupted))
+    pair = dict(zip(("clean", "corrupted", "answer", "wrong"), (*texts, "t5", "t6"), strict=True))
+    given: Any = {"tokenizer": tokenizer(), "direction": "noising"}
+    _, own = lens.run_with_cache(clean)
+    _, donor = lens.run_with_cache(corrupted)
+    z, queries, mlp = (
+        lambda layer, name=name: f"blocks.{layer}.{name}" for name in ("attn.hook_z", "attn.hook_q", "hook_mlp_out")
+    )
+
+    def putting(name: str, cache: Any, head: int | None = None) -> tuple[str, Any]:
+        def put_in(tensor: Any, hook: Any) -> Any:
+            assert hook.name == name  # noqa: S101
+            at = (..., slice(None), slice(None)) if head is None else (..., head, slice(None))
+            tensor = tensor.clone()
+            tensor[at] = cache[name][at]
+            return tensor
+
+        return name, put_in
+
+    def difference(*hooks: tuple[str, Any]) -> float:
+        logits = lens.run_with_hooks(clean, fwd_hooks=[*hooks])[0, -1]
+        return float(logits[5] - logits[6])
+
+    found = attnscope.patch(model, [pair], steps=0, together=["0.1,1.2,m1"], **given)["pairs"].isel(pair=0)
+    each = [[difference(putting(z(layer), donor, head)) for head in range(4)] for layer in range(3)]
+    several = difference(putting(z(0), donor, 1), putting(z(1), donor, 2), putting(mlp(1), donor))
+    worst = max(np.abs(found.difference.values - each).max(), abs(float(found.together[0]) - several))
+    for receiver in ("2.1.q,m1", "logits"):
+        paths = attnscope.patch(model, [pair], receiver=receiver, **given)["pairs"].difference[0, 0]
+        for head in range(4):
+            send = [putting(z(0), donor, head), *(putting(z(layer), own) for layer in (1, 2))]
+            if receiver == "logits":
+                worst = max(worst, abs(float(paths[head]) - difference(*send)))
+                continue
+            sent: dict[str, Any] = {}
+
+            def keep(tensor: Any, hook: Any, sent: dict[str, Any] = sent) -> None:
+                sent[hook.name] = tensor.clone()
+
+            difference(*send, (queries(2), keep), (mlp(1), keep))
+            expected = difference(putting(queries(2), sent, 1), putting(mlp(1), sent))
+            worst = max(worst, abs(float(paths[head]) - expected))
+    return float(worst)
+
+
 def main() -> None:
     """Compare a few models."""
     worst = 0.0
@@ -102,12 +152,12 @@ def main() -> None:
         copying = (eigenvalues.sum(-1).real / eigenvalues.abs().sum(-1)).numpy()
         share = (eigenvalues.real > 0).double().mean(-1).numpy()
         differences = [np.abs(copying - found.copying_sum.values).max(), np.abs(share - found.copying.values).max()]
-        parts, chances = attribution_differences(model, lens, ids)
+        (parts, chances), patched = attribution_differences(model, lens, ids), patching_difference(model, lens, seed)
         print(
             f"{type(model).__name__} {seed}: logits {same:.0e}, composition {pairs:.0e}, "
-            f"copying {max(differences):.0e}, attribution {parts:.0e}, lens {chances:.0e}"
+            f"copying {max(differences):.0e}, attribution {parts:.0e}, lens {chances:.0e}, patching {patched:.0e}"
         )
-        worst = max(worst, pairs, parts, chances, *map(float, differences))
+        worst = max(worst, pairs, parts, chances, patched, *map(float, differences))
     raise SystemExit(f"above {_ALLOWED}: {worst}" if worst > _ALLOWED else 0)
 
 
