@@ -3,13 +3,14 @@
     python benchmarks/zoo.py --markdown             # 6 models of every kind and form: some minutes
     python benchmarks/zoo.py --each 2 --by-kind     # a quick look, and every kind by itself
     python benchmarks/zoo.py --each 4 --only search # recall of the search by random sets on 200 models
+    python benchmarks/zoo.py --question circuits --by-kind --markdown  # weights, attribution and edges, by kind
 
 Each row is a method: AUROC and precision at k, means over the models of `attnscope.testing`, with 95% bootstrap
-intervals
-over kinds; k is the number of heads (or tokens of a prediction) that matter. A method ranks the heads of one planted,
-or the tokens that one prediction could see. A kind misleads a method if its AUROC is below 0.5 in more models of the
-kind than chance allows, and the method is blind to a kind if it is neither below nor above 0.5 in more of them (sign
-test, 5% over all kinds; a kind of too few models to tell is not named).
+intervals over kinds (by kind: over models); k is the number of heads (or tokens of a prediction) that matter. A method
+ranks the heads of one planted, its pairs of heads, or the tokens that one prediction could see. A kind misleads a
+method if its AUROC is below 0.5 in more models of the kind than chance allows, and the method is blind to a kind if it
+is neither below nor above 0.5 in more of them (sign test, 5% over all kinds; a kind of too few models to tell
+is not named).
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from itertools import pairwise, product
+from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -33,11 +36,15 @@ from rich.table import Table
 from scipy.stats import binomtest
 from torch import Tensor
 
+import attnscope
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.study import Study
 from attnscope.intervention.ablation import effects, search_heads
+from attnscope.intervention.attribution import _Attribution  # pyright: ignore[reportPrivateUsage]
+from attnscope.intervention.edges import EdgeRuns, Graph
+from attnscope.intervention.pairs import EncodedPairs
 from attnscope.intervention.predictions import ABLATIONS, PredictionSession, Questions
 from attnscope.intervention.tokens import token_contributions
 from attnscope.kernels.call import AttentionCall, Need
@@ -46,11 +53,12 @@ from attnscope.kernels.full import attend_in_full
 from attnscope.measure.documents import by_document
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.rows import indicator_columns, reduce_call
+from attnscope.models.translator import IGNORED
 from attnscope.read.windows import Batch, Window
-from attnscope.testing.catalogue import Zoo, names, zoo
+from attnscope.support.errors import AttnscopeError
+from attnscope.testing.catalogue import CIRCUITS, Zoo, zoo
 from attnscope.testing.zoo import PlantedModel
 
-CIRCUITS = {re.sub(r"-(decoder|encoder|encoder-decoder)-\d+$", "", name) for name in names(1)}
 LEVEL = 0.05  # of chance, over all kinds
 Method = Callable[[PlantedModel], "Tensor | np.ndarray"]
 
@@ -119,7 +127,9 @@ class _Asked(PredictionSession):
 
     def __init__(self, planted: PlantedModel) -> None:
         windows = [plain_window(ids, number) for number, ids in enumerate(planted.ids.tolist())]
-        super().__init__(LoadedModel(planted.model, None, planted.name, {}), windows, "next", batch_size=len(windows))
+        super().__init__(
+            LoadedModel(planted.model, planted.tokenizer, planted.name, {}), windows, "next", batch_size=len(windows)
+        )
         self.planted = planted
 
     def batch(self, place: slice) -> Questions:
@@ -167,6 +177,143 @@ def random_heads(planted: PlantedModel) -> Tensor:
 
 def own_generator(planted: PlantedModel) -> torch.Generator:
     return torch.Generator().manual_seed(planted.seed)
+
+
+@lru_cache(maxsize=1)
+def circuits_of(planted: PlantedModel) -> xr.Dataset:
+    """Circuits from the weights alone."""
+    return attnscope.circuits(planted.model)
+
+
+def copying(planted: PlantedModel) -> np.ndarray:
+    """OV copying: sum of the eigenvalues over the sum of their sizes."""
+    return circuits_of(planted).copying_sum.values
+
+
+def offset_peak(planted: PlantedModel) -> np.ndarray:
+    """Highest score of an offset over the mean of all offsets, nats."""
+    scores = circuits_of(planted).offset_score
+    return (scores.max("offset") - scores.mean("offset")).values
+
+
+def same_token(planted: PlantedModel) -> np.ndarray:
+    """Score of a token with itself over others, in standard deviations."""
+    return circuits_of(planted).same_token.values
+
+
+@lru_cache(maxsize=1)
+def attributed(planted: PlantedModel) -> np.ndarray:
+    """Size of each head's part of the answer's logit over that of the mean token, mean over texts."""
+    session = _Asked(planted)
+    every: list[int | None] = [None] * len(session.windows)
+    found = _Attribution(session, every, every, None, by_position=False).of_batch(slice(0, len(every)))
+    parts, scores = (found.part - found.random).mean("window"), np.zeros(planted.heads.shape)
+    heads = parts.where(parts.kind == "head", drop=True)
+    scores[heads.layer.values, heads["head"].values] = np.abs(heads.values)  # no encoder adds to a logit directly
+    return scores
+
+
+def pairs_of(planted: PlantedModel) -> EncodedPairs:
+    """Texts, each with another that has another answer at the same position."""
+    labels, chosen = planted.labels.numpy(), list[tuple[int, int, int]]()
+    for text in range(len(labels)):
+        for place in np.flatnonzero(labels[text] != IGNORED)[1:][::-1]:
+            others = np.flatnonzero((labels[:, place] != IGNORED) & (labels[:, place] != labels[text, place]))
+            if len(others):
+                chosen.append((text, int(others[0]), int(place)))
+                break
+    own, other, place = torch.tensor(chosen[:EDGE_PAIRS]).T
+    answers = planted.labels[own, place][:, None], planted.labels[other, place][:, None]
+    targets = None if planted.target is None else (planted.target[own], planted.target[other])
+    return EncodedPairs(planted.ids[own], planted.ids[other], place[:, None], *answers, (), (), targets)
+
+
+@lru_cache(maxsize=2)
+def edges_of(planted: PlantedModel, steps: int) -> tuple[Graph, np.ndarray]:
+    """Mean score of every edge by EAP (0 steps) or EAP-IG."""
+    pairs = pairs_of(planted)
+    graph = Graph(planted.model, pairs)
+    return graph, np.where(graph.exist, EdgeRuns(graph, pairs).attributed(steps).mean(0), 0.0)
+
+
+def edges_out(steps: int, planted: PlantedModel) -> np.ndarray:
+    """Sum of the sizes of all edges that leave a head."""
+    graph, scores = edges_of(planted, steps)
+    sizes = dict(zip(graph.senders, np.abs(scores).sum(1), strict=True))
+    return np.array(
+        [[sizes[f"a{call}.h{head}"] for head in range(planted.heads.shape[1])] for call in range(len(planted.heads))]
+    )
+
+
+EDGE_PAIRS, STEPS = 16, 5
+
+CIRCUIT_METHODS: dict[str, Method] = {
+    "random (the null)": random_heads,
+    "attribution to the logit": attributed,
+    "edges out, EAP": partial(edges_out, 0),
+    "edges out, EAP-IG": partial(edges_out, STEPS),
+    "OV copying": copying,
+}
+
+# Which heads have a role: by their weights, each with its own truth
+
+ROLES: dict[str, tuple[str, Method]] = {
+    "copies its token: OV copying": ("induction head", copying),
+    "attends to an offset: peak by offset": ("to offset|previous-token", offset_peak),
+    "attends to the same word: same token": ("same word", same_token),
+}
+
+# Which pairs of heads compose: (kind, from_layer, from_head, layer, head)
+
+COMPOSED = {"induction": 1, "spare": 1, "gate": 0, "relay": 2, "chain": 2}  # number of query, key or value
+
+
+def composed(planted: PlantedModel) -> np.ndarray | None:
+    """Pairs of heads that work together by construction; None if there are none."""
+    if planted.circuit not in COMPOSED:
+        return None
+    idle = re.compile("idle|sink|random")
+    steps = sorted({call for call, roles in enumerate(planted.roles) if not all(map(idle.match, roles))})
+    truth = np.zeros((3, *planted.heads.shape, *planted.heads.shape), dtype=bool)
+    for early, late in pairwise(steps):
+        for first, second in product(
+            *([h for h, role in enumerate(planted.roles[at]) if not idle.match(role)] for at in (early, late))
+        ):
+            truth[COMPOSED[planted.circuit], early, first, late, second] = True
+    return truth
+
+
+def composition(planted: PlantedModel) -> np.ndarray:
+    """Composition in the weights."""
+    return circuits_of(planted).composition.values
+
+
+def edges_between(steps: int, planted: PlantedModel) -> np.ndarray:
+    """Sizes of the edges between heads."""
+    graph, scores = edges_of(planted, steps)
+    found = np.full((3, *planted.heads.shape, *planted.heads.shape), np.nan)
+    for sender, receiver in zip(*np.nonzero(graph.exist), strict=True):
+        own, other = (
+            re.fullmatch(r"a(\d+)\.h(\d+)(?:<(.)>)?", names[at])
+            for names, at in ((graph.senders, sender), (graph.receivers, receiver))
+        )
+        if own and other:
+            ends = int(own[1]), int(own[2]), int(other[1]), int(other[2])
+            found["qkv".index(other[3]), *ends] = abs(scores[sender, receiver])
+    return found
+
+
+def random_pairs(planted: PlantedModel) -> np.ndarray:
+    """The null."""
+    return np.random.default_rng(planted.seed).random((3, *planted.heads.shape, *planted.heads.shape))
+
+
+PAIR_METHODS: dict[str, Method] = {
+    "random (the null)": random_pairs,
+    "composition": composition,
+    "edges, EAP": partial(edges_between, 0),
+    "edges, EAP-IG": partial(edges_between, STEPS),
+}
 
 
 METHODS: dict[str, Method] = {
@@ -315,13 +462,30 @@ def precision_at_k(truth: np.ndarray, scores: np.ndarray, judged: np.ndarray) ->
     return (((truth & above).sum(-1, keepdims=True) + share * places) / count)[..., 0]
 
 
-def judge_heads(planted: PlantedModel, method: Method) -> tuple[float, float]:
-    """AUROC and precision at k."""
-    truth, scores = (
-        np.asarray(one, dtype=kind).ravel() for one, kind in ((planted.heads, bool), (method(planted), float))
-    )
-    judged = np.ones_like(truth)
+def judged_by(truth: Any, scores: Any) -> tuple[float, float] | None:
+    """AUROC and precision at k among defined scores; None without a true and a false one."""
+    truth, scores = np.asarray(truth, dtype=bool).ravel(), np.asarray(scores, dtype=float).ravel()
+    judged = np.isfinite(scores)
+    if len(np.unique(truth[judged])) < 2:
+        return None
     return float(auroc(truth, scores, judged)), float(precision_at_k(truth, scores, judged))
+
+
+def judge_heads(planted: PlantedModel, method: Method) -> tuple[float, float] | None:
+    """AUROC and precision at k."""
+    return judged_by(planted.heads, method(planted))
+
+
+def judge_roles(planted: PlantedModel, method: tuple[str, Method]) -> tuple[float, float] | None:
+    """The same for heads of one role."""
+    truth = [[bool(re.search(method[0], role)) for role in roles] for roles in planted.roles]
+    return judged_by(truth, method[1](planted))
+
+
+def judge_pairs(planted: PlantedModel, method: Method) -> tuple[float, float] | None:
+    """The same for pairs of heads; None if no heads compose."""
+    truth = composed(planted)
+    return None if truth is None else judged_by(truth, method(planted))
 
 
 def judge_tokens(planted: PlantedModel, method: Method) -> tuple[float, float] | None:
@@ -344,6 +508,7 @@ class Column:
     auroc: list[float] = field(default_factory=list)
     precision: list[float] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)  # names of models that the method does not take
 
     def add(self, planted: PlantedModel, judged: tuple[float, float] | None) -> None:
         if judged is not None:
@@ -356,7 +521,16 @@ class Column:
         kinds, values = np.array(self.kinds), (np.array(self.auroc), np.array(self.precision))
         return {kind: tuple(one[kinds == kind] for one in values) for kind in dict.fromkeys(self.kinds)}
 
+    def cell(self, kind: str) -> str:
+        """AUROC of a kind with its interval over models, and precision."""
+        if kind not in self.kinds:
+            return "—"
+        values, precision = self.by_kind()[kind]
+        return f"{interval(values, range(len(values)))} / {precision.mean():.2f}"
+
     def cells(self) -> list[str]:
+        if not self.kinds:
+            return ["—"] * 4
         kinds = {kind: judged for kind, judged in self.by_kind().items() if tells(len(judged[0]))}
         misled = [kind for kind, (values, _) in kinds.items() if is_rare(values < 0.5, values > 0.5)]
         found = [kind for kind, (values, _) in kinds.items() if is_rare(values > 0.5, values < 0.5)]
@@ -387,20 +561,35 @@ def listed(chosen: list[str], of: dict[str, tuple[np.ndarray, np.ndarray]]) -> s
     return f"all {len(of)}" if len(chosen) == len(of) else ", ".join(chosen) or "none"
 
 
-def interval(values: list[float], kinds: list[str]) -> str:
-    """Mean with a 95% bootstrap interval over kinds, whose models are alike."""
-    found = by_document(np.array(values), kinds)
-    return f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
+def interval(values: Sequence[float] | np.ndarray, kinds: Sequence[Hashable]) -> str:
+    """Mean with a 95% bootstrap interval over kinds, whose models are alike; without one of fewer than 6."""
+    found = by_document(np.asarray(values), kinds)
+    if np.isnan(found.low):
+        return f"{found.mean:.2f}"
+    return f"{found.mean:.2f} [{max(found.low, 0):.2f}, {min(found.high, 1):.2f}]"
 
 
-def scored(models: Zoo) -> dict[str, dict[str, Column]]:
-    """Both questions, every method."""
-    found = {"heads": {name: Column() for name in METHODS}, "tokens": {name: Column() for name in TOKEN_METHODS}}
+#: Methods by question, in two groups: what happens on texts, and circuits.
+QUESTIONS: dict[str, dict[str, tuple[dict[str, Any], Callable[..., tuple[float, float] | None]]]] = {
+    "effects": {"heads": (METHODS, judge_heads), "tokens": (TOKEN_METHODS, judge_tokens)},
+    "circuits": {
+        "heads": (CIRCUIT_METHODS, judge_heads),
+        "roles": (ROLES, judge_roles),
+        "pairs of heads": (PAIR_METHODS, judge_pairs),
+    },
+}
+
+
+def scored(models: Zoo, questions: dict[str, Any]) -> dict[str, dict[str, Column]]:
+    """Every question, every method."""
+    found = {question: {name: Column() for name in methods} for question, (methods, _) in questions.items()}
     for planted in track(models, "models", console=Console(file=sys.stderr)):
-        for name, method in METHODS.items():
-            found["heads"][name].add(planted, judge_heads(planted, method))
-        for name, method in TOKEN_METHODS.items():
-            found["tokens"][name].add(planted, judge_tokens(planted, method))
+        for question, (methods, judge) in questions.items():
+            for name, method in methods.items():
+                try:
+                    found[question][name].add(planted, judge(planted, method))
+                except AttnscopeError:  # a model without this measure
+                    found[question][name].rejected.append(planted.name)
     return found
 
 
@@ -421,13 +610,15 @@ def main() -> None:
     parser.add_argument("--markdown", action="store_true", help="Print Markdown")
     parser.add_argument("--by-kind", action="store_true", help="Print AUROC and precision by kind as well")
     parser.add_argument("--only", help="Part of the name of the methods that are tried; by default all")
+    parser.add_argument("--question", choices=[*QUESTIONS], default="effects", help="What is ranked")
     options = parser.parse_args()
-    for methods in (METHODS, TOKEN_METHODS):
+    questions = QUESTIONS[options.question]
+    for methods, _ in questions.values():
         for name in [name for name in methods if (options.only or "") not in name]:
             del methods[name]
     torch.set_num_threads(1)
     models = zoo(options.each)
-    found = scored(models)
+    found = scored(models, questions)
     rows = [
         [question, name, *column.cells()] for question, methods in found.items() for name, column in methods.items()
     ]
@@ -436,13 +627,14 @@ def main() -> None:
     for question, methods in found.items():
         if not (options.by_kind and methods):
             continue
-        by_kind = [column.by_kind() for column in methods.values()]
-        of_kinds = [
-            [kind, *(" / ".join(f"{values.mean():.2f}" for values in column[kind]) for column in by_kind)]
-            for kind in by_kind[0]
-        ]
+        kinds = [kind for kind in CIRCUITS if any(kind in column.kinds for column in methods.values())]
+        of_kinds = [[kind, *(column.cell(kind) for column in methods.values())] for kind in kinds]
         print()
         show(f"AUROC / precision, {question}", ["kind", *methods], of_kinds, markdown=options.markdown)
+    for question, methods in found.items():
+        for name, column in methods.items():
+            if column.rejected:
+                print(f"{question}, {name}: rejected {', '.join(column.rejected)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Edges against runs patched by hand, the slope at close texts, and circuits that are known."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import xarray as xr
 import attnscope
 from attnscope.capture.borrow import LoadedModel
 from attnscope.intervention.edges import EdgeRuns, Graph
+from attnscope.intervention.gradients import embeddings_moved
 from attnscope.intervention.pairs import EncodedPairs, Pair
 from attnscope.models.translator import IGNORED
 from attnscope.results.reports import report_of
@@ -19,6 +21,7 @@ from tests.cli.command import attnscope as attnscope_command
 from tests.families import tiny
 
 ADDITIVE = ["gpt2", "llama", "gpt_neox", "opt", "qwen3", "gpt_oss", "gemma2", "bert", "distilbert", "electra"]
+TWO_STACKS = ["t5", "bart", "marian"]
 
 
 def model_of(family):
@@ -42,10 +45,22 @@ def pairs_of(count=2, length=6):
     )
 
 
-@pytest.mark.parametrize("family", ADDITIVE)
-def test_a_circuit_of_all_edges_is_the_clean_run_and_of_none_the_corrupted_one(family):
-    graph = Graph(model_of(family), pairs_of())
-    runs = EdgeRuns(graph, pairs_of())
+def with_targets(pairs, length=4, *, exchanged=True):
+    """What a decoder reads: the same in both runs, or other tokens after the first."""
+    clean, other = torch.randint(3, 60, (2, len(pairs), length), generator=torch.Generator().manual_seed(1))
+    other[:, : 1 if exchanged else None] = clean[:, : 1 if exchanged else None]
+    return replace(pairs, positions=torch.full((len(pairs), 1), length - 1), targets=(clean, other))
+
+
+@pytest.mark.parametrize(
+    ("family", "targets"),
+    [*((family, None) for family in ADDITIVE)]
+    + [(family, how) for family in TWO_STACKS for how in ((4, True), (4, False), (1, False))],
+)
+def test_a_circuit_of_all_edges_is_the_clean_run_and_of_none_the_corrupted_one(family, targets):
+    pairs = pairs_of() if targets is None else with_targets(pairs_of(), targets[0], exchanged=targets[1])
+    graph = Graph(model_of(family), pairs)
+    runs = EdgeRuns(graph, pairs)
     for kept, end in ((graph.exist, runs.clean[1]), (np.zeros_like(graph.exist), runs.corrupted[1])):
         np.testing.assert_allclose(runs.circuit(np.flatnonzero(kept)), end, atol=1e-5)
     assert abs(runs.clean[1] - runs.corrupted[1]).max() > 0.05
@@ -183,20 +198,126 @@ def test_an_edge_behind_norms_of_the_sum_is_patched_as_by_hooks(side):
     assert abs(expected).max() > 1e-4
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "qwen3", "bert"])
+@pytest.mark.parametrize("family", ["bart", "t5"])
+@pytest.mark.parametrize("side", ["query", "key", "value"])
+def test_an_edge_into_cross_attention_is_patched_as_by_hooks(family, side):
+    model, pairs = model_of(family), with_targets(pairs_of())
+    stack, at_end = (model.get_decoder(), None) if side == "query" else (model.get_encoder(), None)
+    if family == "t5":
+        first, cross = stack.block[0].layer[0].SelfAttention, model.decoder.block[0].layer[1]
+        dense, norms, reader = first.o, (), getattr(cross.EncDecAttention, side[0])
+        at_end = cross.layer_norm if side == "query" else model.encoder.final_layer_norm
+    else:
+        own = stack.layers[:1] if side == "query" else stack.layers
+        every = [norm for layer in own for norm in (layer.self_attn_layer_norm, layer.final_layer_norm)]
+        dense, norms = own[0].self_attn.out_proj, every[:1] if side == "query" else every
+        reader = getattr(model.model.decoder.layers[0].encoder_attn, f"{side[0]}_proj")
+    for norm in [*norms, *([at_end] if at_end else [])]:
+        torch.nn.init.normal_(norm.weight, 1.0, 0.5)
+    kept = {}
+
+    def run(which, *hooks):
+        handles = [module.register_forward_hook(hook) for module, hook in hooks]
+        with torch.no_grad():
+            logits = model(**pairs.inputs[which], use_cache=False).logits[:, -1]
+        for handle in handles:
+            handle.remove()
+        return (logits.gather(1, pairs.answers) - logits.gather(1, pairs.wrongs))[:, 0]
+
+    def keep(name):
+        return lambda _, given, made: kept.update({name: (given[0].clone(), made.clone())})
+
+    messages = []
+    for which in (0, 1):
+        clean = run(which, *((module, keep(module)) for module in (dense, at_end or reader, *norms)))
+        message = kept[dense][0][..., 16:24] @ dense.weight[:, 16:24].T
+        message = message if dense.bias is None else message + dense.bias / 4
+        for norm in norms:
+            deviation = (kept[norm][0].var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
+            message = norm.weight * (message - message.mean(-1, keepdim=True)) / deviation
+        messages.append(message)
+        kept.setdefault("read", kept[at_end or reader][0])
+        kept.setdefault("clean", clean)
+    moved = kept["read"] + messages[1] - messages[0]
+    moved = torch.nn.functional.linear(at_end(moved) if at_end else moved, reader.weight, reader.bias).detach()
+
+    def put_in(_, __, made):
+        made = made.clone()
+        made[..., 8:16] = moved[..., 8:16]
+        return made
+
+    expected = run(0, (reader, put_in)) - kept["clean"]
+    graph = Graph(model, pairs)
+    edges = graph.exist.copy()
+    sender = "a2.h2" if side == "query" else "a0.h2"
+    edges[graph.senders.index(sender), graph.receivers.index(f"a3.h1<{side[0]}>")] = False
+    runs = EdgeRuns(graph, pairs)
+    found = runs.circuit(np.flatnonzero(edges)) - runs.clean[1]
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6, atol=1e-6 if family == "t5" else 1e-10)
+    assert abs(expected).max() > 1e-4
+
+
+def test_answers_of_several_tokens_follow_what_the_decoder_has_written():
+    planted = build("copying-decoder-1")
+    loaded = LoadedModel(model_of("t5"), planted.tokenizer, "t5", {})
+    pair = Pair("t3 t4 t5", "t3 t6 t5", "t7 t8", "t9", target="t10 t11", corrupted_target="t12 t11")
+    encoded = EncodedPairs.of([pair], loaded)
+    runs = EdgeRuns(Graph(loaded.model, encoded), encoded)
+    for ids, start, (_, found) in (([3, 4, 5], 10, runs.clean), ([3, 6, 5], 12, runs.corrupted)):
+        logs = []
+        for answer in ([7, 8], [9]):
+            read = torch.tensor([[0, start, 11, *answer[:-1]]])
+            logits = loaded.model(input_ids=torch.tensor([ids]), decoder_input_ids=read).logits[0].detach()
+            each = logits.log_softmax(-1)[-len(answer) :]
+            logs.append(sum(float(each[at, token]) for at, token in enumerate(answer)))
+        np.testing.assert_allclose(found, logs[0] - logs[1], atol=1e-6)
+
+
+def test_streams_do_not_read_each_other():
+    graph = Graph(model_of("bart"), with_targets(pairs_of()))
+
+    def read(receiver):
+        column = graph.exist[:, graph.receivers.index(receiver)]
+        return {name.split(".")[0] for name, there in zip(graph.senders, column, strict=True) if there}
+
+    assert read("a3.h0<q>") == {"target", "a2"}
+    assert read("a3.h0<k>") == read("a5.h0<v>") == {"input", "a0", "m0", "a1", "m1"}
+    assert read("logits") == {"target", "a2", "a3", "m2", "a4", "a5", "m3"}
+
+
+@pytest.mark.parametrize("family", [*TWO_STACKS, "gpt2"])
+def test_embeddings_move_from_one_text_to_the_other(family):
+    model, pairs = model_of(family), pairs_of()
+    pairs = pairs if family == "gpt2" else with_targets(pairs)
+    clean, corrupted = pairs.inputs
+    for share, end in ((0.0, clean), (1.0, corrupted)):
+        with torch.no_grad(), embeddings_moved(model, clean, corrupted, share):
+            found = model(**clean).logits
+        torch.testing.assert_close(found, model(**end).logits.detach())
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "qwen3", "bert", "t5", "bart"])
 @pytest.mark.parametrize("steps", [0, 3])
 def test_attribution_is_the_effect_of_a_small_change(family, steps):
     model = model_of(family)
     table = model.get_input_embeddings().weight
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():  # token n + 30 is almost token n
-        table[30:60] = table[:30] + 1e-3 * torch.randn(30, table.shape[1], generator=generator, dtype=table.dtype)
+        table[30:60] = table[:30] + 1e-4 * torch.randn(30, table.shape[1], generator=generator, dtype=table.dtype)
     pairs = pairs_of()
     clean = pairs.clean % 27 + 3
     close = EncodedPairs(clean, clean.clone(), pairs.positions, pairs.answers, pairs.wrongs, (), ())
     close.corrupted[:, 1:4] += 30
+    if family in TWO_STACKS:
+        close = replace(close, targets=(clean, close.corrupted), positions=pairs.positions)
     runs = EdgeRuns(Graph(model, close), close)
-    np.testing.assert_allclose(runs.attributed(steps), runs.exact(), rtol=0.05, atol=0.01 * abs(runs.exact()).max())
+    edges = np.flatnonzero(runs.graph.exist)
+    some = edges[:: 9 if family in TWO_STACKS else 1]
+    exact = np.stack([runs.circuit(edges[edges != edge]) - runs.clean[1] for edge in some], 1)
+    found = runs.attributed(steps).reshape(len(close), -1)[:, some]
+    np.testing.assert_allclose(found, exact, rtol=0.05, atol=0.01 * abs(exact).max())
+    if family == "gpt2":
+        np.testing.assert_array_equal(runs.exact().reshape(len(close), -1)[:, some], exact)
 
 
 def test_eap_takes_two_forward_passes_and_one_backward_pass(monkeypatch):
@@ -224,16 +345,20 @@ def planted_pairs(planted, count):
         for place in np.flatnonzero(label != IGNORED)[1:]:
             others = [at for at in range(len(labels)) if labels[at, place] not in {IGNORED, label[place]}]
             if others and len(found) < count:
-                texts = [
-                    " ".join(f"t{word}" for word in planted.ids[at, : place + 1].tolist()) for at in (row, others[0])
-                ]
-                answers = [f"t{labels[at, place]}" for at in (row, others[0])]
+                both = (row, others[0])
+                stop = place + 1 if planted.target is None else None
+                texts = [" ".join(f"t{word}" for word in planted.ids[at, :stop].tolist()) for at in both]
+                answers = [f"t{labels[at, place]}" for at in both]
                 found.append(dict(zip(("clean", "corrupted", "answer", "wrong"), (*texts, *answers), strict=True)))
+                if planted.target is not None:  # without the start token
+                    ids = [planted.target[at, 1 : place + 1].tolist() for at in both]
+                    words = (" ".join(f"t{word}" for word in one) for one in ids)
+                    found[-1] |= zip(("target", "corrupted_target"), words, strict=True)
                 break
     return found
 
 
-@pytest.mark.parametrize("name", ["relay-decoder-1", "relay-decoder-2"])
+@pytest.mark.parametrize("name", [f"relay-{form}" for form in ("decoder-1", "decoder-2", "encoder-decoder-1")])
 @pytest.mark.parametrize("method", ["eap", "eap_ig"])
 def test_planted_circuits_come_out(name, method):
     planted = build(name)

@@ -138,9 +138,14 @@ _OTHER_STATES = ("key_value_states", "encoder_hidden_states", "cross_attention_s
 _MAIN_OUTPUTS = ("logits", "last_hidden_state")
 
 
+def other_name(arguments: Mapping[str, Any]) -> str:
+    """The name of the input of keys and values among the arguments of cross-attention; empty in self-attention."""
+    return next((name for name in _OTHER_STATES if arguments.get(name) is not None), "")
+
+
 def other_states(arguments: Mapping[str, Any]) -> Any:
     """The input of keys and values among the named arguments of a cross-attention module; None in self-attention."""
-    return next((arguments[name] for name in _OTHER_STATES if arguments.get(name) is not None), None)
+    return arguments.get(other_name(arguments))
 
 
 def main_output(output: Any) -> Tensor:

@@ -124,6 +124,7 @@ def patch(arguments: dict[str, Any], output: options.Output) -> None:
         ("attnscope edges", "the bundled model on its pairs"),
         ("attnscope edges gpt2 pairs.jsonl", "pairs with clean, corrupted, answer and wrong"),
         ("attnscope edges gpt2 pairs.jsonl --method exact --csv", "every edge patched, one line for each"),
+        ("attnscope edges google-t5/t5-small pairs.jsonl", "encoder-decoder: pairs may add target, the answer so far"),
     ),
 )  # fmt: skip
 def edges(arguments: dict[str, Any], output: options.Output) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, islice, product
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -19,14 +19,14 @@ from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.borrow import borrowed, verb
 from attnscope.capture.eager import without_cache
-from attnscope.capture.families import OWN_STATES, is_attention, is_norm, main_output
+from attnscope.capture.families import OWN_STATES, is_norm, main_output, other_name
 from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.parameters import ModelReading, loading
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import projections
-from attnscope.explanation.stream import Fold, fold_of
+from attnscope.explanation.stream import SMALL, Fold, fold_of
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.intervention.edit import output_matrix
 from attnscope.intervention.effects import effect_variables
@@ -75,7 +75,8 @@ def edges(
     Parameters
     ----------
     model, pairs, answer, wrong, batch_size
-        See `attnscope.patch`.
+        See `attnscope.patch`. Texts are those of the encoder, if there is one; a pair may then add ``target``, the text
+        that the decoder has written before the answer, and ``corrupted_target`` (by default the same).
     method
         ``eap``: edge attribution patching, two forward passes and one backward pass (Syed et al. 2023). ``eap_ig``:
         mean gradient at `steps` inputs between both (Hanna et al. 2024). ``exact``: a patched pass for each edge.
@@ -93,7 +94,8 @@ def edges(
         ``score`` ``(sender, receiver)``, logits, NaN where there is no edge; mean over pairs with a 95% interval, and
         ``shown``: significant by random signs of pairs, corrected for all edges. Names are those of EAP-IG:
         ``input``, ``a4.h2`` (with ``<q>``, ``<k>`` or ``<v>`` as a receiver; key heads for k and v), ``m4``,
-        ``logits``.
+        ``logits``, and ``target``, the embeddings of a decoder with an encoder, whose cross-attention reads the
+        encoder through ``<k>`` and ``<v>``.
         ``faithfulness`` ``(order, size)``, :math:`f = (m_C - m_\emptyset) / (m - m_\emptyset)`, with ``_low`` and
         ``_high`` over pairs, for circuits of the edges that raise the answer most (``raising``), change it most
         (``changing``), and of random edges (``random``); ``cpr`` and ``cmd`` ``(order)``, the areas
@@ -197,47 +199,55 @@ class Part:
     mlp: nn.Module | None = None
     output: nn.Module | None = None  # linear layer that reads the heads; None for an MLP and the logits
     heads: Sequence[int] = ()  # numbers of heads that make queries, keys and values
+    ends: bool = False  # whether it is the end of an encoder, which cross-attention reads through `norm`
+    cross: bool = False  # whether its keys and values read the end of the encoder
     branch: nn.Module | None = None  # norm of what it adds (Gemma 2)
     readers: Sequence[nn.Module] = ()  # without a norm: the linear layers of an MLP or the logits that read
     after: nn.Module | None = None  # norm of the sum of stream and what it adds (BERT)
     fold: Fold | None = None  # of `branch` or `after`
-    read: slice = field(init=False)  # what it reads: senders
+    read: slice = field(init=False)  # senders that it reads
     receivers: slice = field(init=False)
 
     @property
     def columns(self) -> list[tuple[str, int]]:
         """Side and head of each receiver."""
+        if self.ends:
+            return []
         sides = zip(SIDES, self.heads, strict=True) if self.heads else ()
         return [(side, head) for side, count in sides for head in range(count)] or [("", 0)]
 
 
 @dataclass(eq=False)
 class Trace:
-    """The stream as one pass read and wrote it, by part."""
+    """The streams as one pass read and wrote them, by part."""
 
+    end: int  # number of the end of the encoder; -1 without one
     reads: dict[int, Tensor] = field(default_factory=dict)  # ``(pair, position, width)``, before the norm
     leaves: dict[int, Tensor] = field(default_factory=dict)  # zeros that were added to it
     calls: dict[int, AttentionCall] = field(default_factory=dict)
     written: dict[int, Tensor] = field(default_factory=dict)  # ``(sender, pair, position, width)``
     norms: dict[int, tuple[Fold, Tensor, Tensor]] = field(default_factory=dict)  # of the sum: factor and bias
-    latest: tuple[int, Tensor] | None = None  # messages to a part
+    latest: dict[int, tuple[int, Tensor]] = field(default_factory=dict)  # messages to a part, by first part of a stream
 
     def messages(self, at: int) -> Float[Tensor, "sender pair position width"]:
-        """Output of each sender so far, as part `at` reads it; biases of norms belong to the input."""
-        first, found = self.latest if self.latest and self.latest[0] <= at else (0, self.reads[0][None])
+        """Output of each sender of its stream so far, as part `at` reads it; biases of norms belong to the input."""
+        start = self.end + 1 if at > self.end else 0
+        first, found = self.latest.get(start, (at + 1, self.reads[start]))
+        first, found = (first, found) if first <= at else (start, self.reads[start][None])
         for part in range(first, at):
             found = torch.cat([found, self.written[part]]) if part in self.written else found
             if part in self.norms:
                 fold, size, bias = self.norms[part]
                 found = fold.of(found) * size
                 found[0] += bias
-        if all(part in self.written for part in range(at)):  # a parallel layer reads before the other writes
-            self.latest = at, found
+        if all(part in self.written for part in range(start, at)):  # a parallel layer reads before the other writes
+            self.latest[start] = at, found
         return found
 
     def changes(self, other: Trace, at: int, read: slice) -> Float[Tensor, "sender pair position width"]:
-        """Changes of these outputs to another run, for some senders."""
-        return other.messages(at)[read] - self.messages(at)[read]
+        """Changes of these outputs to another run, for some senders: the first ones of the stream."""
+        count = read.stop - read.start
+        return other.messages(at)[:count] - self.messages(at)[:count]
 
 
 class Graph:
@@ -246,46 +256,47 @@ class Graph:
     @torch.no_grad()
     def __init__(self, model: PreTrainedModel, encoded: EncodedPairs) -> None:
         """Find the parts of a model in a pass, and check on these pairs that they add up."""
-        self.model, ids = model, encoded.clean[:1]
-        made = projections(model, {"input_ids": ids})
+        self.model, inputs = model, {name: ids[:1] for name, ids in encoded.inputs[0].items()}
+        made = projections(
+            model, {name: ids.repeat(1, 2) if ids.shape[1] == 1 else ids for name, ids in inputs.items()}
+        )
         outputs = {site.name: one.names.get("output", "") for site, one in made.items()}
-        mlps = [module for module in map(mlp_of, blocks_of(model)) if module is not None]
-        try:
-            self._find(_parts(model, ids, outputs, mlps), encoded)
-        except AttnscopeError as reason:
-            try:
-                self._find(_summed_parts(model, ids, outputs, mlps), encoded)
-            except AttnscopeError:
-                raise reason from None
-
-    def _find(self, parts: list[Part], encoded: EncodedPairs) -> None:
-        self.parts, self.senders, self.receivers = parts, ["input"], list[str]()
-        ends = [1]  # number of senders before each part
+        parts = _parts(model, inputs, outputs)
+        self.parts, self.senders = parts, ["input"]
+        self.receivers, self.points = list[str](), list[int]()  # a point: the part whose input a receiver reads
+        self.end = next((at for at, part in enumerate(parts) if part.ends), -1)
+        stops = [1]  # number of senders before each part
         attending = [part for part in self.parts if part.output]
         mlps = [part for part in self.parts if part.mlp]
-        for part in self.parts:
+        for at, part in enumerate(self.parts):
             name = f"a{attending.index(part)}" if part.output else f"m{mlps.index(part)}" if part.mlp else "logits"
             first = len(self.receivers)
             self.receivers += [f"{name}.h{head}<{side[0]}>" if side else name for side, head in part.columns]
+            self.points += [self.end if part.cross and side != "query" else at for side, _ in part.columns]
             part.receivers = slice(first, len(self.receivers))
             own = [f"{name}.h{head}" for head in range(part.heads[0])] if part.heads else [name]
-            self.senders += own if part.output or part.mlp else []
-            ends.append(len(self.senders))
+            self.senders += own if part.output or part.mlp else ["target"] if part.ends else []
+            stops.append(len(self.senders))
         self.exist = np.zeros((len(self.senders), len(self.receivers)), dtype=bool)
-        (_, clean), (_, other) = (self.run(ids) for ids in (encoded.clean, encoded.corrupted))
+        (_, clean), (_, other) = map(self.run, encoded.inputs)
         for at, part in enumerate(self.parts):
-            change, changes = other.reads[at] - clean.reads[at], clean.changes(other, at, slice(None))
+            start, first = (self.end + 1, stops[self.end + 1] - 1) if at > self.end else (0, 0)
+            change, changes = other.reads[at] - clean.reads[at], clean.changes(other, at, slice(0, len(self.senders)))
             limit = float(change.abs().max()) * (_ADDS_UP if self.model.dtype.itemsize > 2 else 100 * _ADDS_UP)  # noqa: PLR2004
-            rests = {end: float((change - changes[:end].sum(0)).abs().max()) for end in ends[: at + 1]}
-            fits = [end for end, rest in rests.items() if rest <= limit]
+            rests = {
+                stop: float((change - changes[: stop - first].sum(0)).abs().max()) for stop in stops[start : at + 1]
+            }
+            fits = [stop for stop, rest in rests.items() if rest <= limit]
             if not fits:
-                raise AttnscopeError(_unlike(self.model, f"{self.receivers[part.receivers.start]} reads another sum"))
-            part.read = slice(fits[-1])
-            self.exist[part.read, part.receivers] = True
+                name = "cross-attention" if part.ends else self.receivers[part.receivers.start]
+                raise AttnscopeError(_unlike(self.model, f"{name} reads another sum"))
+            part.read = slice(first, fits[-1])
+        for receiver, point in enumerate(self.points):
+            self.exist[parts[point].read, receiver] = True
 
     def run(
         self,
-        ids: Tensor,
+        inputs: dict[str, Tensor],
         circuit: tuple[Bool[np.ndarray, "sender receiver"], Trace] | None = None,
         *,
         leaves: bool = False,
@@ -294,32 +305,36 @@ class Graph:
 
         With `leaves`, zeros are added to what each part reads, as leaves of the graph.
         """
-        made = Trace()
+        made = Trace(self.end)
+        first, last = inputs["input_ids"], [*inputs.values()][-1]
         kept, other = circuit or (self.exist, made)
         seen: list[AttentionCall] = []
         sides: dict[str, list[Tensor]] | None = {}  # queries, keys and values of a circuit; None while they are made
         numbers = {part.name: at for at, part in enumerate(self.parts)}
 
-        def altered(at: int, receiver: int) -> Tensor:
+        def altered(receiver: int) -> Tensor:
+            at = self.points[receiver]
             read = self.parts[at].read
             missing = torch.from_numpy(~kept[read, receiver]).to(made.reads[at])
             return made.reads[at] + torch.einsum("s,sptw->ptw", missing, made.changes(other, at, read))
 
         def read(at: int, _: nn.Module, given: tuple[Any, ...]) -> tuple[Tensor] | None:
-            part, states = self.parts[at], given[0].reshape(*ids.shape, -1)  # OPT flattens texts and positions
+            part, ids = self.parts[at], last if at > self.end else first
+            states = given[0].reshape(*ids.shape, -1)  # OPT flattens texts and positions
             made.reads[at] = states.detach()
             if leaves:
                 made.leaves.setdefault(at, torch.zeros_like(states, requires_grad=True))
                 return ((states + made.leaves[at]).reshape(given[0].shape),)
-            if circuit is None or part.output:
+            if circuit is None or part.output or part.ends:
                 return None
-            return (altered(at, part.receivers.start).reshape(given[0].shape),)
+            return (altered(part.receivers.start).reshape(given[0].shape),)
 
         def enter(at: int, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
             states = read(at, module, given[:1] or (named[OWN_STATES],))
-            if states is None:
-                return None
-            return ((*states, *given[1:]), named) if given else (given, named | {OWN_STATES: states[0]})
+            name = other_name(named) if self.parts[at].cross else ""
+            others = read(self.end, module, (named[name],)) if name else None
+            given, named = (given, named) if states is None else with_states(*states, given, named)
+            return given, named if others is None else named | {name: others[0]}
 
         def keep(at: int, _: nn.Module, __: Any, returned: Any) -> None:
             output = returned[0] if isinstance(returned, tuple) else returned
@@ -328,17 +343,17 @@ class Graph:
         def attend(at: int, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
             nonlocal sides
             part, sides = self.parts[at], None
-            norm: Any = part.norm
-            known: dict[bytes, AttentionCall] = {}
+            known: dict[tuple[int, bytes], AttentionCall] = {}
             every: dict[str, list[Tensor]] = {}
             for receiver, (side, head) in enumerate(part.columns, part.receivers.start):
-                form = kept[part.read, receiver].tobytes()
+                point = self.parts[self.points[receiver]]
+                form = self.points[receiver], kept[point.read, receiver].tobytes()
                 if form not in known:
-                    states = altered(at, receiver)
-                    states = states if norm is None else type(norm).forward(norm, states)
-                    module.forward(states, *given[1:], **named) if given else module.forward(
-                        **named | {OWN_STATES: states}
-                    )
+                    norm: Any = point.norm
+                    states = altered(receiver) if norm is None else type(norm).forward(norm, altered(receiver))
+                    own = with_states(states, given, named)
+                    own = own if point is part else (given, named | {other_name(named): states})
+                    module.forward(*own[0], **own[1])
                     known[form] = seen[-1]
                 every.setdefault(side, []).append(getattr(known[form], side)[:, head])
             sides = every
@@ -379,69 +394,44 @@ class Graph:
                     if module and hook:
                         hooks.enter_context(module.register_forward_pre_hook(partial(hook, at), with_kwargs=True))
             hooks.enter_context(watching(self.model, observe))
-            return main_output(self.model(**without_cache(self.model), input_ids=ids)), made
+            return main_output(self.model(**without_cache(self.model), **inputs)), made
+
+
+def with_states(
+    states: Tensor, given: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of an attention module with other states."""
+    return ((states, *given[1:]), named) if given else (given, named | {OWN_STATES: states})
 
 
 def _unlike(model: PreTrainedModel, why: str) -> str:
     return f"{type(model).__name__} has no edges: its residual stream is not the sum of what its parts add ({why})"
 
 
-def _parts(model: PreTrainedModel, ids: Tensor, outputs: dict[str, str], mlps: list[nn.Module]) -> list[Part]:
-    """Attention layers, MLPs and logits in the order in which they run, each with its norm."""
-    names = {id(module): f"{name}." for name, module in model.named_modules()}
-    inside = tuple(names[id(one)] for one in (*mlps, *filter(is_attention, model.modules())))
-    parts: list[Part] = []
-    normed: list[tuple[nn.Module, Tensor]] = []
-    added: list[Tensor] = []  # by the latest attention layer or MLP
-
-    def attends(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
-        norm = next((norm for norm, made in normed if made is states), None)
-        if norm is None or not outputs[site.name]:
-            raise AttnscopeError(_unlike(model, f"{site.name} reads it without a norm, or nothing reads its heads"))
-        counts = [side.shape[1] for side in (call.query, call.key, call.value)]
-        parts.append(Part(norm, site.name, None, model.get_submodule(outputs[site.name]), counts))
-        return output_of(call)
-
-    def adds(mlp: nn.Module, _: Any, returned: Any) -> None:
-        added[:] = [returned[0] if isinstance(returned, tuple) else returned]
-        if mlp in mlps:
-            parts.extend([Part(normed[-1][0], mlp=mlp)] if normed else [])
-
-    def norms(norm: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
-        if added and given[0] is added[0]:
-            parts[-1].branch = norm
-        else:
-            normed.append((norm, made))
-
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            if is_norm(module) and not name.startswith(inside) and name.startswith(f"{model.base_model_prefix}."):
-                hooks.enter_context(module.register_forward_hook(norms))
-            elif module in mlps or name in outputs.values():
-                hooks.enter_context(module.register_forward_hook(adds))
-        hooks.enter_context(watching_inputs(model, attends))
-        model(**without_cache(model), input_ids=ids)
-    parts.append(Part(normed[-1][0]))
-    for part in (part for part in parts if part.branch):
-        part.fold = fold_of(cast("Any", part.branch), normed[-1][1].shape[-1])
-    if len({id(part.norm) for part in parts}) < len(parts) or any(part.branch and not part.fold for part in parts):
-        raise AttnscopeError(_unlike(model, "two parts read it through one norm, or one has none"))
-    return parts
-
-
 def _same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and float((one - other).abs().max()) <= _ADDS_UP * float(other.abs().max())
+    return one.shape == other.shape and float((one - other).abs().max()) <= SMALL * float(other.abs().max())
 
 
-def _summed_parts(model: PreTrainedModel, ids: Tensor, outputs: dict[str, str], mlps: list[nn.Module]) -> list[Part]:
-    """The same where each norm takes the sum of the stream and what a part adds (BERT)."""
-    parts, readers = list[Part](), list[nn.Module]()
-    stream, added = list[Tensor](), list[Tensor]()  # the latest
+def _parts(model: PreTrainedModel, inputs: dict[str, Tensor], outputs: dict[str, str]) -> list[Part]:
+    """Attention layers, MLPs and logits in the order in which they run, each with its norms."""
+    mlps = [module for module in map(mlp_of, blocks_of(model)) if module is not None]
+    inside = tuple(f"{name}." for name, module in model.named_modules() if module in mlps or name in outputs)
+    parts, readers, body = list[Part](), list[nn.Module](), {*model.base_model.modules()}
+    stream, added = list[Tensor](), list[Tensor]()  # the latest: input of attention, and what a part adds
+    normed = list[tuple[nn.Module, Tensor]]()
 
-    def attends(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
+    def norm_of(states: Tensor) -> nn.Module | None:
+        return next((norm for norm, made in normed if made is states), None)
+
+    def attends(site: Site, call: AttentionCall, states: Tensor, others: Tensor) -> Tensor:
+        cross = site.kind == "cross"
+        if model.config.is_encoder_decoder and site.kind != "self" and not any(part.ends for part in parts):
+            parts.append(Part(ends=True))
+        for end in (part for part in parts if part.ends and cross):
+            end.norm = norm_of(others)
         counts = [side.shape[1] for side in (call.query, call.key, call.value)]
         output = model.get_submodule(outputs[site.name]) if outputs[site.name] else None
-        parts.append(Part(name=site.name, output=output, heads=counts))
+        parts.append(Part(norm_of(states), site.name, None, output, counts, cross=cross))
         stream[:] = [states]
         readers.clear()  # queries, keys and values
         return output_of(call)
@@ -451,25 +441,38 @@ def _summed_parts(model: PreTrainedModel, ids: Tensor, outputs: dict[str, str], 
         if isinstance(module, (nn.Linear, Conv1D)) and stream and given[0] is stream[0]:
             readers.append(module)
         if module in mlps:
-            parts.append(Part(readers=[*readers], mlp=module))
+            parts.append(Part(normed[-1][0] if normed else None, mlp=module, readers=[*readers]))
             readers.clear()
         if module in mlps or name in outputs.values():
             added[:] = [made]
-        elif is_norm(module) and stream and added and _same(given[0], stream[0] + added[0]):
-            parts[-1].after = module
-            stream[:], added[:] = [made], []
+        elif is_norm(module) and module in body and not name.startswith(inside):
+            if added and given[0] is added[0]:
+                parts[-1].branch = module
+            elif stream and added and _same(given[0], stream[0] + added[0]):
+                parts[-1].after = module
+                stream[:], added[:] = [made], []
+            else:
+                normed.append((module, made))
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             if isinstance(module, (nn.Linear, Conv1D)) or is_norm(module) or module in mlps:
                 hooks.enter_context(module.register_forward_hook(partial(ran, name)))
         hooks.enter_context(watching_inputs(model, attends))
-        model(**without_cache(model), input_ids=ids)
-    parts.append(Part(readers=[*readers]))
-    for part in (part for part in parts if part.after):
-        part.fold = fold_of(cast("Any", part.after), stream[0].shape[-1])
-    used = [module for part in parts for module in (part.output, part.mlp, part.after, *part.readers) if module]
-    known = all(part.fold and (part.output or part.readers) for part in parts[:-1]) and parts[-1].readers
+        model(**without_cache(model), **inputs)
+    parts.append(Part(normed[-1][0] if normed else None, readers=[*readers]))
+    summed = any(part.after for part in parts)  # each norm takes the sum of the stream and what a part adds (BERT)
+    for part in parts:
+        part.norm = None if summed else part.norm
+        norm: Any = part.branch or part.after
+        part.fold = fold_of(norm, stream[0].shape[-1]) if norm and stream else None
+    used: list[Any] = [part.norm for part in parts]
+    known = all(part.norm and (part.output or not part.heads) and (part.fold or not part.branch) for part in parts)
+    if summed:
+        used = [module for part in parts for module in (part.output, part.mlp, part.after, *part.readers) if module]
+        known = (
+            all(part.ends or (part.fold and (part.output or part.readers)) for part in parts[:-1]) and parts[-1].readers
+        )
     if not known or len({*map(id, used)}) < len(used):
         raise AttnscopeError(_unlike(model, "two parts read it through one norm, or one has none"))
     return parts
@@ -480,18 +483,18 @@ class EdgeRuns:
 
     def __init__(self, graph: Graph, encoded: EncodedPairs) -> None:
         self.graph, self.encoded = graph, encoded
-        self.corrupted = self.run(encoded.corrupted)
+        self.corrupted = self.run(encoded.inputs[1])
 
     @torch.no_grad()
-    def run(self, ids: Tensor, *circuit: Any) -> tuple[Trace, Float[np.ndarray, " pair"]]:
+    def run(self, inputs: dict[str, Tensor], *circuit: Any) -> tuple[Trace, Float[np.ndarray, " pair"]]:
         """A pass, of a circuit with corrupted activations on all edges that it lacks."""
-        logits, made = self.graph.run(ids, *circuit)
+        logits, made = self.graph.run(inputs, *circuit)
         return made, self.difference(logits).double().cpu().numpy()
 
     @cached_property
     def clean(self) -> tuple[Trace, Float[np.ndarray, " pair"]]:
         """The clean run."""
-        return self.run(self.encoded.clean)
+        return self.run(self.encoded.inputs[0])
 
     def difference(self, logits: Tensor) -> Float[Tensor, " pair"]:
         """Answer minus wrong answer."""
@@ -500,17 +503,16 @@ class EdgeRuns:
 
     def attributed(self, steps: int) -> Float[np.ndarray, "pair sender receiver"]:
         """EAP, or with steps EAP-IG."""
-        graph, clean, known = self.graph, self.encoded.clean, self.clean if steps else None
-        scores = torch.zeros(len(self.encoded), *graph.exist.shape, device=clean.device)
+        graph, known, (clean, corrupted) = self.graph, self.clean if steps else None, self.encoded.inputs
+        scores = torch.zeros(len(self.encoded), *graph.exist.shape, device=graph.model.device)
         for share in [(step + 0.5) / steps for step in range(steps)] or [None]:
-            others = {} if share is None else {"input_ids": self.encoded.corrupted}
-            moved = embeddings_moved(graph.model, {"input_ids": clean}, others, share or 0.0)
+            moved = embeddings_moved(graph.model, clean, {} if share is None else corrupted, share or 0.0)
             with frozen(graph.model), torch.enable_grad(), moved:
                 logits, made = graph.run(clean, leaves=True)
                 end = self.difference(logits)
                 if known is None:  # this is the clean run
                     self.clean = known = (
-                        Trace(made.reads, written=made.written, norms=made.norms),
+                        Trace(graph.end, made.reads, written=made.written, norms=made.norms),
                         end.detach().double().cpu().numpy(),
                     )
                 reads = [
@@ -519,16 +521,24 @@ class EdgeRuns:
                 ]
                 slopes = iter(torch.autograd.grad(end.sum(), list(chain(*reads)), retain_graph=True))
                 for at, part in enumerate(graph.parts):
-                    found = list(islice(slopes, len(reads[at])))
+                    found, points = list(islice(slopes, len(reads[at]))), graph.points[part.receivers]
                     if part.output:  # from queries, keys and values of each head back to the stream
-                        found = [
-                            torch.autograd.grad(tensor, made.leaves[at], alone, retain_graph=True)[0]
+                        each = [
+                            (tensor, alone)
                             for tensor, slope in zip(reads[at], found, strict=True)
                             for alone in torch.diag_embed(slope.movedim(1, -1)).movedim((-2, -1), (0, 2))
                         ]
-                    changes = known[0].changes(self.corrupted[0], at, part.read)
-                    sums = torch.einsum("sptw,rptw->psr", changes, torch.stack(found))
-                    scores[:, part.read, part.receivers] += self.encoded.by_pair(sums) / max(steps, 1)
+                        found = [
+                            torch.autograd.grad(tensor, made.leaves[point], alone, retain_graph=True)[0]
+                            for (tensor, alone), point in zip(each, points, strict=True)
+                        ]
+                    for point in dict.fromkeys(points):
+                        read = graph.parts[point].read
+                        own = [number for number, one in enumerate(points) if one == point]
+                        changes = known[0].changes(self.corrupted[0], point, read)
+                        sums = torch.einsum("sptw,rptw->psr", changes, torch.stack([found[number] for number in own]))
+                        first = part.receivers.start + own[0]
+                        scores[:, read, first : first + len(own)] += self.encoded.by_pair(sums) / max(steps, 1)
         return scores.double().cpu().numpy()
 
     def exact(self) -> Float[np.ndarray, "pair sender receiver"]:
@@ -542,4 +552,4 @@ class EdgeRuns:
         """Answer minus wrong answer of a circuit of some edges, by their numbers."""
         kept = np.zeros_like(self.graph.exist)
         kept.flat[edges] = True
-        return self.run(self.encoded.clean, (kept, self.corrupted[0]))[1]
+        return self.run(self.encoded.inputs[0], (kept, self.corrupted[0]))[1]

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from attnscope.capture.families import main_output
 from attnscope.capture.watch import Site
-from attnscope.capture.watching import watching
+from attnscope.capture.watching import attached, watching
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.intervention.predictions import Questions, donor_positions
 from attnscope.kernels.call import AttentionCall
@@ -115,6 +115,13 @@ def frozen(model: nn.Module) -> Generator[None]:
             parameter.requires_grad_(True)
 
 
+def embeddings_of(model: PreTrainedModel) -> list[Any]:
+    """The embeddings that the model's first stack reads, and its last one."""
+    stacks: list[Any] = [model.get_encoder(), model.get_decoder()] if model.config.is_encoder_decoder else [model]
+    own = (one if hasattr(one, "get_input_embeddings") else model for one in stacks)  # attnscope's stacks share a table
+    return [one.get_input_embeddings() for one in own]
+
+
 @contextmanager
 def embeddings_moved(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], others: Mapping[str, Tensor], share: float
@@ -122,7 +129,6 @@ def embeddings_moved(
     if not others:
         yield
         return
-    table: Any = model.get_input_embeddings()
     pairs = [(inputs[name], other) for name, other in others.items()]
 
     def move(module: nn.Module, given: tuple[Any, ...], embedded: Tensor) -> Tensor:
@@ -132,5 +138,5 @@ def embeddings_moved(
                 return torch.lerp(embedded, own(module, other), share)
         return embedded
 
-    with table.register_forward_hook(move):
+    with attached(table.register_forward_hook(move) for table in {*embeddings_of(model)}):
         yield

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,14 +16,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnscope.capture.borrow import LoadedModel
+from attnscope.capture.forward import decoder_start
 from attnscope.intervention.predictions import kind_of_question, padded_answers
 from attnscope.models.translator import IGNORED
 from attnscope.read.files import check_characters, decode_utf8, json_objects, lines_of, read_bytes, shown
 from attnscope.read.shown import IdNames, with_marked_spaces
+from attnscope.read.windows import TargetTokenizer
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 
 _FIELDS = ("clean", "corrupted", "answer", "wrong")
+_TARGETS = ("target", "corrupted_target")
 _SIDES, _ALL = 2, 4  # numbers of files: texts alone, or answers too
 
 _MEND = "Or set answer and wrong (--answer and --wrong) for all pairs"
@@ -37,8 +41,10 @@ class Pair:
 
     clean: str
     corrupted: str
-    answer: str  # right for the clean text: one token, in a causal model one or more
+    answer: str  # right for the clean text: one token for a mask, else one or more
     wrong: str  # right for the corrupted text
+    target: str = ""  # what the decoder of an encoder-decoder has written before the answer
+    corrupted_target: str | None = None  # the same in the corrupted run, by default that of the clean one
 
 
 #: A file of JSON Lines, two or four text files, or pairs as `Pair` or mappings.
@@ -114,7 +120,7 @@ def _in_files(paths: Sequence[Path]) -> Sequence[tuple[str, Mapping[str, Any]]]:
 
 
 def _pair(fields: Mapping[str, Any], where: str) -> Pair:
-    for name in _FIELDS:
+    for name in (*_FIELDS, *(name for name in _TARGETS if fields.get(name) is not None)):
         if name not in fields:
             keys = ", ".join(map(str, fields)) or "none"
             mend = _MEND if name in {"answer", "wrong"} else f"Each pair needs {', '.join(_FIELDS)}"
@@ -124,7 +130,7 @@ def _pair(fields: Mapping[str, Any], where: str) -> Pair:
                 f"{where}: the field {name!r} is of type {type(fields[name]).__name__}; expected a string"
             )
         check_characters(fields[name], where)
-    return Pair(*(str(fields[name]) for name in _FIELDS))
+    return Pair(**{name: fields[name] for name in (*_FIELDS, *_TARGETS) if fields.get(name) is not None})
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ class PairTexts:
     pairs: tuple[Pair, ...]
 
     def sha256(self) -> str:
-        rows = [[getattr(pair, name) for name in _FIELDS] for pair in self.pairs]
+        rows = [astuple(pair)[: None if pair.target or pair.corrupted_target else len(_FIELDS)] for pair in self.pairs]
         return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
 
 
@@ -152,42 +158,55 @@ class EncodedPairs:
     wrongs: Int[Tensor, "pair token"]
     tokens: tuple[tuple[str, ...], ...]  # tokens of each text, for display
     corrupted_tokens: tuple[tuple[str, ...], ...]
+    # what the decoder of an encoder-decoder reads in the clean and in the corrupted run
+    targets: tuple[Int[Tensor, "row query"], Int[Tensor, "row query"]] | None = None
 
     @classmethod
     def of(cls, pairs: Sequence[Pair], loaded: LoadedModel, numbers: Sequence[int] | None = None) -> EncodedPairs:
         """Encode pairs of one length; `numbers` name them in errors, by default 1, 2, ..."""
         tokenizer, masked = loaded.tokenizer, is_masked(loaded)
         numbered = list(zip(numbers or range(1, len(pairs) + 1), pairs, strict=True))
-        rows: list[list[list[int]]] = [[], []]
+        rows: list[list[list[int]]] = [[], [], [], []]
         positions: list[int] = []
         for number, pair in numbered:
-            both = [_ids(tokenizer, text, number, masked=masked) for text in (pair.clean, pair.corrupted)]
-            if len(both[0]) != len(both[1]):
+            sides = [sides_of(pair, loaded, number, corrupted=corrupted) for corrupted in (False, True)]
+            if shorter := [(len(own), len(other)) for own, other in zip(*sides, strict=True) if len(own) != len(other)]:
                 raise AttnscopeError(
-                    f"pair {number}: the clean text has {len(both[0])} tokens and the corrupted one {len(both[1])}; "
+                    f"pair {number}: the clean text has {shorter[0][0]} tokens and the corrupted one {shorter[0][1]}; "
                     "expected the same number, so that positions match. Reword one"
                 )
-            if both[0] == both[1]:
+            if sides[0] == sides[1]:
                 raise AttnscopeError(
                     f"pair {number}: clean and corrupted text have the same tokens; expected a difference"
                 )
-            for row, ids in zip(rows, both, strict=True):
+            for row, ids in zip(rows, chain(*zip(*sides, strict=True)), strict=False):
                 row.append(ids)
-            positions.append(_position(both, tokenizer, number, masked=masked))
+            positions.append(_position([side[-1] for side in sides], tokenizer, number, masked=masked))
+        rows, names = [side for side in rows if side], IdNames(tokenizer)
+        tokenizer = TargetTokenizer(tokenizer) if rows[2:] else tokenizer
         answers = [
             both_answers(tokenizer, (pair.answer, pair.wrong), f"pair {number}", masked=masked)
             for number, pair in numbered
         ]
         padded, places, each = padded_answers(answers, positions, loaded.model.device)
-        most, names = places.shape[1], IdNames(tokenizer)
+        most = places.shape[1]
         # texts and all tokens of their answers but the last one; causal models ignore the padding
         after = [(ids + ids[-1:] * most)[: most - 1] for both in answers for ids in both[:each]]
-        clean, other = (
-            torch.tensor([side[at // each] + more for at, more in enumerate(after)], device=places.device)
-            for side in rows
+        clean, other, *targets = (
+            torch.tensor([side[at // each] + more * last for at, more in enumerate(after)], device=places.device)
+            for side, last in zip(rows, [0, 0, 1, 1][-len(rows) :], strict=True)
         )
-        shown = [tuple(names.of(row) for row in side) for side in rows]
-        return cls(clean, other, places, padded[:, 0], padded[:, 1], *shown)
+        shown = [tuple(names.of(row) for row in side) for side in rows[:2]]
+        both = (targets[0], targets[1]) if targets else None
+        return cls(clean, other, places, padded[:, 0], padded[:, 1], *shown, targets=both)
+
+    @property
+    def inputs(self) -> list[dict[str, Tensor]]:
+        """Arguments of the clean and of the corrupted pass."""
+        sides = [{"input_ids": ids} for ids in (self.clean, self.corrupted)]
+        return [
+            side | {"decoder_input_ids": ids} for side, ids in zip(sides, self.targets or (), strict=False)
+        ] or sides
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -228,19 +247,25 @@ def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence
     return labels
 
 
-def token_count(pair: Pair, tokenizer: Any, number: int, *, masked: bool) -> int:
-    return len(_ids(tokenizer, pair.clean, number, masked=masked))
-
-
-def _ids(tokenizer: Any, text: str, number: int, *, masked: bool) -> list[int]:
-    """Token ids of a text with its special tokens, without the end token unless the model is masked."""
+def sides_of(pair: Pair, loaded: LoadedModel, number: int, *, corrupted: bool = False) -> list[list[int]]:
+    """Token ids of one text of a pair, and of what the decoder of an encoder-decoder reads."""
+    tokenizer, two = loaded.tokenizer, bool(loaded.model.config.is_encoder_decoder)
+    text, target = (pair.corrupted, pair.corrupted_target) if corrupted else (pair.clean, pair.target)
     ids: list[int] = tokenizer(text)["input_ids"]
-    end = getattr(tokenizer, "eos_token_id", None)
-    if not masked and ids and end is not None and ids[-1] == end and ids[-1] != ids[0]:
-        ids = ids[:-1]  # nothing follows the end token
+    found = [ids if two or is_masked(loaded) else _unended(ids, tokenizer)]
     if not ids:
         raise AttnscopeError(f"pair {number}: {text!r} has no tokens; expected at least one")
-    return ids
+    if two:
+        whole: list[int] = TargetTokenizer(tokenizer)(pair.target if target is None else target)["input_ids"]
+        ended = bool(whole) and whole[-1] == tokenizer.eos_token_id
+        found.append([decoder_start(loaded.model)(whole or [0]), *whole[: -1 if ended else None]])
+    return found
+
+
+def _unended(ids: list[int], tokenizer: Any) -> list[int]:
+    """Ids without the end token, which nothing follows."""
+    end = getattr(tokenizer, "eos_token_id", None)
+    return ids[:-1] if ids and end is not None and ids[-1] == end and ids[-1] != ids[0] else ids
 
 
 def _position(both: list[list[int]], tokenizer: Any, number: int, *, masked: bool) -> int:
@@ -294,7 +319,4 @@ def both_answers(tokenizer: Any, words: Sequence[str], where: str, *, masked: bo
 
 def is_masked(loaded: LoadedModel) -> bool:
     """Whether the model predicts a mask, not the next token."""
-    kind = kind_of_question(loaded.model)
-    if kind == "translation":
-        raise AttnscopeError(f"{loaded.name} is an encoder-decoder; patching needs a causal or a masked language model")
-    return kind == "masked"
+    return kind_of_question(loaded.model) == "masked"

@@ -34,16 +34,7 @@ from attnscope.intervention.effects import (
     order_agreement,
 )
 from attnscope.intervention.gradients import answers_difference
-from attnscope.intervention.pairs import (
-    EncodedPairs,
-    Pair,
-    Pairs,
-    PairTexts,
-    is_masked,
-    pairs_of_input,
-    position_labels,
-    token_count,
-)
+from attnscope.intervention.pairs import EncodedPairs, Pair, Pairs, PairTexts, pairs_of_input, position_labels, sides_of
 from attnscope.intervention.predictions import TOKENS, check_read
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import weights_of
@@ -149,6 +140,11 @@ def patch(
     check_whole(0, STEPS, steps=steps)
     given, seed = given_pairs(pairs, model, answer, wrong), reading["seed"]
     loaded = load_model(model, **loading(reading))
+    if loaded.model.config.is_encoder_decoder:
+        raise AttnscopeError(
+            f"{loaded.name} is an encoder-decoder; patching needs a causal or a masked language model (attnscope edges "
+            "takes all three)"
+        )
     if what != "heads" or path is not None:
         steps = 0
     if by_position and what in OF_BLOCKS:
@@ -236,29 +232,30 @@ class PatchJob:
 
     def read(self, size: int | None) -> None:
         """Encode the pairs in batches of one length, and check that the model's heads can be patched."""
-        loaded, masked = self.loaded, is_masked(self.loaded)
-        lengths = [
-            token_count(pair, loaded.tokenizer, number, masked=masked) for number, pair in enumerate(self.pairs, 1)
-        ]
+        loaded = self.loaded
+        shapes = [[*map(len, sides_of(pair, loaded, number))] for number, pair in enumerate(self.pairs, 1)]
+        lengths = [max(shape) for shape in shapes]
         if self.by_position and len(set(lengths)) > 1:
             raise AttnscopeError(
                 f"pairs have {min(lengths)} to {max(lengths)} tokens; patching by position needs equal lengths. Use "
                 "pairs of one length, or patch heads at all positions"
             )
-        for length in sorted(set(lengths)):
-            same = [number for number, size in enumerate(lengths, 1) if size == length]
-            most = size or max(1, TOKENS // length)
+        for shape in sorted(map(list, {*map(tuple, shapes)})):
+            same = [number for number, own in enumerate(shapes, 1) if own == shape]
+            most = size or max(1, TOKENS // max(shape))
             for first in range(0, len(same), most):
                 numbers = same[first : first + most]
                 some = [self.pairs[number - 1] for number in numbers]
                 self.batches.append((numbers, EncodedPairs.of(some, loaded, numbers)))
-        numbers, encoded = max(self.batches, key=lambda batch: batch[1].clean.shape[1])
-        if (count := encoded.clean.shape[1]) > (longest := window_length(loaded, None)):
+        sizes = [
+            (max(ids.shape[1] for ids in encoded.inputs[0].values()), numbers) for numbers, encoded in self.batches
+        ]
+        if (longest := max(sizes))[0] > (most := window_length(loaded, None)):
             raise AttnscopeError(
-                f"pair {numbers[0]} has {count} tokens; {loaded.name} takes at most {longest}. Shorten its texts"
+                f"pair {longest[1][0]} has {longest[0]} tokens; {loaded.name} takes at most {most}. Shorten its texts"
             )
         numbers, encoded = self.batches[0]
-        inputs = {"input_ids": encoded.clean[:1]}
+        inputs = {name: ids[:1] for name, ids in encoded.inputs[0].items()}
         sites = verify(loaded.model, inputs, text=f"pair {numbers[0]}")
         check_read(loaded, inputs)
         positions, states = encoded.positions[:1], self.what == "residual"

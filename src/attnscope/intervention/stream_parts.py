@@ -17,6 +17,7 @@ from attnscope.capture.verify import stored_positions
 from attnscope.capture.watching import attached
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.stream import Point, Stream, components, position_part
+from attnscope.intervention.gradients import embeddings_of
 from attnscope.kernels.engines import output_of
 from attnscope.support.errors import AttnscopeError
 
@@ -51,8 +52,8 @@ class StreamParts:
             if event is not None:
                 self.run_of[event] = sum(one.name == event.name for one in self.run_of)
         names = {id(module): name for name, module in model.named_modules()}
-        stacks: Any = model, model.get_decoder() if model.config.is_encoder_decoder else model
-        self.words = [names[id(one.get_input_embeddings())] for one in stacks]
+        tables = embeddings_of(model)
+        self.words = [names[id(table)] for table in (tables[0], tables[-1])]
         self.tables = [one.name for one in stored_positions(model) if one.name in names.values()]
         known = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
         self.types = [name for name in known if name not in {*self.words, *self.tables}]

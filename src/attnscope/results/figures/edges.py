@@ -50,11 +50,10 @@ def grid(report: Report) -> Figure:
 def graph_of(report: Report, edges: int = 40) -> Any:
     """The strongest edges as a graph of networkx: parts are nodes, sides the keys of edges."""
     graph: Any = nx.MultiDiGraph()
+    parts = [*dict.fromkeys(name.partition(".")[0] for name in report.result.sender.values.tolist()), "logits"]
     for row in report.rows[:edges]:
         to, mark, side = row["receiver"].partition("<")
         for part in (row["sender"], to):
-            kind, number = part[0], part[1:].split(".")[0]  # i(nput), a(ttention), m(lp) or l(ogits)
-            layer = 2 * int(number) + (kind == "m") if kind in "am" else {"i": -1, "l": 1 << 20}[kind]
-            graph.add_node(part, layer=layer)
+            graph.add_node(part, layer=parts.index(part.partition(".")[0]))
         graph.add_edge(row["sender"], to, key=_SIDES[mark + side], weight=abs(row["score"]), lowers=row["score"] > 0)
     return graph
