@@ -236,7 +236,10 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
     },
 )  # fmt: skip
 def compare(arguments: dict[str, Any], output: options.Output) -> None:
-    """Which system translates best, how fast, up to which length? Trains what is not trained; one table, one page."""
+    """Which system translates best, how fast, up to which length? Trains what is not trained; one table, one page.
+
+    By default: the bottleneck of the fixed-length vector, next to attention and its long-range dependence.
+    """
     from attnscope.lineage.compare import compare as run
     from attnscope.results.reports import report_of
     from attnscope.store.folder import OwnedFolder

@@ -39,7 +39,10 @@ from attnscope.support.errors import AttnscopeError
     },
 )  # fmt: skip
 def walk(arguments: dict[str, Any], _: options.Output) -> None:
-    """Follow one head over one sentence, every step in numbers."""
+    """Follow one head over one sentence, every step in numbers.
+
+    Of a recurrent translator: context vectors, teacher forcing next to autoregressive generation, cross-entropy.
+    """
     toy, markdown, page, seed, *masks = map(arguments.pop, ("toy", "markdown", "page", "seed", "causal", "padding"))
     given, target = arguments.pop("texts") or [], arguments.pop("target")
     text = given if len(given) > 1 else next((Path(one) if os.path.isfile(one) else one for one in given), None)  # noqa: PTH113 of any length
