@@ -41,7 +41,7 @@ from attnscope.support.errors import AttnscopeError
 def walk(arguments: dict[str, Any], _: options.Output) -> None:
     """Follow one head over one sentence, every step in numbers.
 
-    Of a recurrent translator: context vectors, teacher forcing next to autoregressive generation, cross-entropy.
+    With a recurrent translator: context vectors, teacher forcing next to autoregressive generation, cross-entropy.
     """
     toy, markdown, page, seed, *masks = map(arguments.pop, ("toy", "markdown", "page", "seed", "causal", "padding"))
     given, target = arguments.pop("texts") or [], arguments.pop("target")
