@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 from attnscope import measure_weights
 from attnscope.capture.borrow import LoadedModel
@@ -207,3 +208,28 @@ def of(*shapes):
 def test_invalid_weights_and_options_are_rejected(weights, options, message):
     with pytest.raises(AttnscopeError, match=message):
         measure_weights(weights(), **options)
+
+
+class Cache:
+    """As the `ActivationCache` of TransformerLens: names and values, without being a mapping."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __getitem__(self, name):
+        return self.values[name]
+
+    def keys(self):
+        return self.values.keys()
+
+
+def test_a_cache_of_transformer_lens_measures_as_its_patterns():
+    layers = torch.rand(12, 1, 2, 5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64).softmax(-1)
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(12)]
+    values = dict(zip(names[::-1], reversed(layers), strict=True)) | {"blocks.0.attn.hook_z": torch.zeros(1)}
+    expected = measure_weights(list(layers))
+    for given in (values, Cache(values), {name: one[0] for name, one in values.items()}):
+        xr.testing.assert_identical(measure_weights(given), expected)
+    for missing in (names[:1], names):
+        with pytest.raises(AttnscopeError, match="of all layers from 0"):
+            measure_weights({name: one for name, one in values.items() if name not in missing})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
@@ -350,7 +350,7 @@ _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torc
 @validated
 @torch.no_grad()
 def measure_weights(
-    weights: Weights | Sequence[Weights] | Sequence[Sequence[Weights]],
+    weights: Weights | Sequence[Weights] | Sequence[Sequence[Weights]] | Mapping[str, Weights],
     *,
     statistics: Sequence[str] | str | None = None,
     tokens: Sequence[Sequence[str]] | None = None,
@@ -369,7 +369,8 @@ def measure_weights(
         ``output_attentions=True`` and used by BertViz; numbers of heads may differ. Or one array, layers first.
         Rows sum to 1; if they sum to less, the rest counts as weight on no token (a learned sink). A tuple over
         steps of a tuple over layers, from ``generate(output_attentions=True)`` without beams, counts as one pass over
-        the whole text. A single query with several keys is the last token.
+        the whole text. A single query with several keys is the last token. Or the ``ActivationCache`` of
+        TransformerLens, or any mapping with its names (``blocks.3.attn.hook_pattern``) for every layer.
     statistics, band
         See `attnscope.scan`. Instead of ``offsets``, use a wider band or ``offset_sum``.
     tokens
@@ -404,7 +405,7 @@ def measure_weights(
     >>> statistics.profile.sel(offset=-1).values.tolist(), statistics.layer_kind.item()
     ([[[1.0, 1.0]]], 'causal')
     """
-    names = choose(statistics)
+    names, weights = choose(statistics), _patterns(weights) if hasattr(weights, "keys") else weights
     is_steps = isinstance(weights, list | tuple) and any(isinstance(step, list | tuple) for step in weights)
     layers = _in_one_pass(weights) if is_steps else [_placed(layer, causal) for layer in _layers(weights)]
     texts = layers[0].weights.shape[0]
@@ -440,6 +441,19 @@ def measure_weights(
         return results
     padded = np.array([*zip_longest(*tokens, fillvalue="")], dtype=object).T
     return results.assign_coords(token=(("window", "position"), padded))
+
+
+def _patterns(cache: Any) -> list[Any]:
+    """The weights of all layers in a cache of TransformerLens, with or without its batch dimension."""
+    known = {str(name) for name in cache.keys() if str(name).endswith(".attn.hook_pattern")}  # noqa: SIM118
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(len(known))]
+    if not known or known != {*names}:
+        raise AttnscopeError(
+            f"found {', '.join(sorted(known)) or 'no patterns'!s:.80}; expected blocks.LAYER.attn.hook_pattern of all "
+            "layers from 0"
+        )
+    found = [cache[name] for name in names]
+    return [one if len(one.shape) == _FOUR else one[None] for one in found]
 
 
 @dataclass(frozen=True)
