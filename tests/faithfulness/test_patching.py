@@ -22,7 +22,7 @@ from attnscope.kernels.full import attend_in_full
 from attnscope.results.figures.patch import captions
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
-from tests.families import tiny, tiny_reader
+from tests.families import tiny_reader
 
 # --- against runs patched by hand ---
 
@@ -311,11 +311,9 @@ def test_what_cannot_be_patched_is_rejected_in_a_line(loaded, options, says, no_
     assert len(str(refused.value).splitlines()) <= 2
 
 
-def test_a_model_without_pairs_of_its_own_and_an_encoder_decoder_are_rejected(loaded):
+def test_a_model_without_pairs_of_its_own_is_rejected():
     with pytest.raises(AttnscopeError, match="only the bundled model has bundled pairs"):
         patch(causal(), tokenizer=MODEL)
-    with pytest.raises(AttnscopeError, match="is an encoder-decoder"):
-        patch(tiny("bart"), PAIRS, tokenizer=loaded.tokenizer)
 
 
 def test_runs_that_answer_alike_on_average_are_rejected():

@@ -50,8 +50,8 @@ def answers_difference(model: PreTrainedModel, pairs: EncodedPairs, share: float
     def difference(logits: Tensor) -> Tensor:
         return pairs.difference(logits.gather(1, pairs.positions[..., None].expand(-1, -1, logits.shape[-1]))).sum()
 
-    others = {} if share is None else {"input_ids": pairs.corrupted}
-    layers = head_gradients(model, {"input_ids": pairs.clean}, difference, None, others, share or 0.0)
+    clean, others = pairs.inputs
+    layers = head_gradients(model, clean, difference, None, {} if share is None else others, share or 0.0)
     return [gradient for _, gradient in layers]
 
 

@@ -223,7 +223,8 @@ class EncodedPairs:
 
     def turned(self) -> EncodedPairs:
         """Swap clean and corrupted texts, but not the answers."""
-        return replace(self, clean=self.corrupted, corrupted=self.clean)
+        targets = self.targets and (self.targets[1], self.targets[0])
+        return replace(self, clean=self.corrupted, corrupted=self.clean, targets=targets)
 
     def difference(self, logits: Float[Tensor, "*variant row token vocabulary"]) -> Float[Tensor, "*variant pair"]:
         """Logit of the answer minus that of the wrong answer; of several tokens, the sums of log probabilities."""

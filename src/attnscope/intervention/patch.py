@@ -73,7 +73,7 @@ def patch(
     """Patch activations of one run into another, one at a time, and measure the recovered difference of answers.
 
     Each pair is a clean and a corrupted text of equal length in tokens with different answers. A masked language model
-    predicts the mask, a causal one the next token.
+    predicts the mask, a causal one the next token, an encoder-decoder the token after `target`.
 
     Parameters
     ----------
@@ -82,7 +82,8 @@ def patch(
     pairs
         A file of JSON Lines; two text files (clean, corrupted) or four (answers and wrong answers too) that match line
         by line; or pairs, as `attnscope.intervention.pairs.Pair` or mappings with ``clean``, ``corrupted``, ``answer``
-        and ``wrong``. The bundled model has bundled pairs.
+        and ``wrong``, of an encoder-decoder also ``target`` and ``corrupted_target``. The bundled model has bundled
+        pairs.
     answer, wrong
         Answers of all pairs without their own. After the texts of a causal model they may have several tokens: then
         the difference is that of their summed log probabilities, which for one token each is that of the logits.
@@ -124,7 +125,7 @@ def patch(
     ------
     AttnscopeError
         If the texts of a pair differ in length, the answer to a mask is not one token, the model predicts the same for
-        clean and corrupted texts, or the model is an encoder-decoder.
+        clean and corrupted texts, or one position of an encoder-decoder is requested.
 
     Examples
     --------
@@ -140,10 +141,10 @@ def patch(
     check_whole(0, STEPS, steps=steps)
     given, seed = given_pairs(pairs, model, answer, wrong), reading["seed"]
     loaded = load_model(model, **loading(reading))
-    if loaded.model.config.is_encoder_decoder:
+    if loaded.model.config.is_encoder_decoder and (by_position or what in OF_BLOCKS):
         raise AttnscopeError(
-            f"{loaded.name} is an encoder-decoder; patching needs a causal or a masked language model (attnscope edges "
-            "takes all three)"
+            f"{loaded.name} is an encoder-decoder, whose positions are of two texts: patch its heads at all positions "
+            "(--what heads, query, key, value or weights), or use attnscope edges"
         )
     if what != "heads" or path is not None:
         steps = 0
@@ -338,10 +339,12 @@ class PatchJob:
         turned = encoded if self.direction == "denoising" else encoded.turned()
         hooked = stack.stacked_passes(model, skips=self.skips, with_mlps=self.with_mlps)
         with borrowed(model), hooked as passes, torch.no_grad():
-            source = encoded.difference(passes.plain({"input_ids": turned.clean}, encoded.positions))
+            source = encoded.difference(passes.plain(turned.inputs[0], encoded.positions))
             donor = copy(passes)
-            logits = passes.plain({"input_ids": turned.corrupted}, encoded.positions)
-            most = self.variants or stack.variants_at_once(logits, encoded.clean.numel(), donor.outputs)
+            logits = passes.plain(turned.inputs[1], encoded.positions)
+            most = self.variants or stack.variants_at_once(
+                logits, sum(map(torch.numel, turned.inputs[1].values())), donor.outputs
+            )
             yield Runs(passes, encoded, donor, most, source, encoded.difference(logits))
 
     def _heads(self, runs: Runs) -> np.ndarray:
@@ -445,9 +448,9 @@ class PatchJob:
         encoded = encoded if self.direction == "noising" else encoded.turned()  # from here on, the clean run is patched
         with borrowed(model):
             with stack.stacked_passes(model, skips=False) as passes:
-                passes.plain({"input_ids": encoded.corrupted}, encoded.positions)
+                passes.plain(encoded.inputs[1], encoded.positions)
                 others = passes.outputs
-                passes.plain({"input_ids": encoded.clean}, encoded.positions)
+                passes.plain(encoded.inputs[0], encoded.positions)
                 own = passes.outputs
             shares = [None] if steps == 1 else [(step + 0.5) / steps for step in range(steps)]
             slopes = [answers_difference(model, encoded, share) for share in shares]

@@ -72,10 +72,11 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
             continue
         if number:
             line(table.title)
-        made, narrow = _rich_table(table, shown), _rich_table(table, shown, narrow=True)
+        made, *narrower = (_rich_table(table, shown, narrow=narrow) for narrow in range(3))
         room = console.options.update(width=_WIDEST)
-        if console.measure(made, options=room).maximum > console.width >= console.measure(narrow, options=room).minimum:
-            made = narrow
+        if console.measure(made, options=room).maximum > console.width:
+            fits = (one for one in narrower if console.measure(one, options=room).minimum <= console.width)
+            made = next(fits, made)
         console.print(made)
         if len(table.rows) > table.terminal:
             line(f"and {len(table.rows) - table.terminal} more: --{'json' if number else 'csv'} lists all")
@@ -98,8 +99,8 @@ def legend_of(quantities: Sequence[Quantity]) -> Iterator[tuple[str, str]]:
 _WIDEST = 10_000  # columns of a terminal
 
 
-def _rich_table(table: Table, shown: Sequence[Quantity], *, narrow: bool = False) -> RichTable:
-    """A table of the terminal; a narrow one has one word a line in headings of numbers, and intervals below them."""
+def _rich_table(table: Table, shown: Sequence[Quantity], *, narrow: int = 0) -> RichTable:
+    """A table of the terminal; if narrow, headings of numbers have one word a line; with 2, intervals are below."""
     from rich import box
     from rich.cells import cell_len
     from rich.table import Table as RichTable
@@ -111,18 +112,19 @@ def _rich_table(table: Table, shown: Sequence[Quantity], *, narrow: bool = False
     for one in shown:
         words, title = one.unit in NO_NUMBERS - {"head"}, _heading(translate(one.title))
         ends = _heading(translate("95% interval")) if _has_interval(one, table) else ""
-        if ends and narrow:
+        if ends and narrow > 1:
             title = f"{title} ({ends})"
         kept = [word for row in rows if words for word in str(row.get(one.name)).split() if cell_len(word) <= _KEPT]
         made.add_column(
             "\n".join(title.split(" ")) if narrow and not words else title,
             justify="left" if words else "right",
             overflow="fold",
-            no_wrap=not (narrow and ends) and (bool(one.significant) or (narrow and not words)),
+            no_wrap=not (narrow > 1 and ends) and (bool(one.significant) or (narrow > 0 and not words)),
             min_width=max(map(cell_len, [*title.split(), *kept])),
         )
-        if ends and not narrow:
-            made.add_column(ends, justify="right", overflow="fold", min_width=max(map(cell_len, ends.split())))
+        if ends and narrow < 2:  # noqa: PLR2004
+            least = max(map(cell_len, ends.split()))
+            made.add_column(ends, justify="right", overflow="fold", no_wrap=narrow > 0, min_width=least)
     for row in rows:
         cells: list[str] = []
         for one in shown:
@@ -130,7 +132,7 @@ def _rich_table(table: Table, shown: Sequence[Quantity], *, narrow: bool = False
             cells.append(_marked(one, text) + (_MARKS[row.get(one.significant)] if one.significant and text else ""))
             if _has_interval(one, table):
                 ends = translate(interval).replace("～", "～ ")
-                cells[-1:] = [f"{cells[-1]}\n{ends}"] if narrow else [cells[-1], ends]
+                cells[-1:] = [f"{cells[-1]}\n{ends}"] if narrow > 1 else [cells[-1], ends]
         made.add_row(*map(Text, cells))
     return made
 
