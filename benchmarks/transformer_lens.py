@@ -1,4 +1,4 @@
-"""Next to TransformerLens, on random models (GPT-2, Llama): composition, copying, attribution, logit lens, patching.
+"""Next to TransformerLens, on random models of ten families: composition, copying, attribution, logit lens, patching.
 
     python -m venv lens && lens/bin/pip install 'transformer_lens>=4' -e .
     lens/bin/python benchmarks/transformer_lens.py
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,23 +23,30 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import attnscope
 
 _ALLOWED = 1e-5
 
 
-def random_model(seed: int) -> Any:
-    """GPT-2 or Llama with grouped queries, tied or untied, with random weights and gains in float64."""
-    torch.manual_seed(seed)
-    tied = {"bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": seed % 4 < 2}
-    if seed % 2:
-        sizes = {"hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
-        llama = LlamaConfig(**sizes, intermediate_size=64, vocab_size=90, max_position_embeddings=64, **tied)
-        model: Any = LlamaForCausalLM(llama)
-    else:
-        model = GPT2LMHeadModel(GPT2Config(n_embd=48, n_head=4, n_layer=3, vocab_size=90, n_positions=64, **tied))
+_OWN: dict[str, int] = {"hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 3, "vocab_size": 90}
+_USUAL = {**_OWN, "intermediate_size": 64, "max_position_embeddings": 64}
+_GROUPED = {**_USUAL, "num_key_value_heads": 2}
+FAMILIES: dict[str, dict[str, int]] = {
+    "gpt2": {"n_embd": 48, "n_head": 4, "n_layer": 3, "vocab_size": 90, "n_positions": 64},
+    "opt": {**_OWN, "ffn_dim": 64, "max_position_embeddings": 64, "word_embed_proj_dim": 48},
+    "phi3": {**_GROUPED, "pad_token_id": 0},
+    **dict.fromkeys(("gpt_neox", "phi"), _USUAL),
+    **dict.fromkeys(("llama", "mistral", "qwen2", "olmo", "granite"), _GROUPED),
+}
+
+
+def random_model(family: str, *, tied: bool) -> Any:
+    """A model with random weights and gains in float64; most have rotary positions and grouped queries."""
+    torch.manual_seed(tied)
+    special = {"bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": tied}
+    model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **FAMILIES[family], **special))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, mean=1.0 if parameter.ndim == 1 else 0.0, std=0.3)
     return model.double().eval()
@@ -135,10 +143,10 @@ def patching_difference(model: Any, lens: Any, seed: int) -> float:
 
 
 def main() -> None:
-    """Compare a few models."""
+    """Compare two models of each family."""
     worst = 0.0
-    for seed in range(8):
-        model = random_model(seed)
+    for seed, (family, tied) in enumerate(product(FAMILIES, (True, False))):
+        model = random_model(family, tied=tied)
         lens, found = lens_of(model), attnscope.circuits(model)
         ids = torch.arange(20)[None] % 90
         same = (lens(ids).log_softmax(-1) - model(ids).logits.log_softmax(-1)).abs().max().item()
@@ -154,7 +162,7 @@ def main() -> None:
         differences = [np.abs(copying - found.copying_sum.values).max(), np.abs(share - found.copying.values).max()]
         (parts, chances), patched = attribution_differences(model, lens, ids), patching_difference(model, lens, seed)
         print(
-            f"{type(model).__name__} {seed}: logits {same:.0e}, composition {pairs:.0e}, "
+            f"{family}{' tied' * tied}: logits {same:.0e}, composition {pairs:.0e}, "
             f"copying {max(differences):.0e}, attribution {parts:.0e}, lens {chances:.0e}, patching {patched:.0e}"
         )
         worst = max(worst, pairs, parts, chances, patched, *map(float, differences))
