@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -53,11 +53,11 @@ class Component(NamedTuple):
 
 def components_of(given: object, option: str, on: On = "z") -> tuple[Component, ...]:
     """Components by their names, with commas between, or as (layer, head); `on` is the tensor of a head."""
-    single = isinstance(given, tuple) and {*map(type, given)} == {int}
+    single = not isinstance(given, Iterable) or (isinstance(given, tuple) and {*map(type, given)} == {int})
     items: Any = given.split(",") if isinstance(given, str) else [given] if single else given
     found: list[Component] = []
     for item in items:
-        match = _NAME.fullmatch((item if isinstance(item, str) else "{}.{}".format(*item)).strip())
+        match = _NAME.fullmatch((".".join(map(str, item)) if isinstance(item, tuple | list) else str(item)).strip())
         if match is None:
             raise AttnscopeError(
                 f"found {option} {shortly(given)}; expected layer.head, such as 3.6, its queries, keys or values "

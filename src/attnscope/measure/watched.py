@@ -369,7 +369,7 @@ def measure_weights(
         ``output_attentions=True`` and used by BertViz; numbers of heads may differ. Or one array, layers first.
         Rows sum to 1; if they sum to less, the rest counts as weight on no token (a learned sink). A tuple over
         steps of a tuple over layers, from ``generate(output_attentions=True)`` without beams, counts as one pass over
-        the whole text. A single query with several keys is the last token. Or the ``ActivationCache`` of
+        the whole text. A single query with several keys is the last token. Or the activation cache of
         TransformerLens, or any mapping with its names (``blocks.3.attn.hook_pattern``) for every layer.
     statistics, band
         See `attnscope.scan`. Instead of ``offsets``, use a wider band or ``offset_sum``.

@@ -8,7 +8,7 @@ from attnscope.intervention.gradients import attribution, gates_towards, head_gr
 from attnscope.intervention.predictions import Questions
 from attnscope.intervention.stack import stacked_passes
 from attnscope.measure.passes import WindowBatch
-from attnscope.read.windows import Batch
+from attnscope.read.windows import Batch, Window
 from tests.faithfulness.models import build, inputs_of
 
 
@@ -20,7 +20,8 @@ def questions_of(model):
     ]
     places = torch.tensor([[1, 4, 5], [0, 2, 3]])
     labels = torch.tensor([[7, 8, -100], [9, 10, 11]])
-    return Questions(WindowBatch(*sides), places, labels, [])
+    window = Window((0,), (False,), ((0, 0),), "text", 0, ("x",))
+    return Questions(WindowBatch(*sides), places, labels, [window] * 2)
 
 
 def losses(model, asked, edits, variants):

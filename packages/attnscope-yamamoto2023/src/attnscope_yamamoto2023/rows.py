@@ -443,7 +443,7 @@ ROWS: tuple[Row, ...] = (
         "K21",
         not_run,
         "2 points",
-        impossible="norms of what is mixed: not a part of explain",
+        impossible="explain does not measure norms of what is mixed",
     ),
     Row(
         26,
@@ -452,7 +452,7 @@ ROWS: tuple[Row, ...] = (
         "K21",
         not_run,
         "2 points",
-        impossible="norms of what is mixed: not a part of explain",
+        impossible="explain does not measure norms of what is mixed",
     ),
 )
 
