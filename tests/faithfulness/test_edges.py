@@ -10,7 +10,7 @@ import xarray as xr
 
 import attnscope
 from attnscope.capture.borrow import LoadedModel
-from attnscope.intervention.edges import EdgeRuns, Graph
+from attnscope.intervention.edges import EdgeRuns, Graph, with_own_layers
 from attnscope.intervention.gradients import embeddings_moved
 from attnscope.intervention.pairs import EncodedPairs, Pair
 from attnscope.models.translator import IGNORED
@@ -20,13 +20,13 @@ from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope as attnscope_command
 from tests.families import tiny
 
-ADDITIVE = ["gpt2", "llama", "gpt_neox", "opt", "qwen3", "gpt_oss", "gemma2", "bert", "distilbert", "electra"]
+ADDITIVE = ["gpt2", "llama", "gpt_neox", "opt", "qwen3", "gpt_oss", "gemma2", "bert", "distilbert", "electra", "albert"]
 TWO_STACKS = ["t5", "bart", "marian"]
 
 
 def model_of(family):
     """A tiny model with weights that matter, in double precision where it can be."""
-    model = tiny(family).eval()
+    model = with_own_layers(tiny(family).eval())
     torch.manual_seed(0)
     for parameter in model.parameters():
         if parameter.ndim > 1:
@@ -148,16 +148,23 @@ def test_an_edge_is_patched_as_by_hooks(family, side):
 
 
 @pytest.mark.parametrize("side", ["query", "value", "mlp"])
-def test_an_edge_behind_norms_of_the_sum_is_patched_as_by_hooks(side):
-    model, pairs = model_of("bert"), pairs_of()
-    first, second = model.bert.encoder.layer
-    dense, norms = first.attention.output.dense, (first.attention.output.LayerNorm, first.output.LayerNorm)
+@pytest.mark.parametrize("family", ["bert", "albert"])
+def test_an_edge_behind_norms_of_the_sum_is_patched_as_by_hooks(family, side):
+    model, pairs = model_of(family), pairs_of()
+    if family == "bert":
+        first, second = model.bert.encoder.layer
+        dense, norms = first.attention.output.dense, (first.attention.output.LayerNorm, first.output.LayerNorm)
+        wide, reads = first.intermediate.dense, second.attention.self
+    else:
+        first, second = (group.albert_layers[0] for group in model.albert.encoder.albert_layer_groups)
+        dense, norms = first.attention.dense, (first.attention.LayerNorm, first.full_layer_layer_norm)
+        wide, reads = first.ffn, second.attention
     for norm in norms:
         torch.nn.init.normal_(norm.weight, 1.0, 0.5)
     if side == "mlp":
-        norms, reader, columns = norms[:1], first.intermediate.dense, slice(None)
+        norms, reader, columns = norms[:1], wide, slice(None)
     else:
-        reader, columns = getattr(second.attention.self, side), slice(8, 16)
+        reader, columns = getattr(reads, side), slice(8, 16)
     kept = {}
 
     def run(ids, *hooks):
@@ -296,7 +303,7 @@ def test_embeddings_move_from_one_text_to_the_other(family):
         torch.testing.assert_close(found, model(**end).logits.detach())
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "qwen3", "bert", "t5", "bart"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "qwen3", "bert", "albert", "t5", "bart"])
 @pytest.mark.parametrize("steps", [0, 3])
 def test_attribution_is_the_effect_of_a_small_change(family, steps):
     model = model_of(family)
@@ -434,9 +441,13 @@ def test_areas_and_intervals_follow_from_the_circuits():
     assert (found.cpr <= found.cpr_high).all()
 
 
-def test_layers_that_share_weights_are_rejected():
+def test_layers_that_share_weights_get_copies_of_their_own():
+    model, ids = tiny("albert").eval(), pairs_of().clean
+    own = with_own_layers(model)
+    assert torch.equal(own(ids).logits, model(ids).logits)
+    assert own.config.num_hidden_groups == own.config.num_hidden_layers > model.config.num_hidden_groups
     with pytest.raises(AttnscopeError, match="no edges"):
-        Graph(tiny("albert").eval(), pairs_of())
+        Graph(model, pairs_of())
 
 
 def test_the_command_prints_what_python_finds_and_stores_it(tmp_path):

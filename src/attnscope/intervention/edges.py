@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -105,8 +106,8 @@ def edges(
     Raises
     ------
     AttnscopeError
-        If the residual stream is not the sum of these parts (one norm for attention and MLP; layers that share weights,
-        as in ALBERT), or for the reasons of `attnscope.patch`.
+        If the residual stream is not the sum of these parts (one norm for attention and MLP), or for the reasons of
+        `attnscope.patch`.
 
     Examples
     --------
@@ -119,6 +120,7 @@ def edges(
     (('sender', 'receiver'), ['a0.h0<q>', 'logits'])
     """
     loaded = load_model(model, **loading(reading))
+    loaded = replace(loaded, model=with_own_layers(loaded.model))
     check_whole(1, 1000, draws=draws)
     if not sizes or sorted(sizes) != [*sizes] or not 0 <= sizes[0] <= sizes[-1] <= 1:
         raise AttnscopeError(f"found sizes {[*sizes]}; expected shares of the edges from 0 to 1, the smallest first")
@@ -404,6 +406,20 @@ def with_states(
     return ((states, *given[1:]), named) if given else (given, named | {OWN_STATES: states})
 
 
+def with_own_layers(model: PreTrainedModel) -> PreTrainedModel:
+    """The same function without modules that several layers share (ALBERT): a copy with modules of its own for each."""
+    if not hasattr(getattr(model.base_model, "encoder", None), "albert_layer_groups"):
+        return model
+    copied, count = copy.deepcopy(model), model.config.num_hidden_layers
+    stack: Any = copied.base_model.encoder
+    groups = [*stack.albert_layer_groups]
+    same = {id(stack.config): stack.config}
+    own = (copy.deepcopy(groups[at * len(groups) // count], dict(same)) for at in range(count))
+    stack.albert_layer_groups = nn.ModuleList(own)
+    stack.config.num_hidden_groups = count
+    return copied
+
+
 def _unlike(model: PreTrainedModel, why: str) -> str:
     return f"{type(model).__name__} has no edges: its residual stream is not the sum of what its parts add ({why})"
 
@@ -445,13 +461,13 @@ def _parts(model: PreTrainedModel, inputs: dict[str, Tensor], outputs: dict[str,
             readers.clear()
         if module in mlps or name in outputs.values():
             added[:] = [made]
-        elif is_norm(module) and module in body and not name.startswith(inside):
+        elif is_norm(module) and module in body:
             if added and given[0] is added[0]:
                 parts[-1].branch = module
             elif stream and added and _same(given[0], stream[0] + added[0]):
                 parts[-1].after = module
                 stream[:], added[:] = [made], []
-            else:
+            elif not name.startswith(inside):
                 normed.append((module, made))
 
     with ExitStack() as hooks:
