@@ -97,7 +97,7 @@ _OF_PAIRS = {
         ("attnscope patch", "the bundled model on its pairs"),
         ("attnscope patch gpt2 pairs.jsonl", "pairs with clean, corrupted, answer and wrong"),
         ("attnscope patch gpt2 pairs.jsonl --what residual", "the stream after each block"),
-        ("attnscope patch google-t5/t5-small pairs.jsonl", "encoder-decoder: pairs may add target, the answer so far"),
+        ("attnscope patch google-t5/t5-small pairs.jsonl", "encoder-decoder; pairs may add target"),
     ),
 )  # fmt: skip
 def patch(arguments: dict[str, Any], output: options.Output) -> None:
