@@ -503,3 +503,19 @@ def test_wrong_sizes_are_named():
     planted = build("copying-decoder-1")
     with pytest.raises(AttnscopeError, match="shares of the edges from 0 to 1"):
         attnscope.edges(planted.model, planted_pairs(planted, 1), tokenizer=planted.tokenizer, sizes=[0.5, 0.1])
+
+
+def test_the_largest_significant_edge_is_named_even_below_a_larger_score():
+    planted = build("copying-decoder-1")
+    found = attnscope.edges(
+        planted.model, planted_pairs(planted, 8), tokenizer=planted.tokenizer, method="eap", draws=1
+    )
+    order = abs(found.score).stack(edge=("sender", "receiver")).fillna(0).argsort().values
+    places = np.unravel_index(order[[-1, -2]], found.score.shape)
+    found.tested[:], found.shown[:] = True, False
+    assert "None of" in report_of("edges", found).finding.sentences[1]
+    found.shown.values[places[0][1], places[1][1]] = True
+    told = report_of("edges", found).finding.sentences[1]
+    names = found.sender.values[places[0]], found.receiver.values[places[1]]
+    assert told.startswith("1 of ")
+    assert f"the largest {names[0][1]} → {names[1][1]} (" in told

@@ -52,9 +52,12 @@ def report(found: xr.Dataset) -> Report:
         f"{one['size']:.1%} of the edges ({one['edges']:.0f} of {len(rows)}) keep {one['raising']:z.0%}{interval} of "
         f"the difference; as many random edges keep {one['random']:z.0%}."
     )
-    largest, shown = rows[0], sum(bool(row["shown"]) for row in rows)
+    shown = [row for row in rows if row["shown"]]
+    largest = (shown or rows)[0]
     most = f"{largest['sender']} → {largest['receiver']} ({significant(largest['score'], 2)} logits)"
-    second = f"{shown} of {len(rows)} edges have a significant score, the largest {most}."
+    second = f"{len(shown)} of {len(rows)} edges have a significant score, the largest {most}."
+    if not shown:
+        second = f"None of {len(rows)} edges has a significant score; the largest score is that of {most}."
     if largest["shown"] is None:
         second = f"There are no intervals: they need {LEAST} or more pairs of one kind, and there {are(pairs)}."
     cpr, by_chance = (f"{float(found.cpr.sel(order=name)):.2f}" for name in ("raising", "random"))

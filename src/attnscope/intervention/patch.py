@@ -271,7 +271,7 @@ class PatchJob:
             if not known or (self.receivers and not part.senders(passes)):
                 raise AttnscopeError(
                     f"found {part.name}; expected a head of layers 0 to {len(sites) - 1} that exists, or the MLP of a "
-                    "block (m0); a receiver (--receiver) comes after other heads, so it is of layers 1 and up"
+                    f"block (m0){'; a receiver (--receiver) is of layers 1 and up' * bool(self.receivers)}"
                 )
         simple = not self.with_mlps and all(part.on == "z" for part in parts)
         self.skips = simple and stack.same_without_what_is_skipped(loaded.model, inputs, positions, states=states)
