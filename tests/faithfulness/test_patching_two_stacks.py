@@ -80,11 +80,20 @@ def test_a_path_to_queries_keys_and_values_is_one_to_the_head(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_small_changes_are_estimated_and_sets_are_more_than_their_parts(family):
+def test_sets_are_patched_as_by_hand_and_estimates_follow_the_changes(family):
     loaded = reader(family)
-    tree = patch(loaded, [PAIR], steps=5, together=["0.0,0.1", "1.0,1.1"])
-    assert tree["together"].sizes["set"] == 2
+    tree = patch(loaded, [PAIR], steps=5, together=["0.0,1.1,3.0"])
+    _, donors = run(loaded, PAIR, False)
+
+    def put_in(number, output):
+        for layer, head in ((0, 0), (1, 1), (3, 0)):
+            if number == layer:
+                output[:, head] = donors[layer][:, head]
+        return output
+
+    expected, _ = run(loaded, PAIR, True, put_in)
     pairs = tree["pairs"].isel(pair=0)
+    np.testing.assert_allclose(pairs.together, [expected], rtol=1e-5, atol=1e-6)
     change = (pairs.difference - pairs.corrupted).values
     estimate = pairs.estimate.sel(estimator="eap_ig").values
     assert np.corrcoef(change[np.isfinite(change)], estimate[np.isfinite(change)])[0, 1] > 0.5

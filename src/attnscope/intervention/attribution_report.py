@@ -187,6 +187,8 @@ def _of_scores(tree: xr.DataTree) -> Report:
         first = f"Head {head} attends to the {name}, in part because of {named[0]} in the keys: {share} of the excess."
     often = (
         f"Such a key is strongest in {chosen:.0%} of rows, by chance in {chance:.0%}; its excess is {excess:.2g} nats."
+        if name != RELATIONS[0]
+        else f"Its excess is {excess:.2g} nats."
     )
     return Report(
         title=f"Why head {head} of {model} attends where it does",

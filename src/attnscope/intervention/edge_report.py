@@ -46,7 +46,8 @@ def report(found: xr.Dataset) -> Report:
     rows = sorted(rows_of(columns, found.score), key=lambda row: -abs(row["score"]))
     kept = {name + end: found[f"faithfulness{end}"].sel(order=name) for name in ORDERS for end in ("", "_low", "_high")}
     circuits = rows_of(kept | {"edges": (found["size"] * len(rows)).round()}, found["size"])
-    one = next((row for row in circuits if row["raising"] >= _MOST), max(circuits, key=lambda row: row["raising"]))
+    less = [row for row in circuits if row["size"] < 1] or circuits  # all edges keep all of it in any model
+    one = next((row for row in less if row["raising"] >= _MOST), max(less, key=lambda row: row["raising"]))
     interval = "" if one["raising_low"] is None else f" ({one['raising_low']:.0%} to {one['raising_high']:.0%})"
     first = (
         f"{one['size']:.1%} of the edges ({one['edges']:.0f} of {len(rows)}) keep {one['raising']:z.0%}{interval} of "
