@@ -44,3 +44,17 @@ def test_intervals_go_below_their_values_where_they_have_no_room_beside_them():
     assert "Transformer" in found  # no word is divided
     assert "interval)" in found
     assert found.count("61.5") == 3 * len(names)
+
+
+def test_intervals_stay_beside_their_values_where_headings_alone_are_too_wide():
+    measured = [
+        Quantity(n, unit="score", low=f"{n}_low", high=f"{n}_high", interval=n == "a")
+        for n in ("a", "a heading of several long words", "another heading of long words")
+    ]
+    row = {one.name + end: 61.5 for one in measured for end in ("", "_low", "_high")}
+    out = io.StringIO()
+    print_report(
+        Report("", "texts", Finding((), ""), [Table("t", "", measured, [row])], None), Console(file=out, width=60)
+    )
+    assert max(map(len, out.getvalue().splitlines())) <= 60
+    assert re.search(r"61\.5 +61\.5 to 61\.5 +61\.5", out.getvalue())
