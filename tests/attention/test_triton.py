@@ -141,7 +141,7 @@ def check(call, need, band=10):
         check_largest_keys(rows.largest_key.cpu(), weights, 1e-5 * sharper)
     if need.columns is not None:
         wanted = weights @ need.columns.cpu().double()[:, None]
-        torch.testing.assert_close(rows.columns.cpu(), wanted, atol=1e-5 * sharper, rtol=1e-5)
+        torch.testing.assert_close(rows.columns.cpu().double(), wanted, atol=1e-5 * sharper, rtol=1e-5)
     return rows
 
 

@@ -90,7 +90,7 @@ def implementations(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
     configs: dict[int, Any] = {}
     for module in model.modules():
         waiting = [getattr(module, "config", None)]
-        if hasattr(waiting[0], "_attn_implementation"):
+        if id(waiting[0]) not in configs and hasattr(waiting[0], "_attn_implementation"):
             while waiting:
                 config = waiting.pop()
                 configs.setdefault(id(config), config)

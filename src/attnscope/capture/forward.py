@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnscope.capture.families import main_output
 from attnscope.capture.watch import Site, looking, way_of
-from attnscope.kernels.call import magnitude
+from attnscope.kernels.call import is_finite
 from attnscope.support.errors import AttnscopeError, reason_of
 from attnscope.support.state import same_random_numbers
 
@@ -32,7 +32,8 @@ def forward(
     check_ids(model, inputs, name)
 
     def look(site: Site, output: Tensor) -> None:
-        check_finite(f"layer {site.index} ({site.name})", output.transpose(1, 2), name, valid(site.kind))
+        if not is_finite(output):
+            check_finite(f"layer {site.index} ({site.name})", output.transpose(1, 2), name, valid(site.kind))
 
     with looking(look), same_random_numbers() if way_of(model).draws else nullcontext():
         output = main_output((model if with_head else model.base_model)(**inputs))
@@ -42,7 +43,7 @@ def forward(
 
 def check_finite(where: str, states: Tensor, name: Name, valid: Tensor | None = None) -> None:
     """Raise an error for the first text of ``(batch, position, ...)`` with NaN or infinity at a real token."""
-    if bool(magnitude(states) < torch.inf):
+    if is_finite(states):
         return
     strange = ~states.reshape(*states.shape[:2], -1).isfinite().all(-1)
     if valid is not None and valid.shape == strange.shape:

@@ -185,17 +185,16 @@ def sees_ahead(call: AttentionCall) -> bool:
     queries, keys = call.query.shape[2], call.key.shape[2]
     if queries == 1:
         return True
-    positions = torch.arange(max(queries, keys), device=call.query.device)
     if call.mask is None and call.positions is None:  # known without a transfer from the device
         ahead = keys > 1 and not call.causal
     else:
-        ahead = bool((call.extent[1] > positions[:queries] + 1).any())
+        ahead = bool((call.extent[1] > torch.arange(1, queries + 1, device=call.query.device)).any())
     if not ahead:
         return False
     if call.bias is None:
         return True
     rows = call.bias[..., :_ROWS, :]
-    later = positions[:keys] > positions[: rows.shape[-2], None]
+    later = torch.ones(rows.shape[-2], keys, dtype=torch.bool, device=rows.device).triu(1)
     return bool((later & (rows > torch.finfo(rows.dtype).min / 2)).any())
 
 

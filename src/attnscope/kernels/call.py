@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+from weakref import ref
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -75,12 +77,23 @@ class AttentionCall:
     @cached_property
     def extent(self) -> tuple[Int[Tensor, "_ query"], Int[Tensor, "_ query"]]:
         """First key of each query and the end of its keys, ``(batch or 1, query)``; `mask` may forbid some between."""
-        return self._extent_and_contiguity[0]
+        if self.mask is None:
+            start = torch.zeros(1, self.query.shape[2], dtype=torch.int64, device=self.query.device)
+            stop = torch.full_like(start, self.key.shape[2])
+        else:
+            start, stop, _ = self._of_mask
+        if self.causal:
+            stop = torch.minimum(stop, self.query_positions + 1)
+        return start, torch.maximum(start, stop)
 
     @property
     def is_contiguous(self) -> bool:
         """Whether `extent` describes the mask fully (padding, causal and window masks)."""
-        return self._extent_and_contiguity[1]
+        return self.mask is None or self._of_mask.is_contiguous
+
+    @cached_property
+    def _of_mask(self) -> Extent:
+        return self._mask_extent or extent_of(cast("Tensor", self.mask))
 
     @cached_property
     def query_positions(self) -> Int[Tensor, "_ query"]:
@@ -131,18 +144,6 @@ class AttentionCall:
         if self.bias is not None:
             allowed &= own(self.bias) > torch.finfo(self.bias.dtype).min / 2
         return allowed
-
-    @cached_property
-    def _extent_and_contiguity(self) -> tuple[tuple[Tensor, Tensor], bool]:
-        queries, keys = self.query.shape[2], self.key.shape[2]
-        start = torch.zeros(1, queries, dtype=torch.int64, device=self.query.device)
-        stop = torch.full_like(start, keys)
-        contiguous = True
-        if self.mask is not None:
-            start, stop, contiguous = self._mask_extent or extent_of(self.mask)
-        if self.causal:
-            stop = torch.minimum(stop, self.query_positions + 1)
-        return (start, torch.maximum(start, stop)), contiguous
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +209,7 @@ class RowMeasures:
     bins
         ``(batch, head, query, bin)``, float32: the weight in each bin of offsets, from left to right.
     columns
-        ``(batch, head, query, column)``: weighted sums of the value columns.
+        ``(batch, head, query, column)``: weighted sums of the value columns (float32 from the CUDA kernel).
 
     Measures that were not requested may be None. A row is NaN in all measures and in the output if its query or one of
     its allowed scores is NaN or infinite, by its operands or by overflow. A bias of -inf forbids, as a mask does. A
@@ -240,6 +241,20 @@ def magnitude(tensor: Tensor) -> Tensor:
     return torch.linalg.vector_norm(tensor, dtype=wide)
 
 
+_finite: ContextVar[tuple[ref[Tensor], int] | None] = ContextVar("attnscope_finite", default=None)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether every entry is finite; asked again of the last tensor that was, it does not look (or wait for a GPU)."""
+    version = -1 if tensor.is_inference() else tensor._version  # noqa: SLF001 changes in place
+    last = _finite.get()
+    if last is None or last[0]() is not tensor or last[1] != version:
+        if not bool(magnitude(tensor) < torch.inf):
+            return False
+        _finite.set((ref(tensor), version))
+    return True
+
+
 def shows_scores(call: AttentionCall) -> bool:
     """Whether a score of -inf must be a mistake: nothing else forbids keys, and no cap hides it."""
     return call.is_contiguous and call.bias is None and call.softcap is None
@@ -251,7 +266,7 @@ def without_flat_curves(
     """Run a pass in which exactly the rows that may attend to a number that is not finite are NaN."""
     if (call.sinks is None or bool((call.sinks < torch.inf).all())) and (shows_scores or _has_finite_scores(call)):
         output, rows = run(call, need)
-        if bool(magnitude(output if output.numel() else rows.mass) < torch.inf):  # values may have no width
+        if is_finite(output if output.numel() else rows.mass):  # values may have no width
             return output, rows
     # run the pass on finite numbers alone, and find the affected rows from their scores
     query, key, value = (side.nan_to_num(0.0, posinf=0.0, neginf=0.0) for side in (call.query, call.key, call.value))

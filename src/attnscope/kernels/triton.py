@@ -175,7 +175,7 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
         mean_offset=rows[5] if need.offsets or need.variance else None,
         offset_variance=rows[6] if need.variance else None,
         largest_key=rows[7] if need.largest_key else None,
-        columns=None if column_sums is None else column_sums.double(),
+        columns=column_sums,
         bins=bin_sums,
         band=band_weights,
     )

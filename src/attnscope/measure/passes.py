@@ -190,7 +190,8 @@ class StatisticsObserver:
         """
         kind = site.kind, call.query.shape[2], call.key.shape[2], call.query.device
         if kind not in self._waiting:
-            self._waiting[kind] = _Waiting(marks := self._marks(self.reading, site, call), marks.columns())
+            marks = self._marks(self.reading, site, call)
+            self._waiting[kind] = _Waiting(marks, marks.columns().mT.contiguous().mT)  # as the kernel reads them
         waiting = self._waiting[kind]
         output, rows = measure(call, plan(self.names, self.band, waiting.columns, self.reach))
         mask = call.mask
