@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, TrainerCallback
 
 from attnscope.capture.borrow import LoadedModel, borrowed, inner_model
+from attnscope.capture.functional import before_dropout, calls_inside
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
@@ -32,6 +34,7 @@ from attnscope.support.state import own_random_numbers, own_state
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from attnscope.capture.functional import CapturedCall
     from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
     from attnscope.read.encoded import Sources
@@ -50,16 +53,17 @@ _NUMBERS = {
 
 
 class HeadMonitor(TrainerCallback):
-    """Measure every attention head on a held batch while a model trains, whose losses stay the same to the last bit.
+    """Measure every attention head while a model trains, whose losses stay the same to the last bit.
 
-    Before the first step and every `every` steps, the main process reads the batch in eval mode, without gradients and
-    autocast. Parameters that are spread over processes (FSDP, ZeRO-3) are not supported.
+    Before the first step and every `every` steps, the main process reads a held batch in eval mode, without gradients
+    and autocast. Without a held batch, it measures its next batch of the training in the training's own pass, before
+    dropout, which also works if parameters are spread over processes (FSDP, ZeRO-3).
 
     Parameters
     ----------
     batch
         Texts, in any form of `attnscope.scan` (8 windows of at most 128 tokens), or one batch as the model takes it.
-        The decoder of an encoder-decoder reads its ``labels``; for texts, what the encoder reads.
+        The decoder of an encoder-decoder reads its ``labels``; for texts, what the encoder reads. None: the training's.
     tokenizer
         Tokenizer of the texts.
     every
@@ -72,7 +76,8 @@ class HeadMonitor(TrainerCallback):
     Raises
     ------
     AttnscopeError
-        If the texts lack a tokenizer, or the attention of the model cannot be captured.
+        If the texts lack a tokenizer, or the attention of the model cannot be captured: in the training's own pass,
+        that of PyTorch's functions (``sdpa``, ``eager``, ...), without ``torch.compile``.
 
     Notes
     -----
@@ -82,7 +87,8 @@ class HeadMonitor(TrainerCallback):
 
     Examples
     --------
-    In a loop of one's own, ``monitor(model, step)`` measures and returns the scalars:
+    In a loop of one's own, ``monitor(model, step)`` measures and returns the scalars; without a held batch,
+    ``monitor.measure_next(model, step)`` does it in the model's next pass:
 
     >>> from attnscope.testing.catalogue import build
     >>> planted = build("previous-decoder-2")
@@ -93,9 +99,11 @@ class HeadMonitor(TrainerCallback):
     """
 
     @validated
-    def __init__(self, batch: Sources, tokenizer: Any = None, *, every: Count = 100, log: Log | None = None) -> None:
+    def __init__(
+        self, batch: Sources = None, tokenizer: Any = None, *, every: Count = 100, log: Log | None = None
+    ) -> None:
         """Read nothing yet: the batch is read with the model."""
-        if not isinstance(batch, Mapping) and tokenizer is None:
+        if batch is not None and not isinstance(batch, Mapping) and tokenizer is None:
             raise AttnscopeError("texts need a tokenizer: give it, or one batch as the model takes it")
         self.batch, self.tokenizer, self.every, self.log = batch, tokenizer, every, log
         self._inputs, self._sites = dict[str, Tensor](), list["Site"]()
@@ -112,9 +120,11 @@ class HeadMonitor(TrainerCallback):
         return xr.concat(self._steps, "step")
 
     def __call__(self, model: nn.Module, step: int) -> dict[str, float]:
-        """Measure the heads of a model, and return the scalars for a log."""
+        """Measure the heads of a model on the held batch, and return the scalars for a log."""
         if not isinstance(inner := inner_model(model), PreTrainedModel):
             raise AttnscopeError(f"the model is a {type(model).__name__}; expected a model of transformers")
+        if self.batch is None:
+            raise AttnscopeError("there is no held batch: give the monitor one, or call measure_next before a pass")
         autocast = vars(inner).pop("forward") if "_original_forward" in vars(inner) else None  # of accelerate
         try:
             with borrowed(inner), own_random_numbers(), own_state(gradients=False), torch.no_grad():
@@ -125,6 +135,39 @@ class HeadMonitor(TrainerCallback):
                     inner(**inputs)
         finally:
             vars(inner).update({} if autocast is None else {"forward": autocast})
+        return self._recorded(step)
+
+    def measure_next(self, model: nn.Module, step: int) -> None:
+        """Measure the heads in the next forward pass of a model, before dropout, and log the scalars at its end."""
+        hooks = ExitStack()
+        self._sites = []
+
+        def see(site: Site, captured: CapturedCall) -> None:
+            self._sites.append(site)
+            with own_state(gradients=False), torch.no_grad():
+                self._measure(site, captured.call, captured.queries, captured.keys)
+
+        def done(calls: int) -> None:
+            hooks.close()  # the passes that follow, also those that gradient checkpointing repeats, are not seen
+            if not calls:
+                raise AttnscopeError(
+                    f"no attention of {type(model).__name__} was captured in the training's pass: use "
+                    'set_attn_implementation("sdpa"), or give the monitor a held batch'
+                )
+            if (
+                missing := [*inside.uncaptured({site.name for site in self._sites})]
+            ) and "missing" not in self._reported:
+                self._reported.add("missing")
+                _log.warning("no attention was captured in %s, which is not measured", ", ".join(missing[:3]))
+            scalars = self._recorded(step)
+            if self.log is not None:
+                self.log(scalars)
+
+        hooks.callback(before_dropout.reset, before_dropout.set(True))
+        inside = hooks.enter_context(calls_inside(model, see, done, hooks.close))
+
+    def _recorded(self, step: int) -> dict[str, float]:
+        """Add what was found at a step, and return its scalars."""
         made = xr.Dataset(coords={"step": step, **layer_coordinates(self._sites)})
         scalars: dict[str, float] = {}
         for name, (long_name, units, end) in _NUMBERS.items():
@@ -137,9 +180,14 @@ class HeadMonitor(TrainerCallback):
         self._report(step)
         return scalars
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Measure the first pass of every `every` steps, without a held batch."""
+        if self.batch is None and not state.global_step % self.every and state.is_world_process_zero:
+            self.measure_next(kwargs["model"], state.global_step)
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Measure every `every` steps."""
-        if state.global_step % self.every or not state.is_world_process_zero:
+        """Measure the held batch every `every` steps."""
+        if self.batch is None or state.global_step % self.every or not state.is_world_process_zero:
             return
         scalars, logs = self(kwargs["model"], state.global_step), control.should_log
         if self.log is not None:
@@ -162,7 +210,7 @@ class HeadMonitor(TrainerCallback):
         return inputs
 
     def _observe(self, site: Site, call: AttentionCall) -> Tensor:
-        """Store the numbers of a call, ``(head,)`` each."""
+        """Measure a call on the held batch."""
         decoder = "decoder_" if any(name.startswith("decoder_") for name in self._inputs) else ""
 
         def real(side: str, states: Tensor) -> Tensor:
@@ -170,7 +218,10 @@ class HeadMonitor(TrainerCallback):
             return (torch.ones(shape) if mask is None or mask.shape != shape else mask).to(states.device) > 0
 
         queries = real("" if site.kind == "self" else decoder, call.query)
-        keys = real(decoder if site.kind == "causal" else "", call.key)
+        return self._measure(site, call, queries, real(decoder if site.kind == "causal" else "", call.key))
+
+    def _measure(self, site: Site, call: AttentionCall, queries: Tensor, keys: Tensor) -> Tensor:
+        """Store the numbers of a call, ``(head,)`` each; `queries` and `keys` are real tokens."""
         names = ("entropy", "first_token", "attention_distance")
         reach, marks = max(call.query.shape[2], call.key.shape[2]) - 1, Marks(queries, keys, torch.zeros_like(keys))
         means = {name: of.nanmean(0) for name, of in measure_call(call, names, 0, reach, marks)[1].items()}

@@ -1,11 +1,13 @@
 """`HeadMonitor` on three kinds of models: eager attention's numbers, unchanged losses, and the failures of training."""
 
+import copy
 import logging
 
 import numpy as np
 import pytest
 import torch
 from transformers import (
+    AttentionInterface,
     BartConfig,
     BartForConditionalGeneration,
     BertConfig,
@@ -194,3 +196,94 @@ def test_what_cannot_be_measured_says_so():
         HeadMonitor(["The tide comes in."])
     with pytest.raises(AttnscopeError, match="expected a model of transformers"):
         HeadMonitor(HELD)(torch.nn.Linear(2, 2), 0)
+
+
+def dropping(model, share):
+    """Drop a share of the attention weights, and nothing else."""
+    for part in model.modules():
+        own = share if "Attention" in type(part).__name__ else 0.0
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            if isinstance(kept := getattr(part, name, None), torch.nn.Dropout):
+                kept.p = own
+            elif kept is not None:
+                setattr(part, name, own)
+    return model.train()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_own_pass_of_a_training_has_the_numbers_of_a_held_batch_before_dropout(name, attention):
+    held = {"input_ids": IDS[:6], "labels": IDS[:6]} if name == "bart" else HELD
+    numbers = {}
+    for share in (0.0, 0.5):
+        model = dropping(built(name), share)
+        model.set_attn_implementation(attention)
+        monitor, beside, logged = HeadMonitor(), HeadMonitor(held), []
+        monitor.log = logged.append
+        monitor.measure_next(model, 7)
+        model(**held).loss.backward()
+        model(**held)  # not measured
+        assert beside(model, 7).keys() == logged[0].keys()
+        assert monitor.dataset.step == [7]
+        assert len(logged) == 1
+        numbers[share] = monitor.dataset.isel(step=0)
+        of_held = beside.dataset.isel(step=0, layer=slice(1 if share else None))  # the first layer alone is alike
+        for number, values in of_held.data_vars.items():
+            own = numbers[share][number].isel(layer=slice(1 if share else None))
+            np.testing.assert_allclose(own, values, rtol=1e-5, atol=1e-6, err_msg=number)
+    assert abs(numbers[0.0].logit - numbers[0.5].logit)[1:].max() > 1e-4  # weights were dropped
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}], ids=["checkpointed", "accumulated"])
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_do_not_change_in_the_own_pass_of_a_training(name, options, tmp_path):
+    monitor, both = HeadMonitor(every=EVERY), [dropping(built(name), 0.1) for _ in range(2)]
+    if not options:
+        for model in both:  # the old name warns where there is the new one
+            getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+    own, _ = trained(both[0], tmp_path / "own", report_to=[], **options)
+    watched, logged = trained(both[1], tmp_path / "watched", monitor, report_to=[], **options)
+    assert own == watched
+    assert [line["step"] for line in logged] == monitor.dataset.step.values.tolist() == [0, EVERY]
+    assert monitor.dataset.sizes["layer"] == (6 if name == "bart" else 2)
+    assert all("forward" not in vars(part) for part in both[1].modules() if part is not both[1])  # nothing is left
+
+
+def test_parameters_spread_over_processes_are_measured_in_the_own_pass_alone():
+    import torch.distributed as processes
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    whole = HeadMonitor({"input_ids": IDS[:6]})
+    whole(built("llama"), 0)
+    processes.init_process_group("gloo", rank=0, world_size=1, store=processes.HashStore())
+    try:
+        model, monitor = built("llama"), HeadMonitor()
+        for part in (*model.model.layers, model):
+            fully_shard(part, mesh=init_device_mesh("cpu", (1,)))
+        monitor.measure_next(model, 0)
+        model(input_ids=IDS[:6]).logits.sum().backward()
+    finally:
+        processes.destroy_process_group()
+    for number, values in whole.dataset.data_vars.items():
+        np.testing.assert_allclose(monitor.dataset[number], values, rtol=1e-6, atol=1e-7)
+
+
+def test_attention_out_of_reach_stops_the_first_step(caplog):
+    def by_hand(module, query, key, value, mask, **_):
+        return (query @ key.mT).softmax(-1) @ value, None
+
+    model, monitor = built("bert"), HeadMonitor()
+    AttentionInterface.register("by_hand", by_hand)
+    model.set_attn_implementation("by_hand")
+    monitor.measure_next(model, 0)
+    with pytest.raises(AttnscopeError, match="no attention of BertForMaskedLM was captured"):
+        model(input_ids=IDS[:6])
+    model.set_attn_implementation("sdpa")
+    model.bert.encoder.layer[1].attention.self.config = copy.deepcopy(model.config)
+    model.bert.encoder.layer[1].attention.self.config._attn_implementation = "by_hand"
+    monitor.measure_next(model, 1)
+    model(input_ids=IDS[:6])
+    assert "no attention was captured in bert.encoder.layer.1.attention" in caplog.text
+    with pytest.raises(AttnscopeError, match="there is no held batch"):
+        monitor(model, 2)

@@ -8,6 +8,7 @@ import sys
 import types
 import warnings
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -219,8 +220,12 @@ def _seen(
     return CapturedCall(call, "causal" if is_causal else "self", keys, keys, output)
 
 
+#: Whether weights count before dropout, as they do for a monitor of training, and dropout is not rejected
+before_dropout: ContextVar[bool] = ContextVar("attnscope_before_dropout", default=False)
+
+
 def _reject_dropout(share: float) -> None:
-    if share > 0:
+    if share > 0 and not before_dropout.get():
         raise AttnscopeError(f"attention drops weights at random (dropout_p = {share:g}). Call module.eval() first")
 
 
