@@ -154,9 +154,8 @@ class HeadMonitor(TrainerCallback):
                     f"no attention of {type(model).__name__} was captured in the training's pass: use "
                     'set_attn_implementation("sdpa"), or give the monitor a held batch'
                 )
-            if (
-                missing := [*inside.uncaptured({site.name for site in self._sites})]
-            ) and "missing" not in self._reported:
+            missing = [*inside.uncaptured({site.name for site in self._sites})]
+            if missing and "missing" not in self._reported:
                 self._reported.add("missing")
                 _log.warning("no attention was captured in %s, which is not measured", ", ".join(missing[:3]))
             scalars = self._recorded(step)
