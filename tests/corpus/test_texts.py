@@ -69,7 +69,7 @@ def test_json_lines(tmp_path):
         ("1" * 10_000, "not JSON"),
         ('["text"]', "found a JSON array; expected an object"),
         ('{"body": "x", "id": 7}', "no field 'text'; found the fields 'body', 'id'"),
-        ("{}", "found the fields none"),
+        ("{}", r"found the fields none. Choose one as `field` \(--field\)$"),
         ('{"text": 7, "body": "x"}', "has a JSON number; .*\n.* 'text' \\(number\\), 'body' \\(string\\)"),
         ('{"text": "a\\ud800"}', r"lone surrogate U\+D800 at character 1"),
     ],

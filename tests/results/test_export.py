@@ -154,6 +154,10 @@ def test_what_cannot_be_exported_is_rejected(scan, tmp_path, no_types):
     ):
         with pytest.raises(AttnscopeError, match=says):
             export(run, "csv", out=tmp_path / out)
+    with pytest.raises(
+        AttnscopeError, match=r"found a run of scan; --to duo takes a card\. Use --to parquet, csv, nc or"
+    ):
+        export(scan, "duo", out=tmp_path / "out")
     with pytest.raises(AttnscopeError, match="'xlsx'; expected parquet, csv, nc, zarr, duo"):
         export(scan, "xlsx", out=tmp_path / "out")
 

@@ -197,10 +197,10 @@ def of(*shapes):
         (lambda: of((1, 2, 6, 6)), {"mask": [[1, 1, 1]]}, r"mask has the shape \(1, 3\); expected \(1, 6\)"),
         (lambda: of((1, 2, 6, 6)), {"mask": [[0] * 6]}, "a real token in each text"),
         (lambda: of((1, 2, 6, 6)), {"mask": [[1] * 6], "lengths": [5]}, "mask does not match the lengths"),
-        (lambda: of(SQUARE), {"lengths": [6, 7]}, "expected 2 numbers from 1 to 6"),
+        (lambda: of(SQUARE), {"lengths": [6, 7]}, "have 2 of 1 to 6. Correct lengths"),
         (lambda: of(SQUARE), {"lengths": [6, 4]}, "on padding; expected 0: mask it"),
         (lambda: of(SQUARE), {"causal": True}, "it is not causal"),
-        (lambda: of(SQUARE), {"lengths": [6, 6], "tokens": [["a"], ["b"]]}, "do not match"),
+        (lambda: of(SQUARE), {"lengths": [6, 6], "tokens": [["a"], ["b"]]}, "pass one of them"),
         (lambda: of(SQUARE), {"special": [[True]]}, "special marks"),
         (lambda: of(SQUARE), {"statistics": "nothing"}, "there is no statistic 'nothing'"),
     ],
@@ -231,5 +231,5 @@ def test_a_cache_of_transformer_lens_measures_as_its_patterns():
     for given in (values, Cache(values), {name: one[0] for name, one in values.items()}):
         xr.testing.assert_identical(measure_weights(given), expected)
     for missing in (names[:1], names):
-        with pytest.raises(AttnscopeError, match="of all layers from 0"):
+        with pytest.raises(AttnscopeError, match=r"but not blocks\.0\.attn\.hook_pattern; expected every layer from 0"):
             measure_weights({name: one for name, one in values.items() if name not in missing})

@@ -63,7 +63,11 @@ def test_json_lines(write):
         ({"s": b"a"}, ("s", "t"), r"t: no such file or folder"),
         ({"s": b"a"}, ("s",), r"found one text file; expected two"),
         ({"s": b"a", "f/t": b"a"}, ("s", "f"), r"f: found a folder; expected a file"),
-        ({"x.jsonl": b'{"source": "a"}'}, ("x.jsonl",), r"x.jsonl, line 1: no field 'target'"),
+        (
+            {"x.jsonl": b'{"source": "a"}'},
+            ("x.jsonl",),
+            r"line 1: no field 'target'; .* Choose one as `sides` \(--sides\)$",
+        ),
         ({"x.jsonl": b'{"source": "a", "target": 1}'}, ("x.jsonl",), r"line 1: field 'target' has a JSON num"),
         ({"x.jsonl": b'\n{"source"'}, ("x.jsonl",), r"x.jsonl, line 2: not JSON"),
         ({"x.jsonl": b"{}\n\xff"}, ("x.jsonl",), r"x.jsonl, line 1: no field"),

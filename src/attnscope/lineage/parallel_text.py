@@ -110,7 +110,8 @@ def _pairs_of_objects(path: Path, sides: tuple[str, str]) -> Iterator[tuple[str,
         raise AttnscopeError(f"{shown(path)}: found one text file; expected two (source and target), or a .jsonl file")
     for number, value in json_objects(path, sides[0]):
         where = f"{shown(path)}, line {number}"
-        yield text_field(value, sides[0], where), text_field(value, sides[1], where)
+        source, target = (text_field(value, side, where, "`sides` (--sides)") for side in sides)
+        yield source, target
 
 
 _WITHOUT_SPACES = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")

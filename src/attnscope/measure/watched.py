@@ -28,7 +28,7 @@ from attnscope.measure.pools import joined
 from attnscope.measure.quantities import EQUAL, STATISTICS, choose
 from attnscope.measure.reader import BAND
 from attnscope.support.arguments import validated
-from attnscope.support.checks import check_kind, check_whole
+from attnscope.support.checks import check_kind, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import own_state, replaced
 
@@ -446,11 +446,11 @@ def measure_weights(
 def _patterns(cache: Any) -> list[Any]:
     """The weights of all layers in a cache of TransformerLens, with or without its batch dimension."""
     known = {str(name) for name in cache.keys() if str(name).endswith(".attn.hook_pattern")}  # noqa: SIM118
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(len(known))]
-    if not known or known != {*names}:
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(len(known) or 1)]
+    if missing := [name for name in names if name not in known]:
         raise AttnscopeError(
-            f"found {', '.join(sorted(known)) or 'no patterns'!s:.80}; expected blocks.LAYER.attn.hook_pattern of all "
-            "layers from 0"
+            f"found {len(known)} times blocks.LAYER.attn.hook_pattern, but not {missing[0]}; "
+            "expected every layer from 0. Cache all layers, or pass a list of arrays"
         )
     found = [cache[name] for name in names]
     return [one if len(one.shape) == _FOUR else one[None] for one in found]
@@ -574,7 +574,7 @@ def _real(
     if tokens is not None:
         counted = [len(text) for text in tokens]
         if lengths is not None and list(lengths) != counted:
-            raise AttnscopeError("lengths and tokens do not match: give one of them")
+            raise AttnscopeError(f"found lengths {shortly(lengths)} and tokens of {shortly(counted)}: pass one of them")
         lengths = counted
     if mask is not None:
         real = torch.as_tensor(mask).cpu()
@@ -592,7 +592,8 @@ def _real(
     sizes = [longest] * texts if lengths is None else [int(length) for length in lengths]
     if len(sizes) != texts or not all(1 <= length <= longest for length in sizes):
         raise AttnscopeError(
-            f"the lengths of texts are {sizes}; expected {texts} numbers from 1 to {longest}, the size of the weights"
+            f"found texts of {shortly(sizes)} tokens; the weights have {texts} of 1 to {longest}. Correct "
+            f"{'lengths' if tokens is None else 'tokens'}: they include special tokens, but no padding"
         )
     return torch.arange(longest) < torch.tensor(sizes)[:, None]
 

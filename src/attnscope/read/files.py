@@ -124,20 +124,16 @@ def value_field(value: Mapping[str, Any], field: str, where: str) -> str:
     return said
 
 
-def text_field(value: Mapping[str, Any], field: str, where: str) -> str:
+def text_field(value: Mapping[str, Any], field: str, where: str, flag: str = "`field` (--field)") -> str:
     """The string in one field of a JSON object."""
     if field not in value:
         keys = ", ".join(map(repr, value)) or "none"
-        raise AttnscopeError(
-            f"{where}: no field {field!r}; found the fields {keys}. Choose one as `field` (--field, or --sides for "
-            "parallel text)"
-        )
+        raise AttnscopeError(f"{where}: no field {field!r}; found the fields {keys}. Choose one as {flag}")
     if not isinstance(content := value[field], str):
         keys = ", ".join(f"{key!r} ({_kind(item)})" for key, item in value.items())
         raise AttnscopeError(
             f"{where}: field {field!r} has a JSON {_kind(content)}; expected a string.\n"
-            f"Found the fields {keys}. Choose one with a string as `field` (--field, or --sides for parallel text), or "
-            "correct the line"
+            f"Found the fields {keys}. Choose one with a string as {flag}, or correct the line"
         )
     check_characters(content, where)
     return content

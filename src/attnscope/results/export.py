@@ -191,6 +191,8 @@ def export(
     if to in _NEEDED:
         check_installed(f"to (--to) {to}", *_NEEDED[to])
     run, tell = known_run(local_folder(path)), progress or no_progress
+    if to in FORMATS and run.command != "card":
+        raise AttnscopeError(f"found a run of {run.command}; --to {to} takes a card. Use --to parquet, csv, nc or zarr")
     name = run.path.resolve().name
     usual = f"{name}.{to}" if to in {"nc", "zarr"} else f"{name}-{to}"
     made, names = local_folder(usual if out is None else out), None if variables is None else list(variables)
