@@ -1,7 +1,10 @@
 """The command as a user types it: pairs from files, its table, its formats, its page, and bad input."""
 
+import csv
+import io
 import json
 
+import numpy as np
 import pytest
 
 from tests.cli.command import attnscope
@@ -28,6 +31,17 @@ def test_the_table_says_which_heads_carry_the_difference(finished):
     rows = [line.split()[0] for line in said.splitlines() if "*" in line and "%" in line]
     assert {"0.0", "0.3"} == set(rows[:2])
     assert {"report.html", "patched.npz", "agreement.npz"} <= {path.name for path in (place / "run").iterdir()}
+
+
+def test_csv_has_the_sets_too(tmp_path):
+    done = attnscope("patch", "--together", "0.3,0.0", "--steps", "0", "--out", "run", "--csv", cwd=tmp_path)
+    rows = [*csv.DictReader(io.StringIO(done.stdout))]
+    sets = [row for row in rows if row["heads"]]
+    assert [row["heads"] for row in sets] == ["0.3, 0.0"]
+    assert not sets[0]["layer"]
+    assert len(rows) == 13
+    assert 0.9 < float(sets[0]["recovered"]) < 1.1
+    np.testing.assert_allclose(float(sets[0]["effect"]) - float(sets[0]["alone"]), float(sets[0]["between"]), rtol=1e-4)
 
 
 def test_pairs_come_from_lines_of_two_or_four_files_too(tmp_path):

@@ -1,5 +1,6 @@
 """Cards of heads: reach, stability, files of other tools, published lists, and the loss with limited keys."""
 
+import io
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 import xarray as xr
 from benchmarks.compression import changes_by_limits, loss_by_size
+from rich.console import Console
 from scipy import stats
 
 import attnscope
@@ -19,6 +21,7 @@ from attnscope.intervention.predictions import prediction_session
 from attnscope.measure.documents import LEVEL
 from attnscope.read.encoded import texts_of
 from attnscope.results.export import export
+from attnscope.results.render import print_report
 from attnscope.results.reports import report_of
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope as command
@@ -110,6 +113,7 @@ def test_the_card_has_effects_stability_and_a_row_for_each_head(planted):
     assert float(card.stability.sel(role="previous_token")) > 0.5
     assert "latest 2 and first 0 tokens keeps 95%" in " ".join(report.finding.sentences)
     assert report.finding.certainty == "heads by their mean; each share has a 95% interval"
+    assert report.tables[0].best == rows  # 8 heads fit
     few = report_of("card", card.assign(low=card.low * np.nan, high=card.high * np.nan))
     assert few.finding.certainty == "heads by their mean, without intervals"
 
@@ -118,6 +122,24 @@ def test_effects_are_of_the_same_model(planted):
     _, reading, _, effects, _ = planted
     with pytest.raises(AttnscopeError, match="expected the same model"):
         attnscope.card(build("previous-decoder-1").model, **reading, effects=effects, controls="none")
+
+
+def test_a_terminal_shows_the_highest_heads_of_every_role_by_layer(planted):
+    (layer, head), card = map(int, planted[4]), planted[2]
+    wide = card.isel(layer=[layer] * 12).assign_coords(layer=range(12)).copy(deep=True)
+    others = [one for one in range(4) if one != head]
+    wide.score[:] = wide.score.where(wide.role == "previous_token", 0.0)
+    wide.score.loc["previous_token", :, others] = 0.1
+    wide.score.loc["current_token", 11, others[0]] = 0.9  # a role without a threshold
+    table = report_of("card", wide).tables[0]
+    places = [(row["layer"], row["head"]) for row in table.best]
+    assert len(table.best) == 20 < len(table.rows)
+    assert places == sorted(places)
+    assert {(one, head) for one in range(12)} | {(11, others[0])} <= {*places}
+    text = io.StringIO()
+    print_report(report_of("card", wide), Console(file=text, width=120))
+    assert "and 28 more with lower scores: --csv lists all" in text.getvalue()
+    assert f" 11.{head} " in text.getvalue()
 
 
 @pytest.fixture

@@ -499,6 +499,33 @@ def test_a_finding_needs_six_pairs_for_a_test_and_names_random_edges():
     assert all(row["score_low"] * row["score_high"] > 0 for row in shown)
 
 
+def test_the_headline_names_the_ranking_with_the_smallest_circuit():
+    planted = build("copying-decoder-1")
+    passed = []
+    found = attnscope.edges(
+        planted.model, planted_pairs(planted, 8), tokenizer=planted.tokenizer, draws=1, sizes=[0.1, 0.2, 1.0],
+        progress=passed.append,
+    )  # fmt: skip
+    curves = {"raising": [0.004, 0.79, 1], "changing": [0.3, 0.976, 1], "random": [0, 0.1, 1]}
+    found = found.assign(faithfulness=(("order", "size"), [curves[name] for name in found.order.values]))
+    first = report_of("edges", found).finding
+    assert first.headline.startswith("The smallest circuit that keeps 80% has 20.0% of the edges")
+    assert first.headline.endswith("those with the largest scores.")
+    assert "keeps 98%" in first.sentences[0]
+    found.faithfulness.loc["raising", 0.1] = 0.85
+    assert "has 10.0% of the edges" in report_of("edges", found).finding.headline
+    assert report_of("edges", found).finding.headline.endswith("those that raise the answer most.")
+    found.faithfulness.loc[:, :0.2] = 0.1
+    found.faithfulness.loc["changing", 0.2] = 0.5
+    last = report_of("edges", found).finding.headline
+    assert last.startswith("The best circuit (none keeps 80%) has 20.0%")
+    assert last.endswith("those with the largest scores.")
+    whole = len(passed)  # 5 gradients, and 3 orders of 3 sizes, of every length in each half
+    assert whole % (5 + 3 * 3) == 0
+    assert [one.details["passes"] for one in passed] == [f"{at} of {whole}" for at in range(1, whole + 1)]
+    assert passed[-1].share == 1
+
+
 def test_wrong_sizes_are_named():
     planted = build("copying-decoder-1")
     with pytest.raises(AttnscopeError, match="shares of the edges from 0 to 1"):

@@ -19,6 +19,7 @@ from attnscope.intervention.patch import check_pairs_differ, patch, patched_of
 from attnscope.intervention.patch_findings import patched_positions
 from attnscope.intervention.stack import mlp_of, stacked_passes
 from attnscope.kernels.full import attend_in_full
+from attnscope.measure.documents import differs_from_zero
 from attnscope.results.figures.patch import captions
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
@@ -278,6 +279,33 @@ def test_a_share_of_gaps_that_change_sign_has_no_interval():
     assert np.isfinite(found.effect_low).all()
 
 
+def test_a_significant_effect_has_intervals_without_0():
+    generator, shown, signs = np.random.default_rng(0), 0, 0
+    for _ in range(40):
+        changes, gaps = generator.exponential(1, (8, 6)) - 0.2, generator.exponential(2, 8) + 0.05
+        values = {
+            "difference": (("pair", "head"), changes),
+            "clean": ("pair", gaps),
+            "corrupted": ("pair", np.zeros(8)),
+        }
+        found = patched_of(xr.Dataset(values, attrs={"direction": "denoising", "rounding": 0.0}))
+        for name in ("effect", "recovered"):
+            assert (found[f"{name}_low"] * found[f"{name}_high"]).where(found.shown, 1.0).min() > 0
+        shown, signs = shown + int(found.shown.sum()), signs + differs_from_zero(changes, generator).sum()
+    assert 0 < shown < signs  # random signs alone would show some whose interval contains 0
+
+
+def test_words_follow_the_direction(loaded):
+    moved = {"denoising": "recovered", "noising": "removed"}
+    for direction, word in moved.items():
+        report = report_of("patch", patch(loaded, direction=direction, together=["0.3,0.0"], steps=0))
+        headings = [one.title for table in report.tables for one in table.quantities]
+        assert headings.count(word) == 2  # of each alone and of the set
+        assert report.finding.headline.endswith(f"% of the difference {word}")
+        (other,) = {*moved.values()} - {word}
+        assert other not in " ".join([*headings, *report.finding.sentences])
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -427,7 +455,12 @@ def test_answers_of_several_tokens_are_sums_of_log_probabilities(family):
         ]
     )
     np.testing.assert_allclose(found.difference, alone, atol=2e-5)
-    both = patch(model, SEVERAL, tokenizer=tokenizer, what="residual")["patched"].recovered
+    tree = patch(model, SEVERAL, tokenizer=tokenizer, what="residual")
+    report = report_of("patch", tree)
+    assert " nats in clean runs" in report.finding.sentences[0]
+    assert not any("logits" in one.unit + one.meaning for table in report.tables for one in table.quantities)
+    assert {tree["pairs"].difference.units, tree["patched"].effect.units} == {"nats"}
+    both = tree["patched"].recovered
     np.testing.assert_allclose(both.isel(block=-1, position=-1), 1, rtol=1e-3)
     encoded = EncodedPairs.of(SEVERAL, load_model(model, tokenizer=tokenizer))
     graph = Graph(model, encoded)

@@ -6,12 +6,14 @@ import torch
 
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.watching import watching
+from attnscope.intervention.edges import edges
 from attnscope.intervention.pairs import Pair, sides_of
 from attnscope.intervention.patch import patch
 from attnscope.kernels.full import attend_in_full
+from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
 from attnscope.testing.catalogue import build
-from tests.faithfulness.test_edges import model_of
+from tests.faithfulness.test_edges import model_of, planted_pairs
 
 FAMILIES = ("t5", "bart", "marian")
 PAIR = Pair("t3 t4 t5", "t3 t6 t5", "t7", "t9", target="t10 t11", corrupted_target="t12 t11")
@@ -60,6 +62,28 @@ def test_every_head_of_both_stacks_is_patched_as_by_hand(family, direction, pair
     moved = abs(expected - base).max(1) > 1e-6
     assert moved[found.layer_kind == "causal"].any()
     assert moved[found.layer_kind == "self"].any() == (pair is PAIR)  # the encoder reads the same in both runs
+
+
+def test_tables_name_the_stack_of_each_part():
+    loaded = reader("t5")
+    patched, found = patch(loaded, [PAIR], steps=0), edges(loaded, [PAIR], method="eap", sizes=[0.0], draws=1)
+    first, second = report_of("patch", patched).tables[0], report_of("edges", found).tables[0]
+    kinds = dict(enumerate(patched["pairs"].layer_kind.values.tolist()))
+    assert [one.title for one in first.shown("table")][:2] == ["head", "type"]
+    assert {(row["layer"], row["attention"]) for row in first.rows} == {*kinds.items()}
+    stacks = {"self": "encoder", "causal": "decoder", "cross": "cross"}
+    assert [one.name for one in second.shown("table")][:4] == ["sender", "sender_stack", "receiver", "receiver_stack"]
+    for row in second.rows:
+        for name, stack in ((row["sender"], row["sender_stack"]), (row["receiver"], row["receiver_stack"])):
+            if name.startswith("a"):
+                assert stack == stacks[kinds[int(name[1 : name.index(".")])]]
+            elif not name.startswith("m"):
+                assert stack == ("encoder" if name == "input" else "decoder")
+    layers, mlps = max(kinds), {row["sender"]: row["sender_stack"] for row in second.rows if row["sender"][0] == "m"}
+    assert (mlps["m0"], mlps[f"m{len(mlps) - 1}"], layers) == ("encoder", "decoder", 5)
+    one = build("copying-decoder-1")
+    alone = edges(one.model, planted_pairs(one, 1), tokenizer=one.tokenizer, method="eap", sizes=[0.0], draws=1)
+    assert "sender_stack" not in {one.name for one in report_of("edges", alone).tables[0].shown("table")}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

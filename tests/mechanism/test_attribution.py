@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from attnscope import AttnscopeError, attribute, circuits, explain
 from attnscope.bundled import MODEL
 from attnscope.intervention.pairs import one_token
+from attnscope.results.reports import report_of
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope
 from tests.every_family.models import tiny_model
@@ -146,7 +147,16 @@ def test_differences_directions_pairs_and_the_mean_token_are_linear():
     assert "random" not in found
     np.testing.assert_array_equal(found.lens_rank, chosen["a"].lens_rank)
     pairs = [{"clean": text, "corrupted": f"{text}.", "answer": "a", "wrong": "the"} for text in TEXTS]
-    np.testing.assert_allclose(attribute(model, pairs=pairs, **same)["predictions"].part, found.part, atol=1e-6)
+    of_pairs = attribute(model, pairs=pairs, **same)
+    np.testing.assert_allclose(of_pairs["predictions"].part, found.part, atol=1e-6)
+    report = report_of("attribute", of_pairs)
+    assert report.read.endswith("; on the clean texts alone")
+    assert report.finding.certainty.endswith("; on the clean texts alone")
+    headings = [one.title for one in report.tables[-1].shown("table")]
+    assert headings == ["attention layers", "logit difference", "probability of token", "rank of token"]
+    of_token = report_of("attribute", attribute(model, TEXTS, token="a", **same))
+    assert [one.title for one in of_token.tables[-1].shown("table")][1:] == ["logit", "probability", "rank"]
+    assert "clean" not in of_token.read + of_token.finding.certainty
     windows = attribute(model, TEXTS, **same)["predictions"]
     ids = np.concatenate([tokenizer(text, add_special_tokens=False)["input_ids"] for text in TEXTS])
     row = model.lm_head.weight.detach().double().numpy()[ids].mean(0)

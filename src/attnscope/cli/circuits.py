@@ -34,7 +34,7 @@ def circuits(arguments: dict[str, Any], output: options.Output) -> None:
             str | None, None, "Token after each text, or at its masks.", show_default="the next token, everywhere"
         ),
         "against": option(str | None, None, "Token whose logit is subtracted."),
-        "pairs": option(Path | None, None, "Pairs in place of texts, as for patch: answer against wrong."),
+        "pairs": option(Path | None, None, "Pairs in place of texts: answer against wrong after each clean text."),
         "head": option(
             str | None, None, "Head whose scores are split in place of a logit, as layer.head, counted from 0.",
             metavar="L.H",
@@ -71,7 +71,7 @@ _OF_PAIRS = {
 @options.takes(
     "model", *options.LOADING, "seed", *options.UNITS, "batch_size", "variants", "repair", *options.WRITING,
     batch_size=varied("batch_size", help="Pairs at a time."),
-    as_csv=varied("as_csv", False, help="CSV on standard output: one line for each position."),
+    as_csv=varied("as_csv", False, help="CSV on standard output: one line for each position and set."),
     own=_OF_PAIRS | {
         "what": option(
             str, "heads",

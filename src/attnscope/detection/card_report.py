@@ -40,6 +40,7 @@ def report(card: xr.Dataset) -> schema.Report:
             f"({best['auroc_low']:.2f} to {best['auroc_high']:.2f}), p = {best['auroc_p']:.3f} next to random lists."
         )
     groups, rows = heads_by_role(card), _head_rows(card)
+    first = sorted(rows, key=lambda row: (not row["roles"], row["rank"]))[: schema.Table.terminal]
     certainty = "scores at the threshold of a role; no test"
     if reaches := _reaches(card):
         certainty = "heads by their mean, without intervals"
@@ -54,7 +55,7 @@ def report(card: xr.Dataset) -> schema.Report:
         read=", ".join(texts_read(card)),
         finding=schema.Finding(sentences, certainty, groups, headline=(_kept(card) or [headline_of(card)])[0]),
         tables=[
-            schema.Table("heads", "Heads", _heads(card), rows),
+            schema.Table("heads", "Heads", _heads(card), rows, best=[row for row in rows if row in first]),
             replace(scores, name="scores"),
             *others,
             schema.Table(
@@ -81,7 +82,10 @@ def _kept(card: xr.Dataset) -> list[str]:
 
 def _head_rows(card: xr.Dataset) -> list[schema.Row]:
     cells = xr.where(card.score.notnull().any("role"), 0.0, np.nan)
+    own = card.score.sel(role=[name for name in card.role.values if name not in _reaches(card)])
+    order = np.argsort(np.argsort(-own.values.reshape(own.shape[0], -1)), 1).min(0, initial=cells.size)
     columns: dict[str, xr.DataArray | None] = {
+        "rank": cells.copy(data=order.reshape(cells.shape)),  # best over the roles
         "key_head": card["head"] // card[SHARED],
         "roles": roles_of_heads(card),
         "listed": card.get("listed"),

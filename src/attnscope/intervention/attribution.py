@@ -91,7 +91,7 @@ def attribute(
     direction
         Array ``(width,)`` in place of a token: what is split is its product with the input of the unembedding.
     pairs
-        In place of texts, as in `attnscope.patch`: answer against wrong, after each clean text.
+        In place of texts, as in `attnscope.patch`: answer against wrong, after each clean text alone.
     by_position
         Whether to store the parts of every prediction too, and of each key.
     head
@@ -181,7 +181,7 @@ def attribute(
         return {name: make() if run is None else run.made(name, make) for name, make in made.items()}, {}
 
     attributes = {"signature": signature.to_json(), "model": loaded.name}
-    attributes |= {"head": "{}.{}".format(*head)} if head else {}
+    attributes |= ({"head": "{}.{}".format(*head)} if head else {}) | ({} if given is None else {"pairs": "clean"})
     how: Any = {"out": reading["out"], "task": task, "repair": reading["repair"]}
     name = "scores" if head else "predictions"
     return tree_of((name, "window"), batches, parts, signature, attributes, **how)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from attnscope.results.schema import (
     effect_quantity,
     heads_by,
     rows_of,
+    with_ends,
 )
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count
@@ -27,9 +29,8 @@ if TYPE_CHECKING:
 
 _PLACE = (Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head"))
 _COMPONENT = Quantity("component", meaning="feed-forward layer (mlp), embedding, position embedding, or all biases")
-_OF_DIRECTION = (
-    effect_quantity("excess", "logits", heading="part", interval=True, meaning="mean part, direct path only"),
-)
+_MEAN = "mean part, direct path only"
+_OF_DIRECTION = (effect_quantity("excess", "logits", heading="part", interval=True, meaning=_MEAN),)
 _OF_TOKEN = (
     effect_quantity(
         "excess", "logits", heading="above mean token", interval=True,
@@ -39,16 +40,11 @@ _OF_TOKEN = (
 )  # fmt: skip
 _LENS = (
     Quantity("depth", "attention layers", "count", "layers before the final norm"),
-    Quantity(
-        "logit",
-        unit="logits",
-        meaning="logit, or difference of two, if the stream ended there",
-        low="logit_low",
-        high="logit_high",
-    ),
-    Quantity("probability", "probability", "share", "of the token", low="probability_low", high="probability_high"),
-    Quantity("rank", unit="rate", meaning="mean rank of the token, 1 is the highest", low="rank_low", high="rank_high"),
+    with_ends("logit", "", "logits", "logit of the token, less that of the other one, if the stream ended there"),
+    with_ends("probability", "", "share", "of the token itself"),
+    with_ends("rank", "", "rate", "mean rank of the token itself, 1 is the highest"),
 )
+_OF_DIFFERENCE = {"logit": "logit difference", "probability": "probability of token", "rank": "rank of token"}
 _SHARES = (
     effect_quantity("key", "percent", heading="through keys", interval=True, meaning="share of the excess"),
     effect_quantity("query", "percent", heading="through queries", interval=True, meaning="share of the excess"),
@@ -91,22 +87,25 @@ def report(tree: xr.DataTree) -> Report:
     heads = [row for row in rows if row["kind"] == "head"]
     others = [row for row in rows if row["kind"] != "head" and row["part_mean"]]
     asked, model = int(predictions["query"].notnull().sum()), str(tree.attrs["model"])
+    tested, alone = rows[0]["excess_shown"] is not None, "; on the clean texts alone" * ("pairs" in tree.attrs)
     effects = _OF_TOKEN if "random" in predictions else _OF_DIRECTION
     how: Any = {"corrected": "for all components", "least": f"{LEAST} or more windows"}
     what = "logit" if "random" in predictions else "logit difference" if "probability" in lens else "value"
     sentences = _sentences(predictions, rows, heads, what)
+    headings = _OF_DIFFERENCE if what == "logit difference" else {}
+    of_lens = [replace(one, heading=headings.get(one.name, one.heading)) for one in _LENS]
     tables = [
         Table("heads", "Heads", (*_PLACE, *effects), heads, **how),
         Table("others", "Other components", (_COMPONENT, *effects), others, **how),
-        Table("lens", "Logit lens", _LENS, rows_of({str(name): lens[name] for name in lens}, lens.logit)),
+        Table("lens", "Logit lens", of_lens, rows_of({str(name): lens[name] for name in lens}, lens.logit)),
     ]
     return Report(
         title=f"Direct logit attribution in {model}",
-        read=f"{count(asked, 'prediction')} in {count(predictions.sizes['window'], 'window')}",
+        read=f"{count(asked, 'prediction')} in {count(predictions.sizes['window'], 'window')}{alone}",
         finding=Finding(
             sentences,
-            "significant at 5%, corrected for all components" if rows[0]["excess_shown"] is not None else "not tested",
-            heads_by(heads, _favours, *_SIGNS) if rows[0]["excess_shown"] is not None else {},
+            ("significant at 5%, corrected for all components" if tested else "not tested") + alone,
+            heads_by(heads, _favours, *_SIGNS) if tested else {},
             headline=sentences[1],
         ),
         tables=tables,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -96,7 +96,7 @@ def edges(
         ``shown``: significant by random signs of pairs, corrected for all edges. Names are those of EAP-IG:
         ``input``, ``a4.h2`` (with ``<q>``, ``<k>`` or ``<v>`` as a receiver; key heads for k and v), ``m4``,
         ``logits``, and ``target``, the embeddings of a decoder with an encoder, whose cross-attention reads the
-        encoder through ``<k>`` and ``<v>``.
+        encoder through ``<k>`` and ``<v>``; then ``sender_stack`` and ``receiver_stack`` are encoder, decoder or cross.
         ``faithfulness`` ``(order, size)``, :math:`f = (m_C - m_\emptyset) / (m - m_\emptyset)`, with ``_low`` and
         ``_high`` over pairs, for circuits of the edges that raise the answer most (``raising``), change it most
         (``changing``), and of random edges (``random``); ``cpr`` and ``cmd`` ``(order)``, the areas
@@ -134,7 +134,7 @@ def edges(
 
     def measured(_: object) -> xr.Dataset:
         with borrowed(loaded.model):
-            return _measured(job, *how).assign_attrs(signature=signature.to_json(), summed=int(job.summed))
+            return _measured(job, *how).assign_attrs(signature=signature.to_json(), unit=job.unit)
 
     return at_once(reading["out"], signature, measured, repair=reading["repair"])
 
@@ -143,27 +143,31 @@ def _measured(
     job: PatchJob, method: str, steps: int, sizes: Sequence[float], draws: int, seed: int, tell: Tell
 ) -> xr.Dataset:
     """Scores of all edges, and circuits of the best and of random ones."""
-    graph, each, circuits = Graph(job.loaded.model, job.batches[0][1]), list[np.ndarray](), list[Any]()
+    graph, circuits = Graph(job.loaded.model, job.batches[0][1]), list[Any]()
     count, rng = len(job.pairs), np.random.default_rng(seed)
     half_of = rng.permutation(count) % 2 if count >= LEAST else np.zeros(count, dtype=int)
     parts = product(job.batches, (0, 1))
     halves = [(half, own) for (at, _), half in parts if (own := [one for one in at if half_of[one - 1] == half])]
+    of_scores = {"exact": int(graph.exist.sum()), "eap_ig": steps}.get(method, 1)
+    whole = len(halves) * (of_scores + (2 + draws) * len(sizes))  # passes
+    done = iter(range(1, whole + 1))
+
+    def passed() -> None:
+        tell(Progress("edges", (at := next(done)) / whole, {"passes": f"{at:,} of {whole:,}"}))
+
     runs = [
-        EdgeRuns(graph, EncodedPairs.of([job.pairs[at - 1] for at in numbers], job.loaded, numbers))
-        for _, numbers in halves
+        EdgeRuns(graph, EncodedPairs.of([job.pairs[at - 1] for at in own], job.loaded, own), passed)
+        for _, own in halves
     ]
-    for number, run in enumerate(runs):
-        each.append(run.exact() if method == "exact" else run.attributed(steps * (method == "eap_ig")))
-        tell(Progress("edges", (number + 1) / len(runs) / 2))
+    each = [run.exact() if method == "exact" else run.attributed(steps * (method == "eap_ig")) for run in runs]
     scores, edges = np.where(graph.exist, np.concatenate(each), np.nan), np.flatnonzero(graph.exist)
     numbers = np.concatenate([own for _, own in halves])
     half, at_random = half_of[numbers - 1], [rng.permutation(edges) for _ in range(draws)]
     counts = [round(size * edges.size) for size in sizes]
-    for number, (run, (own, _)) in enumerate(zip(runs, halves, strict=True)):
+    for run, (own, _) in zip(runs, halves, strict=True):
         score = scores[(half != own) | (count < LEAST)].mean(0).flat[edges]  # of the other half
         orders = [edges[np.argsort(score)], edges[np.argsort(-abs(score))], *at_random]
         circuits.append([[run.circuit(order[:size]) for size in counts] for order in orders])
-        tell(Progress("circuits", (1 + (number + 1) / len(runs)) / 2))
     values = np.moveaxis(np.concatenate([np.array(one) for one in circuits], -1), -1, 0)  # (pair, order, size)
     values = np.concatenate([values[:, :2], values[:, 2:].mean(1, keepdims=True)], 1)
     ends = {"clean": [run.clean[1] for run in runs], "corrupted": [run.corrupted[1] for run in runs]}
@@ -173,12 +177,12 @@ def _measured(
             **{name: ("pair", np.concatenate(end)) for name, end in ends.items()},
             **effect_variables(
                 scores, range(len(scores)), ("sender", "receiver"), "Change of answer minus wrong answer", name="score",
-                unit="logits", corrected="all edges", seed=seed,
+                unit=job.unit, corrected="all edges", seed=seed,
             ),
         },
         {
             "sender": graph.senders, "receiver": graph.receivers, "size": [*sizes], "order": [*ORDERS],
-            "pair": numbers, "half": ("pair", half),
+            "pair": numbers, "half": ("pair", half), **graph.stacks,
         },
         {"model": job.loaded.name, "method": method, "direction": "noising", "pairs": count},
     )  # fmt: skip
@@ -267,7 +271,7 @@ class Graph:
         self.parts, self.senders = parts, ["input"]
         self.receivers, self.points = list[str](), list[int]()  # a point: the part whose input a receiver reads
         self.end = next((at for at, part in enumerate(parts) if part.ends), -1)
-        stops = [1]  # number of senders before each part
+        stops, stacks = [1], {"input": "encoder"}  # number of senders before each part
         attending = [part for part in self.parts if part.output]
         mlps = [part for part in self.parts if part.mlp]
         for at, part in enumerate(self.parts):
@@ -278,7 +282,11 @@ class Graph:
             part.receivers = slice(first, len(self.receivers))
             own = [f"{name}.h{head}" for head in range(part.heads[0])] if part.heads else [name]
             self.senders += own if part.output or part.mlp else ["target"] if part.ends else []
+            stack = "encoder" if at < self.end else "cross" if part.cross else "decoder"
+            stacks |= dict.fromkeys([*self.senders[stops[-1] :], *self.receivers[first:]], stack)
             stops.append(len(self.senders))
+        named = {"sender": self.senders, "receiver": self.receivers} if self.end >= 0 else {}
+        self.stacks = {f"{side}_stack": (side, [stacks[one] for one in own]) for side, own in named.items()}
         self.exist = np.zeros((len(self.senders), len(self.receivers)), dtype=bool)
         (_, clean), (_, other) = map(self.run, encoded.inputs)
         for at, part in enumerate(self.parts):
@@ -497,8 +505,8 @@ def _parts(model: PreTrainedModel, inputs: dict[str, Tensor], outputs: dict[str,
 class EdgeRuns:
     """The runs of some pairs of one length, each with its answer minus wrong answer."""
 
-    def __init__(self, graph: Graph, encoded: EncodedPairs) -> None:
-        self.graph, self.encoded = graph, encoded
+    def __init__(self, graph: Graph, encoded: EncodedPairs, passed: Callable[[], None] = lambda: None) -> None:
+        self.graph, self.encoded, self.passed = graph, encoded, passed
         self.corrupted = self.run(encoded.inputs[1])
 
     @torch.no_grad()
@@ -555,6 +563,7 @@ class EdgeRuns:
                         sums = torch.einsum("sptw,rptw->psr", changes, torch.stack([found[number] for number in own]))
                         first = part.receivers.start + own[0]
                         scores[:, read, first : first + len(own)] += self.encoded.by_pair(sums) / max(steps, 1)
+            self.passed()
         return scores.double().cpu().numpy()
 
     def exact(self) -> Float[np.ndarray, "pair sender receiver"]:
@@ -568,4 +577,5 @@ class EdgeRuns:
         """Answer minus wrong answer of a circuit of some edges, by their numbers."""
         kept = np.zeros_like(self.graph.exist)
         kept.flat[edges] = True
+        self.passed()
         return self.run(self.encoded.inputs[0], (kept, self.corrupted[0]))[1]

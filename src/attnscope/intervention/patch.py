@@ -50,7 +50,8 @@ from attnscope.support.progress import Progress, Tell, no_progress
 
 OF_BLOCKS = {"attention": "calls", "mlp": "mlps", "residual": "states"}
 LOGITS = "logits"
-_RECOVERED = "Share of the difference between both runs that is recovered"
+#: What patching does to the difference between both runs, by direction.
+MOVED = {"denoising": "recovered", "noising": "removed"}
 
 
 @verb()
@@ -70,7 +71,7 @@ def patch(
     variants: Count | None = None,
     **reading: Unpack[PairReading],
 ) -> xr.DataTree:
-    """Patch activations of one run into another, one at a time, and measure the recovered difference of answers.
+    """Patch activations of one run into another, one at a time, and measure how much of their difference moves.
 
     Each pair is a clean and a corrupted text of equal length in tokens with different answers. A masked language model
     predicts the mask, a causal one the next token, an encoder-decoder the token after `target`.
@@ -228,7 +229,7 @@ class PatchJob:
     together: tuple[tuple[Component, ...], ...] = ()
     batches: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with numbers of pairs, from 1
     skips: bool = True  # whether passes skip the computations that all variants share
-    summed: bool = False  # whether an answer has several tokens
+    unit: str = "logits"  # of differences; nats, if an answer has several tokens
     with_mlps: bool = False  # whether MLPs are replaced
 
     def read(self, size: int | None) -> None:
@@ -260,7 +261,7 @@ class PatchJob:
         sites = verify(loaded.model, inputs, text=f"pair {numbers[0]}")
         check_read(loaded, inputs)
         positions, states = encoded.positions[:1], self.what == "residual"
-        self.summed = any(encoded.answers.shape[1] > 1 for _, encoded in self.batches)
+        self.unit = "nats" if any(encoded.answers.shape[1] > 1 for _, encoded in self.batches) else "logits"
         parts = [*(self.receivers or ()), *chain(*self.together)]
         self.with_mlps = self.what == "mlp" or any(part.head is None for part in parts)
         with stack.stacked_passes(loaded.model, skips=False, with_mlps=self.with_mlps) as passes:
@@ -287,7 +288,7 @@ class PatchJob:
 
     def of_batch(self, numbers: list[int], encoded: EncodedPairs) -> xr.Dataset:
         """Differences and estimates of some pairs, ``(pair, ...)``."""
-        attributes: dict[str, Any] = {"direction": self.direction, "what": self.what, "summed": int(self.summed)}
+        attributes: dict[str, Any] = {"direction": self.direction, "what": self.what, "unit": self.unit}
         dims = ("pair", "layer", "head", *(["position"] if self.by_position else []))
         with self._runs(encoded) as runs:
             head = np.arange(max(output.shape[1] for output in runs.donor.outputs))
@@ -303,12 +304,12 @@ class PatchJob:
             sets = self._together(runs) if self.together else {}
         ends = (runs.source, runs.base) if self.direction == "denoising" else (runs.base, runs.source)
         clean, corrupted = (end.double().cpu().numpy() for end in ends)
-        logits = {"units": "logits"}
+        unit = {"units": self.unit}
         found = xr.Dataset(
             {
-                "difference": (dims, values, {"long_name": "Answer minus wrong answer", **logits}),
-                "clean": ("pair", clean, {"long_name": "The same in the clean run", **logits}),
-                "corrupted": ("pair", corrupted, {"long_name": "The same in the corrupted run", **logits}),
+                "difference": (dims, values, {"long_name": "Answer minus wrong answer", **unit}),
+                "clean": ("pair", clean, {"long_name": "The same in the clean run", **unit}),
+                "corrupted": ("pair", corrupted, {"long_name": "The same in the corrupted run", **unit}),
             },
             coordinates,
             {"rounding": TOLERANCE[self.loaded.model.dtype], **attributes},
@@ -316,7 +317,7 @@ class PatchJob:
         if self.steps:
             by_name = {"attribution": 1, **({"eap_ig": self.steps} if self.steps > 1 else {})}
             estimates = np.stack([self._estimates(encoded, steps) for steps in by_name.values()], 1)
-            words = {"long_name": "Change of the answer minus the wrong answer, estimated", **logits}
+            words = {"long_name": "Change of the answer minus the wrong answer, estimated", **unit}
             found["estimate"] = (("pair", "estimator", *dims[1:]), estimates, words)
             found = found.assign_coords(estimator=list(by_name))
         return found.assign(sets).assign_coords(self._labels(numbers, encoded))
@@ -482,14 +483,10 @@ class Runs:
 @validated
 def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each patched activation, with its interval over pairs."""
-    source, base = ends_of(pairs)
-    change = _changes(pairs)
-    each, gaps = range(pairs.sizes["pair"]), (source - base).values
-    share = by_document(change.values, each, over=gaps, seed=seed)
-    dims = change.dims[1:]
-    corrected, effect = "all patched activations", "Change of answer minus wrong answer"
-    variables = effect_variables(change.values, each, dims, effect, unit="logits", corrected=corrected, seed=seed)
-    variables |= interval_variables(share, dims, _RECOVERED, name="recovered", unit="share")
+    change, each, effect = _changes(pairs), range(pairs.sizes["pair"]), "Change of answer minus wrong answer"
+    how: Any = {"unit": pairs.attrs.get("unit", "logits"), "corrected": "all patched activations", "seed": seed}
+    variables = effect_variables(change.values, each, change.dims[1:], effect, **how)
+    variables |= _shares(pairs, change, variables["shown"][1], seed)
     if "estimate" in pairs:
         variables["estimate"] = pairs.estimate.mean("pair", keep_attrs=True, skipna=False)
     kept = {name: values for name, values in pairs.coords.items() if "pair" not in values.dims}
@@ -503,14 +500,21 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
 
 def together_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each set of components, next to the sum of the effects of each alone."""
-    (source, base), each = ends_of(pairs), range(pairs.sizes["pair"])
+    each, words = range(pairs.sizes["pair"]), "Change of answer minus wrong answer"
     change, single = (_changes(pairs, name) for name in ("together", "single"))
     alone = np.stack([single.sel(component=name.split(", ")).sum("component") for name in pairs["set"].values], -1)
-    share = by_document(change.values, each, over=(source - base).values, seed=seed)
-    words = "Change of answer minus wrong answer"
-    joint = joint_variables(change.values, alone, each, ("set",), words, unit="logits", corrected="all sets", seed=seed)
-    recovered = interval_variables(share, ("set",), _RECOVERED, name="recovered", unit="share")
-    return xr.Dataset(joint | recovered, {"set": pairs["set"]})
+    how: Any = {"unit": pairs.attrs.get("unit", "logits"), "corrected": "all sets", "seed": seed}
+    joint = joint_variables(change.values, alone, each, ("set",), words, **how)
+    return xr.Dataset(joint | _shares(pairs, change, joint["shown"][1], seed), {"set": pairs["set"]})
+
+
+def _shares(pairs: xr.Dataset, change: xr.DataArray, shown: np.ndarray, seed: int) -> dict[str, Any]:
+    """Shares of the difference with intervals; a change whose share may be 0 is not `shown`."""
+    source, base = ends_of(pairs)
+    share = by_document(change.values, range(len(base)), over=(source - base).values, seed=seed)
+    shown &= share.shown
+    words = f"Share of the difference between both runs that is {MOVED[pairs.attrs['direction']]}"
+    return interval_variables(share, change.dims[1:], words, name="recovered", unit="share")
 
 
 @validated
@@ -518,12 +522,9 @@ def estimators_agreement(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Rank correlation of each estimate with the measured changes."""
     change = _changes(pairs).values
     names = pairs.estimator.values.tolist()
-    rows = [order_agreement(pairs.estimate.sel(estimator=name).values, change, seed=seed) for name in names]
-    columns = ("rank_correlation", "chance")
-    return xr.Dataset(
-        {name: ("estimator", np.array(values)) for name, values in zip(columns, zip(*rows, strict=True), strict=True)},
-        coords={"estimator": names},
-    )
+    ranks = [order_agreement(pairs.estimate.sel(estimator=name).values, change, seed=seed) for name in names]
+    columns = zip(("rank_correlation", "chance"), np.array(ranks).T, strict=True)
+    return xr.Dataset({name: ("estimator", values) for name, values in columns}, {"estimator": names})
 
 
 def _changes(pairs: xr.Dataset, name: str = "difference") -> xr.DataArray:

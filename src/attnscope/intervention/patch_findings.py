@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from scipy.stats import binom
 
-from attnscope.intervention.patch import ends_of
-from attnscope.intervention.verdicts import ESTIMATORS, SURE, describe_agreement, describe_largest, together_rows
+from attnscope.intervention.patch import MOVED, ends_of
+from attnscope.intervention.verdicts import ESTIMATORS, HEADS, SURE, describe_agreement, describe_largest, together_rows
 from attnscope.measure.documents import LEAST
-from attnscope.results.schema import Effect, Finding, Quantity, Report, Row, Table, heads_by, rows_of, with_ends
+from attnscope.results.schema import HEAD, Effect, Finding, Quantity, Report, Row, Table, heads_by, rows_of, with_ends
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import are, count
 
-_OF_CHANGES = "change of answer minus wrong answer by patching, logits"
 _OF_SUMS = "sum of the changes over the sum of the differences between both runs"
-_TWO: Any = (("effect", "change", "logits", _OF_CHANGES), ("recovered", "recovered", "percent", _OF_SUMS))
+_TWO: Any = (("effect", "change", "logits"), ("recovered", "recovered", "percent", _OF_SUMS))
 _EFFECT, RECOVERED = (with_ends(name, *more, significant="shown", interval=name == "recovered") for name, *more in _TWO)
 _PAIRS = (
     Quantity("pair", unit="count"),
@@ -36,10 +36,7 @@ _TOGETHER = (
     Quantity("alone", "sum alone", "logits", "sum of the changes with each patched alone"),
     with_ends("between", "difference", "logits", "all at once minus it", significant="between_shown", interval=True),
 )
-_AGREEMENT = tuple(
-    Quantity(name, unit="share" if name != "estimator" else "words")
-    for name in ("estimator", "rank_correlation", "chance")
-)
+_AGREEMENT = (Quantity("estimator"), *(Quantity(name, unit="share") for name in ("rank_correlation", "chance")))
 _CARE = {
     "Results depend on the corruption.": "Another kind can show other heads. Heads that both runs need equally carry "
     "no difference.",
@@ -72,7 +69,7 @@ def patched_positions(tree: xr.DataTree) -> list[Row]:
     patched = tree["patched"].to_dataset()
     ends = [f"{name}{end}" for name in ("effect", "recovered") for end in ("", "_low", "_high")]
     columns: dict[str, xr.DataArray | None] = {name: patched[name] for name in ends}
-    columns["shown"] = patched.shown.astype(object).where(patched.tested)
+    columns |= {"shown": patched.shown.astype(object).where(patched.tested), "attention": patched.get("layer_kind")}
     if "token" in patched.coords:
         columns["token"] = patched.token
     for name in patched.estimator.values.tolist() if "estimate" in patched else ():
@@ -90,7 +87,7 @@ def name_of(row: Row) -> str:
 def report(tree: xr.DataTree) -> Report:
     rows, pairs = patched_positions(tree), tree["pairs"].to_dataset()
     tested = rows[0]["shown"] is not None
-    care = dict(_CARE) | (SEVERAL if pairs.attrs.get("summed") else {})
+    care = dict(_CARE) | (SEVERAL if pairs.attrs.get("unit", "logits") == "nats" else {})
     if tested:
         care["Intervals are for pairs like these."] = "Pairs from one template say little about other sentences."
     if "agreement" in tree.children:
@@ -103,7 +100,7 @@ def report(tree: xr.DataTree) -> Report:
             _sentences(tree, rows),
             f"significant at 5%, corrected for all {_kinds(rows)}" if tested else "not tested",
             heads_by(rows, _towards, TOWARDS, AWAY) if tested and "head" in rows[0] else {},
-            headline=_headline(rows),
+            headline=_headline(rows, pairs),
         ),
         tables=_tables(tree, rows),
         result=tree,
@@ -124,9 +121,12 @@ def _towards(row: Row) -> str:
 
 def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
     first = rows[0]
-    where = [Quantity("block", unit="count")]
+    pairs, where = tree["pairs"].to_dataset(), [Quantity("block", unit="count")]
+    unit = pairs.attrs.get("unit", "logits")
+    effect = replace(_EFFECT, meaning=f"change of answer minus wrong answer by patching, {unit}")
     if "head" in first:
-        where = [Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head")]
+        kinds = {row["attention"] for row in rows}
+        where = [*HEAD, replace(HEADS[2], detail="table" if len(kinds) > 1 else "data")]
     if "position" in first:
         where += [Quantity("position", unit="count"), Quantity("token", unit="token")]
     estimates = [
@@ -134,11 +134,9 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
         for name, title in ESTIMATORS.items()
         if f"estimate_{name}" in first
     ]
-    least = f"{LEAST} or more pairs"
-    quantities = (*where, _EFFECT, RECOVERED, *estimates)
-    tables = [
-        Table("patched", "Patched activations", quantities, rows, corrected=f"for all {_kinds(rows)}", least=least)
-    ]
+    least, quantities = f"{LEAST} or more pairs", (*where, effect, RECOVERED, *estimates)
+    all_of = f"for all {_kinds(rows)}"
+    tables = [Table("patched", "Patched activations", quantities, rows, corrected=all_of, least=least)]
     if "together" in tree.children:
         sets = together_rows(tree["together"].to_dataset(), "recovered", "recovered_low", "recovered_high")
         words = "Heads and MLPs patched together"
@@ -147,11 +145,15 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
         agreement = tree["agreement"].to_dataset()
         ranked = rows_of({str(name): agreement[name] for name in agreement}, agreement.rank_correlation)
         tables.append(Table("agreement", "Estimates", _AGREEMENT, ranked, terminal=0, page=0))
-    pairs = tree["pairs"].to_dataset()
     columns = {name: pairs[f"{name}_text"] for name in ("clean", "corrupted", "answer", "wrong")}
     columns |= {f"{name}_difference": pairs[name] for name in ("clean", "corrupted")}
     tables.append(Table("pairs", "The pairs", _PAIRS, rows_of(columns, pairs.clean), terminal=0, page=100))
-    return tables
+
+    def own(one: Quantity) -> Quantity:
+        heading = MOVED[pairs.attrs["direction"]] if one.name == "recovered" else one.heading
+        return replace(one, heading=heading, unit=unit if one.unit == "logits" else one.unit)
+
+    return [replace(table, quantities=[*map(own, table.quantities)]) for table in tables]
 
 
 def _kinds(rows: Sequence[Row]) -> str:
@@ -165,14 +167,14 @@ def _first_pair(pairs: xr.Dataset) -> str:
     return f"First pair: “{clean}” → “{answer}”; “{corrupted}” → “{wrong}”."
 
 
-def _headline(rows: Sequence[Row]) -> str:
-    kinds = _kinds(rows)
+def _headline(rows: Sequence[Row], pairs: xr.Dataset) -> str:
+    kinds, moved = _kinds(rows), MOVED[pairs.attrs["direction"]]
     largest = max(rows, key=lambda row: abs(row["effect"]))
-    name, effect = name_of(largest), f"{largest['effect']:+.2f}".replace("-", "−")
-    most = f"largest at {name}, {effect} logits"
+    name, effect = name_of(largest), f"{largest['effect']:+.2f} {pairs.attrs.get('unit', 'logits')}".replace("-", "−")
+    most = f"largest at {name}, {effect}"
     if largest["recovered"] is not None:
         share = f"{largest['recovered']:.0%}".replace("-", "−")
-        most = f"largest at {name}: {share} of the difference between the runs"
+        most = f"largest at {name}: {share} of the difference {moved}"
     if largest["shown"] is None:
         return f"No test possible: intervals need {LEAST} or more pairs of one kind; the effect is {most}"
     shown = sum(bool(row["shown"]) for row in rows)
@@ -183,12 +185,12 @@ def _headline(rows: Sequence[Row]) -> str:
 
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     pairs, kinds = tree["pairs"].to_dataset(), _kinds(rows)
-    number = pairs.sizes["pair"]
+    number, unit = pairs.sizes["pair"], pairs.attrs.get("unit", "logits")
     clean, corrupted = pairs.clean.values, pairs.corrupted.values
     both = (
-        f"Answer minus wrong answer: {clean.mean():+.2f} logits in clean runs, {corrupted.mean():+.2f} in corrupted "
-        f"runs (mean over {count(number, 'pair')}). Clean runs prefer the answer in {int((clean > 0).sum())} of "
-        f"{number}, corrupted runs the wrong answer in {int((corrupted < 0).sum())}."
+        f"Answer minus wrong answer: {f'{clean.mean():+.2f} {unit}'} in clean runs, {corrupted.mean():+.2f} in "
+        f"corrupted runs (mean over {count(number, 'pair')}). Clean runs prefer the answer in {int((clean > 0).sum())} "
+        f"of {number}, corrupted runs the wrong answer in {int((corrupted < 0).sum())}."
     )
     sentences = [both.replace("-", "−"), *_unsolved(int((clean > 0).sum()), number)]
     source, base = ends_of(pairs)
@@ -213,7 +215,7 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
         )
         if rows[0]["recovered_low"] is None:
             sentences.append(
-                "The recovered share has no interval, because some clean and corrupted runs are too similar."
+                "Shares of the difference have no interval, because some clean and corrupted runs are too similar."
             )
     agreement = ""
     if "agreement" in tree.children:

@@ -267,7 +267,7 @@ class Interval(NamedTuple):
     mean: Float[np.ndarray, ...]  # ``(...)``: NaN bounds where there are fewer than 6 units
     low: Float[np.ndarray, ...]
     high: Float[np.ndarray, ...]
-    # ``(...)``: whether the mean is significant at 5%, corrected for all means together
+    # ``(...)``: whether the mean is significant at 5%, corrected for all means together, and its interval excludes 0
     shown: Bool[np.ndarray, ...]
     # ``(...)``: whether it was tested: not with fewer than 6 units, or without values
     tested: Bool[np.ndarray, ...]
@@ -294,12 +294,12 @@ def by_document(
         return Interval(mean.reshape(shape), unknown, unknown, no, no)
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(count, np.full(count, 1 / count), size=draws).astype(float)
-    tested = differs_from_zero(sums / abs(sizes.mean()), generator).reshape(shape), np.isfinite(mean).reshape(shape)
-    if ((drawn @ sizes) * sizes.sum() <= 0).any():
-        unknown = np.full(shape, np.nan)
-        return Interval(mean.reshape(shape), unknown, unknown, *tested)
-    low, high = bootstrap_interval(sums, sizes, drawn)
-    return Interval(mean.reshape(shape), low.reshape(shape), high.reshape(shape), *tested)
+    shown, tested = differs_from_zero(sums / abs(sizes.mean()), generator), np.isfinite(mean)
+    low = high = np.full(mean.shape, np.nan)
+    if ((drawn @ sizes) * sizes.sum() > 0).all():
+        low, high = bootstrap_interval(sums, sizes, drawn)
+        shown &= np.sign(low) == np.sign(high)
+    return Interval(*(values.reshape(shape) for values in (mean, low, high, shown, tested)))
 
 
 _ALL_SIGNS = 12  # units up to which every choice of signs is tried

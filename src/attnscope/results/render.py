@@ -47,10 +47,11 @@ def as_json(report: Report, folder: Path | str) -> dict[str, Any]:
 
 
 def as_csv(report: Report) -> list[Row]:
-    """The rows of the first table, each with the short signature of the run."""
+    """The rows of the first table and those of sets of heads, each with the short signature of the run."""
     signature = {"signature": Signature.of(report.signature).short}
-    names = report.tables[0].columns
-    return [{name: row.get(name) for name in names} | signature for row in report.rows]
+    tables = [report.tables[0], *(table for table in report.tables[1:] if table.name == "together")]
+    names = dict.fromkeys(name for table in tables for name in table.columns)
+    return [{name: row.get(name) for name in names} | signature for table in tables for row in table.rows]
 
 
 def print_report(report: Report, console: Console, *, legend: bool = False, page: bool = False) -> None:
@@ -79,7 +80,8 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
             made = next(fits, made)
         console.print(made)
         if len(table.rows) > table.terminal:
-            line(f"and {len(table.rows) - table.terminal} more: --{'json' if number else 'csv'} lists all")
+            left, others = len(table.rows) - table.terminal, " with lower scores" * bool(table.best)
+            line(f"and {left} more{others}: --{'json' if number else 'csv'} lists all")
         explained += [f"{names}: {translate(meaning + '.')}" for names, meaning in legend_of(shown)]
         if table.corrected and table.tested(shown):
             line(f"* significant: p < 0.05, corrected {table.corrected}", "dim")
@@ -107,7 +109,7 @@ def _rich_table(table: Table, shown: Sequence[Quantity], *, narrow: int = 0) -> 
     from rich.text import Text
 
     by_name = {one.name: one for one in table.quantities}
-    rows = table.rows[: table.terminal]
+    rows = (table.best or table.rows)[: table.terminal]
     made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for one in shown:
         words, title = one.unit in NO_NUMBERS - {"head"}, _heading(translate(one.title))

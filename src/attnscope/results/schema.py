@@ -131,6 +131,7 @@ class Table:
     corrected: str = ""  # what significance was corrected for, such as "for all heads"
     least: str = ""  # number of units that an interval needs, such as "6 or more windows"
     terminal: int = 20  # rows that a terminal shows; 0: not shown there
+    best: Sequence[Row] = ()  # these rows; by default the first ones
     page: int = 400  # rows that the page shows; 0: not shown there
 
     @property

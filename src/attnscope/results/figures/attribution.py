@@ -49,9 +49,10 @@ def grid(report: Report) -> Figure | None:
 @figure_style()
 def _lens(report: Report) -> Figure:
     lens = report.result["lens"].to_dataset()
+    titles = {one.name: one.title for one in report.tables[-1].quantities}
     names = [name for name in ("logit", "probability") if name in lens]
     figure, panels = panel_rows(len(names), (2.6 * len(names), 2.2))
     for axes, name in zip(panels, names, strict=True):
         curve(axes, lens.depth.values, with_interval(lens, name), MEASURED)
-        axes.set(xlabel="Attention layers", ylabel=name.capitalize())
+        axes.set(xlabel="Attention layers", ylabel=titles[name].capitalize())
     return figure

@@ -18,9 +18,9 @@ _COLOURS = "Orange: patching moves the prediction towards the source run; blue: 
 
 #: By name of the figure: its title, its caption, and the part of the caption that needs tested effects.
 _CAPTIONS = {
-    "recovered-map": ("Share of the difference that is recovered", _COLOURS, _DOT),
+    "recovered-map": ("Share of the difference between both runs", _COLOURS, _DOT),
     "recovered-by-position": (
-        "Share of the difference that is recovered, by position",
+        "Share of the difference between both runs, by position",
         (
             f"{_COLOURS} " + "At most 24 heads are drawn. a/b: token a in the clean text, b in the "
             "corrupted one. …: the token differs between pairs."
@@ -29,7 +29,7 @@ _CAPTIONS = {
     ),
     "recovered-intervals": (
         "Largest effects",
-        "Each point is the share of the difference that is recovered, over all pairs.",
+        "Each point is a patch's change as a share of the difference between both runs, over all pairs.",
         (
             "Lines are 95% intervals over pairs. Filled points are significant (corrected for all heads or "
             "positions), rings are not."
@@ -58,20 +58,21 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     yield "recovered-intervals", recovered_intervals(report)
     if "agreement" in tree:
         patched, agreement = tree["patched"].to_dataset(), tree["agreement"].to_dataset()
+        unit = tree["pairs"].attrs.get("unit", "logits")
         panels = [
             (
                 f"{ESTIMATORS[name]}\n{rank_caption(agreement.sel(estimator=name))}",
-                "Measured change, logits",
+                f"Measured change, {unit}",
                 patched.effect.values,
                 patched.estimate.sel(estimator=name).values,
             )
             for name in patched.estimator.values.tolist()
         ]
-        yield "estimates", estimate_panels(panels, "Estimate, logits")
+        yield "estimates", estimate_panels(panels, f"Estimate, {unit}")
 
 
 def grid(report: Report) -> Figure:
-    """Draw the share of the difference that each patched head, block or position recovers."""
+    """Draw the share of the difference that each patched head, block or position carries."""
     return recovered_map(report.result)
 
 
@@ -81,7 +82,7 @@ _TOKENS = 60  # positions that are labelled
 
 @figure_style()
 def recovered_map(tree: xr.DataTree) -> Figure:
-    """Draw the recovered share of the difference: layers by heads, or blocks or heads by positions."""
+    """Draw the share of the difference: layers by heads, or blocks or heads by positions."""
     patched = tree["patched"].to_dataset()
     patched = patched.isel({name: np.arange(size) for name, size in _drawn(patched).items()})
     values, shown, rows, title = _as_grid(patched)
@@ -90,7 +91,7 @@ def recovered_map(tree: xr.DataTree) -> Figure:
     largest = float(np.nanmax(np.abs(values)))
     reach = min(1.0, largest) or 1.0
     beyond = "both" if largest > reach else "neither"
-    map_ = HeadMap.signed("", values, shown, reach, "Share recovered")
+    map_ = HeadMap.signed("", values, shown, reach, "Share of difference")
     figure = head_maps([map_], rows, cell=cell, extend=beyond)
     axes = figure.axes[0]
     axes.set_ylabel(title)
@@ -110,7 +111,7 @@ def recovered_intervals(report: Report) -> Figure:
     rows = report.rows[:LISTED]
     names = [name_of(row) + (f"  {drawable(row['token'])}" if row.get("token") else "") for row in rows]
     series = {"patched": ("o", RIGHT, [RECOVERED.effect(row) for row in rows])}
-    return interval_rows(names, series, "Share of the difference that is recovered")
+    return interval_rows(names, series, "Share of the difference between both runs")
 
 
 def _drawn(patched: xr.Dataset) -> dict[str, int]:
