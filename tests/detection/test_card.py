@@ -230,17 +230,19 @@ def test_areas_are_those_of_the_rank_test_and_their_intervals_cover():
     assert whole.p[0] < 0.01
 
 
-def test_intervals_of_stability_cover_its_expected_value():
+@pytest.mark.parametrize("noise", [0.5, 0.01])  # with little, nearly all samples have a correlation of 1
+def test_intervals_of_stability_cover_its_expected_value(noise):
     generator = np.random.default_rng(0)
     truth = generator.random((1, 40))
 
     def drawn(texts=12):
-        scores = truth + 0.5 * generator.standard_normal((texts, 1, 40))
+        scores = truth + noise * generator.standard_normal((texts, 1, 40))
         return stability(scores, [f"document {number}" for number in range(texts)])
 
     expected = np.mean([drawn()[1] for _ in range(400)])
     intervals = np.array([drawn()[2:] for _ in range(100)])
     assert np.mean((intervals[:, 0] <= expected) & (expected <= intervals[:, 1])) >= LEVEL
+    assert np.diff(intervals).max() < (0.2 if noise < 0.1 else 1)
     assert stability(truth[None], ["one"])[1:] == pytest.approx((np.nan,) * 3, nan_ok=True)
 
 
@@ -278,6 +280,9 @@ def test_the_order_of_the_card_loses_less_than_random_orders(planted):
     lost = 1 - card.score.sel(role="reach_2_0").values
     two = np.argsort(lost, axis=None)[:2]
     assert first == pytest.approx(float((lost * card.effect[0].values).flat[two].sum()))
+    apart = result.predicted - result.predicted.sel(order="effects")
+    assert bool((apart > -1e-9).all()), "no other order has a lower prediction at any size"
+    assert float(apart.max()) > 0
 
 
 def test_the_commands_make_a_card_a_list_and_a_comparison(tmp_path):

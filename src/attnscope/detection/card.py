@@ -73,7 +73,6 @@ def answer_effects(loaded: LoadedModel, answers: Sequence[Answer], *, seed: int)
 
 KEPT = ((64, 4), (16, 4), (64, 0), (256, 4))
 _MOST = 10**6
-_CLOSE = 1 - 1e-9  # correlation from which Fisher's z counts as finite
 _EQUAL = 12  # digits to which equal scores are equal
 _ENDS = ("_low", "_high")
 _EFFECTS = ("effect", "effect_low", "effect_high", "shown", "tested")
@@ -211,7 +210,8 @@ def stability(scores: np.ndarray, documents: Sequence[str] | None) -> tuple[np.n
     whole, left = correlation(np.ones(len(half))), without_each(units_of(texts)[0])
     if len(left) < LEAST:
         return means, whole, np.nan, np.nan
-    z = np.arctanh(np.clip([whole, *(correlation(weights) for weights in left)], -_CLOSE, _CLOSE))
+    close = 1 - 6 / max(6, known.shape[1] ** 3 - known.shape[1])  # one exchanged pair takes twice as much from 1
+    z = np.arctanh(np.clip([whole, *(correlation(weights) for weights in left)], -close, close))
     half_width = np.diff(jackknife_interval(z[0], z[1:]), axis=0)[0] / 2
     low, high = np.tanh(z[0] - half_width), np.tanh(z[0] + half_width)
-    return means, whole, float(low), float(high)
+    return means, whole, min(float(low), whole), max(float(high), whole)

@@ -37,7 +37,7 @@ def report(card: xr.Dataset) -> schema.Report:
         best = max((row for row in by_role if row["auroc"] is not None), key=lambda row: abs(row["auroc"] - 0.5))
         sentences.append(
             f"The published heads differ from the others most in {best['title']}: AUROC {best['auroc']:.2f} "
-            f"({best['auroc_low']:.2f} to {best['auroc_high']:.2f}), p = {best['auroc_p']:.3f} next to random lists."
+            f"({best['auroc_low']:.2f} to {best['auroc_high']:.2f}), p = {best['auroc_p']:.4f} next to random lists."
         )
     groups, rows = heads_by_role(card), _head_rows(card)
     first = sorted(rows, key=lambda row: (not row["roles"], row["rank"]))[: schema.Table.terminal]
