@@ -2,13 +2,22 @@
 
     attnscope card MODEL TEXT --kept 32+4,64+4 --out card
     python benchmarks/compression.py MODEL OTHER_TEXT --card card --window 256 --limit 24
-    python benchmarks/compression.py MODEL OTHER_TEXT --card card --peer PEER/bin/python --read TEXT  # beside kvpress
+    python benchmarks/compression.py MODEL OTHER_TEXT --card card --kvpress PEER/bin/python --read TEXT
+    python benchmarks/compression.py MODEL OTHER_TEXT --card card --minference PEER/bin/python
 
 Keys are limited by masks, which is exact. Heads are limited in the order of the card, those of the largest reach
 first, and in random orders; a key-value head has the lowest reach of the query heads that share it. If the card has
-effects, they predict the loss: the effect of each head times the weight that it loses, summed. With `--peer`, a Python
-with kvpress, heads are limited in the order of its scores too: those of `DuoAttentionPress(on_the_fly_scoring=True)`
-on the windows that the card read. Of scores and reaches, the agreement of two halves of the windows is printed.
+effects, they predict the loss: the effect of each head times the weight that it loses, summed; and heads are limited
+in the order of these products too.
+
+With `--kvpress`, heads are limited in the order of its scores too: `DuoAttentionPress(on_the_fly_scoring=True)` on the
+windows that the card read. Of scores and reaches, the agreement of two halves of the windows is printed. With
+`--minference`, MInference reads the exported pattern and runs a Llama model with it on the CPU: the heads that it
+streams are those of the card, and the loss changes as by our masks. Its environment, without CUDA:
+
+    pip install torch transformers==4.49.0 triton==3.6.0 einops 'numpy<2.4' setuptools wheel psutil ninja packaging
+    export MINFERENCE_SKIP_CUDA_BUILD=TRUE MINFERENCE_FORCE_BUILD=TRUE
+    pip install --no-deps --no-build-isolation minference==0.1.6.0
 """
 
 from __future__ import annotations
@@ -17,9 +26,10 @@ import argparse
 import json
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,15 +38,19 @@ from rich.console import Console
 from torch import Tensor
 
 import attnscope
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import check_same_model, load_model
 from attnscope.detection.card import stability
+from attnscope.detection.head_files import STREAMS, head_files
 from attnscope.intervention.effects import effect_variables
 from attnscope.intervention.predictions import PredictionSession, prediction_session
 from attnscope.intervention.stack import Edit, replacing_sets
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import units_of
-from attnscope.read.encoded import texts_of, windows_of
+from attnscope.measure.texts import first_windows
+from attnscope.read.encoded import texts_of
+from attnscope.store.signature import Signature
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
@@ -89,6 +103,9 @@ def _measured(
         if peer is not None:  # low scores need the latest keys alone
             own_scores = np.array([peer[tuple(groups[member == head][0])] for head in heads])
             chosen.append(heads[np.argsort(own_scores, kind="stable")])
+        each = np.nan_to_num(lost) * card.effect.isel(ablation=-1).values[cells] if "effect" in card else None
+        if each is not None:  # what a key-value head is predicted to cost
+            chosen.append(heads[np.argsort([each[member == head].sum() for head in heads], kind="stable")])
         orders = [*chosen, *shuffles]
         sets = np.stack([np.isin(member, order[:count]) for order in orders for count in limited])
 
@@ -98,8 +115,7 @@ def _measured(
         changes = changes_by_limits(session, sets, recent, sinks, progress=progress)
         changes = changes.reshape(len(changes), len(orders), len(limited))
         by_cache.append(np.stack([*changes.swapaxes(0, 1)[: len(chosen)], changes[:, len(chosen) :].mean(1)], 1))
-        if "effect" in card:
-            each = np.nan_to_num(lost) * card.effect.isel(ablation=-1).values[cells]
+        if each is not None:
             sums = (sets @ each).reshape(len(orders), len(limited))
             predicted.append(np.stack([*sums[: len(chosen)], sums[len(chosen) :].mean(0)]))
         share = np.minimum(1.0, (recent + sinks) / lengths).mean()
@@ -121,7 +137,7 @@ def _measured(
         {
             "source": ("window", np.array(session.documents, dtype=object)),
             "cache": [f"{recent}+{sinks}" for recent, sinks in caches],
-            "order": ["card", *["kvpress"] * (peer is not None), "random"],
+            "order": ["card", *["kvpress"] * (peer is not None), *["effects"] * ("effect" in card), "random"],
         },
         {"heads": len(heads), "random_orders": random_orders},
     )
@@ -158,15 +174,18 @@ def changes_by_limits(
     return np.concatenate(changes)
 
 
-_PEER = """
-import json, sys
+_KVPRESS = """
+import itertools, json, sys
 import numpy as np, pandas, torch
 from transformers import AutoModelForCausalLM
 from kvpress.presses import duo_attention_press as press
 
-path, read, written = sys.argv[1:]
-texts, length = json.load(open(read))
-model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+folder = sys.argv[1]
+texts, length = json.load(open(f"{folder}/given.json"))
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+if hasattr(model.model.rotary_emb, "layer_types"):  # of Gemma 3, which asks for the layer's type; kvpress gives none
+    layers, own = itertools.cycle(model.config.layer_types), model.model.rotary_emb.forward
+    model.model.rotary_emb.forward = lambda x, positions, kind=None: own(x, positions, kind or next(layers))
 
 class Data:
     def __init__(self, text): self.text = text
@@ -176,17 +195,82 @@ found = []
 for text in texts:
     press.load_dataset = lambda *_, **__: Data(text)
     found.append(press.duo_attention_on_the_fly.__wrapped__(model, num_samples=1, q_len=length))
-np.save(written, np.stack(found))
+json.dump(np.stack(found).tolist(), open(f"{folder}/made.json", "w"))
+"""
+
+# On a CPU: Triton interprets the kernel of streaming heads, in one configuration. Other heads attend to all keys, as
+# their pattern does in short texts; its kernel needs CUDA. Heads of fewer than 16 dimensions are padded.
+_MINFERENCE = """
+import contextlib, json, os, sys, types
+os.environ["TRITON_INTERPRET"] = "1"
+import torch
+from torch.nn.functional import cross_entropy, pad, scaled_dot_product_attention
+from transformers import AutoModelForCausalLM
+
+sys.modules["minference.cuda"] = types.SimpleNamespace(convert_vertical_slash_indexes=None)
+arange, torch.cuda.device = torch.arange, lambda _: contextlib.nullcontext()
+torch.arange = lambda *sizes, device=None: arange(*sizes)
+from minference import MInference
+from minference.modules import minference_forward as own
+from minference.ops import streaming_kernel
+torch.arange = arange
+del streaming_kernel._attn_fwd.configs[1:]
+
+folder = sys.argv[1]
+windows = [torch.tensor(ids) for ids in json.load(open(f"{folder}/given.json"))]
+model = AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).eval()
+calls = []
+
+def stream(query, key, value, sinks, recent, kernel=own.streaming_forward):
+    calls.append(("stream_llm", sinks, recent))
+    size, missing = query.shape[-1], max(0, 16 - query.shape[-1])
+    scaled = query * ((size + missing) / size) ** 0.5
+    return kernel(*(pad(each, (0, missing)) for each in (scaled, key, value)), sinks, recent)[..., :size]
+
+def full(query, key, value, vertical, slash):
+    calls.append(("vertical_and_slash",))
+    return scaled_dot_product_attention(query, key, value, is_causal=True)
+
+def losses():
+    with torch.no_grad():
+        logits = [model(ids[None], use_cache=False).logits[0, :-1] for ids in windows]
+    return torch.stack([cross_entropy(each, ids[1:]) for each, ids in zip(logits, windows)])
+
+plain = losses()
+own.streaming_forward, own.vertical_slash_sparse_attention = stream, full
+model = MInference("minference", folder, config_path=f"{folder}/best_pattern.json")(model)
+json.dump([calls, (losses() - plain).tolist()], open(f"{folder}/made.json", "w"))
 """
 
 
-def peer_scores(python: str, model: str, texts: Sequence[str], length: int) -> np.ndarray:
-    """The scores of kvpress, ``(text, layer, key-value head)``."""
+def of_peer(python: str, script: str, loaded: LoadedModel, given: Any, files: Mapping[str, str] | None = None) -> Any:
+    """What the script of another tool makes, in its own Python, of the model and of what is given."""
     with tempfile.TemporaryDirectory() as folder:
-        read, written = Path(folder) / "texts.json", Path(folder) / "scores.npy"
-        read.write_text(json.dumps([list(texts), length]), encoding="utf-8")
-        subprocess.run([python, "-c", _PEER, str(Path(model).resolve()), str(read), str(written)], check=True)
-        return np.load(written)
+        loaded.model.save_pretrained(folder)
+        loaded.tokenizer.save_pretrained(folder)
+        for name, text in {"given.json": json.dumps(given), **(files or {})}.items():
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+        run = subprocess.run([python, "-c", script, folder], check=False, capture_output=True, text=True)
+        if run.returncode:
+            raise AttnscopeError(f"{python} failed: {run.stderr[-2000:]}")
+        return json.loads((Path(folder) / "made.json").read_text(encoding="utf-8"))
+
+
+def beside_minference(python: str, loaded: LoadedModel, session: PredictionSession, card: xr.Dataset, role: str) -> str:
+    """A line on the heads that MInference streams, and on the change of the loss, beside the card and our masks."""
+    recent, sinks = (int(size) for size in role.split("_")[1:])
+    calls, theirs = of_peer(
+        python, _MINFERENCE, loaded, [window.ids for window in session.windows], head_files(card, "minference", role)
+    )
+    streams = card.score.sel(role=role).values[tuple(np.array(session.cells).T)] >= STREAMS
+    expected = [["stream_llm", sinks, recent] if one else ["vertical_and_slash"] for one in streams]
+    if calls != expected * len(session.windows):
+        raise AttnscopeError("MInference streams other heads than the card")
+    ours = changes_by_limits(session, streams[None], recent, sinks)[:, 0]
+    return (
+        f"MInference streams the {streams.sum()} of {len(streams)} heads of a {role} from {STREAMS}: loss "
+        f"{np.mean(theirs):+.4f}, by masks {ours.mean():+.4f}, largest difference {np.abs(theirs - ours).max():.1e}"
+    )
 
 
 def main() -> None:
@@ -195,8 +279,9 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("text")
     parser.add_argument("--card", required=True, help="run folder of attnscope card, on other texts")
-    parser.add_argument("--peer", help="a Python with kvpress")
-    parser.add_argument("--read", help="with --peer: the texts that the card read")
+    parser.add_argument("--kvpress", help="a Python with kvpress, whose scores order the heads too")
+    parser.add_argument("--read", help="with --kvpress: the texts that the card read")
+    parser.add_argument("--minference", help="a Python with MInference, which gets the pattern of each reach")
     for name, default in {"window": 256, "limit": 24, "orders": 5, "seed": 0}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
@@ -205,22 +290,23 @@ def main() -> None:
     corpus = texts_of(Path(given.text), field=None, by_line=False)
     session = prediction_session(loaded, corpus, window=given.window, limit=given.limit, seed=given.seed)
     session.check()
-    peer = None
-    if given.peer:
-        windows = windows_of(
-            texts_of(Path(given.read), field=None, by_line=False), loaded.tokenizer, length=given.window
-        )
-        of_card = [window for window, _ in zip(windows, range(given.limit), strict=False)]
+    peer, reaches = None, [str(role) for role in card.role.values if str(role).startswith("reach")]
+    if given.kvpress:
+        settings = Signature.from_json(card.attrs["signature"]).settings or {}
+        read = texts_of(Path(given.read), field=None, by_line=False)
+        windows = first_windows(loaded, read, None, length=settings["window"], limit=settings["limit"])
+        of_card = [window for window in windows if len(window) == settings["window"]] or windows
         texts = [loaded.tokenizer.decode(window.ids, skip_special_tokens=True) for window in of_card]
-        of_texts = peer_scores(given.peer, given.model, texts, given.window)
+        of_texts = np.array(of_peer(given.kvpress, _KVPRESS, loaded, [texts, settings["window"]]))
         peer = of_texts.mean(0)
         _, whole, low, high = stability(of_texts, [window.source for window in of_card])
         print(f"halves of {len(texts)} windows agree: kvpress {whole:.2f} ({low:.2f} to {high:.2f})")
-        for role in card.role.values:
-            if str(role).startswith("reach"):
-                own = card.sel(role=role)
-                ends = f"{float(own.stability_low):.2f} to {float(own.stability_high):.2f}"
-                print(f"  {role} of the card {float(own.stability):.2f} ({ends})")
+        for role in reaches:
+            own = card.sel(role=role)
+            ends = f"{float(own.stability_low):.2f} to {float(own.stability_high):.2f}"
+            print(f"  {role} of the card {float(own.stability):.2f} ({ends})")
+    for role in reaches if given.minference else ():
+        print(beside_minference(given.minference, loaded, session, card, role))
     with Console(stderr=True).status("measuring") as status:
         made = loss_by_size(
             session, card, peer, orders=given.orders, seed=given.seed, tell=lambda at: status.update(f"{at.share:.0%}")
@@ -229,15 +315,13 @@ def main() -> None:
     for cache in made.cache.values:
         for point, limited in enumerate(made.limited.values):
             at = made.sel(cache=cache).isel(point=point)
-            own, free = at.sel(order="card"), at.sel(order="random")
-            significant = " significant" * bool(at.difference_shown)
-            print(
-                f"{cache:>8}  {limited} of {made.attrs['heads']} heads  {float(at['size']):4.0%} of the keys  "
-                f"card {float(own.effect):.3f} ({float(own.effect_low):.3f} to {float(own.effect_high):.3f})  "
-                + (f"kvpress {float(at.sel(order='kvpress').effect):.3f}  " if peer is not None else "")
-                + f"random {float(free.effect):.3f}  difference {float(at.difference):.3f}{significant}"
-                + (f"  predicted {float(own.predicted):.3f}" if "predicted" in made else "")
-            )
+            print(f"{cache:>8}  {limited} of {made.attrs['heads']} heads  {float(at['size']):4.0%} of the keys", end="")
+            for order in made.order.values:
+                one = at.sel(order=order)
+                print(f"  {order} {float(one.effect):.3f}", end="")
+                print(f" ({float(one.effect_low):.3f} to {float(one.effect_high):.3f})" * (order != "random"), end="")
+            print(f"  difference {float(at.difference):.3f}{' significant' * bool(at.difference_shown)}", end="")
+            print(f"  predicted {float(at.predicted[0]):.3f}" if "predicted" in made else "")
 
 
 if __name__ == "__main__":
