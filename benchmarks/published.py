@@ -3,8 +3,9 @@
 python scripts/real_models.py ~/attnscope-models
 python benchmarks/published.py ~/attnscope-models --data ~/attnscope-data --lens PEER/bin/python
 
-Writes docs/project/published.md. `--only whisper` (or lists, heads, positions) measures one part again; the other
-parts come from the folder of `--results`. What is not there is listed with the file or checkpoint that would fill it.
+Writes docs/project/published.md. `--only whisper` (or whisper-base, lists, heads, positions) measures one part again;
+the other parts come from the folder of `--results`. What is not there is listed with the file or checkpoint that would
+fill it.
 `--data` holds published/*.tsv (score files of the authors) and speech/jfk.flac. The synthetic speech needs flite
 (Debian). `--lens` is a Python with `pip install transformer_lens gguf accelerate`; without it, the peer is eager
 attention of transformers.
@@ -20,6 +21,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import version
 from itertools import cycle, islice
 from pathlib import Path
@@ -105,9 +107,9 @@ LETTERS = re.compile(r"[A-Za-z]+")
 Head = tuple[int, int]
 
 
-def whisper(options: argparse.Namespace) -> dict[str, Any]:
+def whisper(options: argparse.Namespace, name: str = "whisper-tiny.en") -> dict[str, Any]:
     """Score every head of the decoder by how well its cross-attention follows the words in time."""
-    folder = options.models / "whisper-tiny.en"
+    folder = options.models / name
     model = transformers.WhisperForConditionalGeneration.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     reader = transformers.WhisperFeatureExtractor.from_pretrained(folder)
@@ -235,7 +237,9 @@ def attended(
     from attnscope.kernels.full import attend_in_full
 
     ids = tokenizer(text, add_special_tokens=False).input_ids
-    start = tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|notimestamps|>"])
+    multilingual = getattr(model.generation_config, "is_multilingual", False)
+    task = ["<|en|>", "<|transcribe|>"] if multilingual else []
+    start = tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", *task, "<|notimestamps|>"])
     layers: list[np.ndarray] = []
 
     def observe(site: Any, call: Any) -> torch.Tensor:
@@ -475,6 +479,24 @@ have a rank correlation of {agreement:.2f}. Five recordings are too few for inte
 
 {read_errors}"""
 
+BASE = """\
+## Alignment heads of Whisper base
+
+The multilingual model, measured alike (loss {loss:.2f} nats a token of the sentences, {read_loss:.2f} of the
+recordings). The published heads are {listed}, of {heads}.
+
+{scores}
+
+{finding}
+
+{ranked}
+
+{errors}
+
+On the recordings, with the heads of the synthetic sentences (rank correlation of the weights {agreement:.2f}):
+
+{read_errors}"""
+
 HEADS = """\
 ## Gemma 3 270M: sinks, previous-token and induction heads
 
@@ -533,7 +555,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [names, ["---"] * len(names), *rows])
 
 
-def write_whisper(found: dict[str, Any]) -> str:
+def write_whisper(found: dict[str, Any], form: str = WHISPER) -> str:
     """Ranking of the heads of Whisper, and its agreement with the published list."""
     from attnscope.measure.documents import interval, outside
 
@@ -583,8 +605,9 @@ def write_whisper(found: dict[str, Any]) -> str:
     ]
     better = [f"{layer}.{head}" for (layer, head), one in zip(names, mean, strict=True) if one > mean[positive].max()]
     least = names.index(min(listed, key=lambda head: mean[names.index(head)]))
+    above = f"Heads {', '.join(better)}, not on the list, follow" if better else "No head outside the list follows"
     finding = (
-        f"Heads {', '.join(better)}, not on the list, follow the words more closely than every published head. The "
+        f"{above} the words more closely than every published head. The "
         f"published ones follow them too: {names[least][0]}.{names[least][1]}, the last, has {mean[least]:.2f} of its "
         f"weight near the word, and {null[least]:.2f} near another word."
     )
@@ -596,7 +619,7 @@ def write_whisper(found: dict[str, Any]) -> str:
             low, high = interval(each[:, None], units)
             cells.append(f"{each.mean():.0f} ({low[0]:.0f} to {high[0]:.0f})" if each.any() else "")
         errors.append([name, *cells])
-    return WHISPER.format(
+    return form.format(
         count=len(listed),
         listed=", ".join("{}.{}".format(*head) for head in sorted(listed)),
         heads=len(names),
@@ -664,6 +687,7 @@ def write_positions(found: dict[str, Any]) -> str:
 Part = tuple[Callable[[argparse.Namespace], dict[str, Any]], Callable[[dict[str, Any]], str]]
 PARTS: dict[str, Part] = {
     "whisper": (whisper, write_whisper),
+    "whisper-base": (partial(whisper, name="whisper-base"), partial(write_whisper, form=BASE)),
     "heads": (heads, write_heads),
     "lists": (lists, write_lists),
     "positions": (positions, write_positions),

