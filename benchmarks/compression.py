@@ -50,6 +50,8 @@ from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import units_of
 from attnscope.measure.texts import first_windows
 from attnscope.read.encoded import texts_of
+from attnscope.results.figures.panels import curve
+from attnscope.results.figures.style import Figure, figure_style, save_figure, system_colours
 from attnscope.store.signature import Signature
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -273,6 +275,30 @@ def beside_minference(python: str, loaded: LoadedModel, session: PredictionSessi
     )
 
 
+_WORDS = {"card": "by the card", "kvpress": "by kvpress", "effects": "by predicted loss", "random": "at random"}
+
+
+@figure_style()
+def curves(made: xr.Dataset) -> Figure:
+    """Draw the change of the loss against the keys that are kept, a panel for each cache, with 95% intervals."""
+    figure = Figure(figsize=(3.3 * made.sizes["cache"], 2.9), layout="constrained")
+    panels = figure.subplots(1, made.sizes["cache"], sharey=True, squeeze=False)[0]
+    names = [str(name) for name in made.order.values]
+    for axes, cache in zip(panels, made.cache.values, strict=True):
+        at = made.sel(cache=cache)
+        for name, colour, mark in zip(names, system_colours(len(names)), "osD^", strict=False):
+            one = at.sel(order=name)
+            ends = one.effect.values, one.effect_low.values, one.effect_high.values
+            curve(axes, 100 * at["size"].values, ends, colour, marker=mark, markersize=4, label=_WORDS[name])
+        recent, sinks = cache.split("+")
+        axes.set(title=f"latest {recent}, first {sinks} tokens", xlabel="keys kept (%)")
+        axes.axhline(0, color="0.6", linewidth=0.6)
+        axes.invert_xaxis()
+    panels[0].set_ylabel("change of the loss (nats)")
+    panels[0].legend(loc="upper left")
+    return figure
+
+
 def main() -> None:
     """Print the table of one model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -282,6 +308,7 @@ def main() -> None:
     parser.add_argument("--kvpress", help="a Python with kvpress, whose scores order the heads too")
     parser.add_argument("--read", help="with --kvpress: the texts that the card read")
     parser.add_argument("--minference", help="a Python with MInference, which gets the pattern of each reach")
+    parser.add_argument("--figure", help="draw the curves too: a file without its ending")
     for name, default in {"window": 256, "limit": 24, "orders": 5, "seed": 0}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
@@ -311,6 +338,8 @@ def main() -> None:
         made = loss_by_size(
             session, card, peer, orders=given.orders, seed=given.seed, tell=lambda at: status.update(f"{at.share:.0%}")
         )
+    if given.figure:
+        save_figure(curves(made), given.figure, ("png",))
     print(f"{len(session.windows)} windows of {given.model}; change of the loss in nats, 95% intervals")
     for cache in made.cache.values:
         for point, limited in enumerate(made.limited.values):
