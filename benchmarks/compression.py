@@ -288,8 +288,9 @@ def curves(made: xr.Dataset) -> Figure:
         at = made.sel(cache=cache)
         for name, colour, mark in zip(names, system_colours(len(names)), "osD^", strict=False):
             one = at.sel(order=name)
-            ends = one.effect.values, one.effect_low.values, one.effect_high.values
-            curve(axes, 100 * at["size"].values, ends, colour, marker=mark, markersize=4, label=_WORDS[name])
+            mean, low, high = (np.append(0, one[end].values) for end in ("effect", "effect_low", "effect_high"))
+            kept = 100 * np.append(1, at["size"].values)
+            curve(axes, kept, (mean, low, high), colour, marker=mark, markersize=4, label=_WORDS[name])
         recent, sinks = cache.split("+")
         axes.set(title=f"latest {recent}, first {sinks} tokens", xlabel="keys kept (%)")
         axes.axhline(0, color="0.6", linewidth=0.6)

