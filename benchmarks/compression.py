@@ -32,21 +32,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import xarray as xr
 from rich.console import Console
-from torch import Tensor
 
 import attnscope
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import check_same_model, load_model
-from attnscope.detection.card import stability
+from attnscope.detection.card import ANSWERS, stability
 from attnscope.detection.head_files import STREAMS, head_files
 from attnscope.intervention.effects import effect_variables
+from attnscope.intervention.limits import changes_by_limits
 from attnscope.intervention.predictions import PredictionSession, prediction_session
-from attnscope.intervention.stack import Edit, replacing_sets
-from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import units_of
 from attnscope.measure.texts import first_windows
 from attnscope.read.encoded import texts_of
@@ -105,7 +101,7 @@ def _measured(
         if peer is not None:  # low scores need the latest keys alone
             own_scores = np.array([peer[tuple(groups[member == head][0])] for head in heads])
             chosen.append(heads[np.argsort(own_scores, kind="stable")])
-        each = np.nan_to_num(lost) * card.effect.isel(ablation=-1).values[cells] if "effect" in card else None
+        each = _predicted(card, cells, member, np.nan_to_num(lost), f"limit_{recent}_{sinks}")
         if each is not None:  # what a key-value head is predicted to cost
             chosen.append(heads[np.argsort([each[member == head].sum() for head in heads], kind="stable")])
         orders = [*chosen, *shuffles]
@@ -139,41 +135,22 @@ def _measured(
         {
             "source": ("window", np.array(session.documents, dtype=object)),
             "cache": [f"{recent}+{sinks}" for recent, sinks in caches],
-            "order": ["card", *["kvpress"] * (peer is not None), *["effects"] * ("effect" in card), "random"],
+            "order": ["card", *["kvpress"] * (peer is not None), *["effects"] * bool(predicted), "random"],
         },
         {"heads": len(heads), "random_orders": random_orders},
     )
     return made.assign(predicted=(dims, np.stack(predicted))) if predicted else made
 
 
-def limiting(chosen: Tensor, recent: int, sinks: int) -> Edit:
-    """An edit: the chosen heads, ``(variant, head)``, attend only to the latest and the first tokens."""
-
-    def edit(call: AttentionCall, output: Tensor) -> Tensor:
-        keys = torch.arange(call.key.shape[2], device=call.key.device)
-        near = ((keys > call.query_positions[..., None] - recent) | (keys < sinks))[:, None]
-        limited = output_of(replace(call, mask=near if call.mask is None else call.mask & near))
-        return replacing_sets(chosen, limited.unflatten(0, (-1, output.shape[1])))(call, output)
-
-    return edit
-
-
-def changes_by_limits(
-    session: PredictionSession, sets: np.ndarray, recent: int, sinks: int, *, progress: Tell = no_progress
-) -> np.ndarray:
-    """Change of the loss of each text when the heads of each set, ``(set, head)``, are limited: ``(text, set)``."""
-    changes: list[np.ndarray] = []
-    for part in session.slices():
-        with session.passes(part) as batch:
-
-            def edits(some: range) -> dict[int, Edit]:
-                chosen = torch.from_numpy(sets[some.start : some.stop]).split(session.heads, -1)
-                return {call: limiting(own, recent, sinks) for call, own in enumerate(chosen) if bool(own.any())}
-
-            found = batch.passes.sweep(range(len(sets)), batch.most, edits, batch.loss_change)
-            changes.append(found.T.double().cpu().numpy())
-        progress(Progress("limiting keys", part.stop / len(session.windows), {"windows": part.stop}))
-    return np.concatenate(changes)
+def _predicted(
+    card: xr.Dataset, cells: tuple[np.ndarray, ...], member: np.ndarray, lost: np.ndarray, limit: str
+) -> np.ndarray | None:
+    """What limiting each head is predicted to cost: measured alone, or its effect times the weight that it loses."""
+    known = card.ablation.values.tolist() if "effect" in card else []
+    if limit in known:  # that of the key-value head, once
+        return card.effect.sel(ablation=limit).values[cells] / np.bincount(member)[member]
+    ablations = [name for name in known if name not in ANSWERS and not name.startswith("limit_")]
+    return lost * card.effect.sel(ablation=ablations[-1]).values[cells] if ablations else None
 
 
 _KVPRESS = """
@@ -205,7 +182,6 @@ json.dump(np.stack(found).tolist(), open(f"{folder}/made.json", "w"))
 _MINFERENCE = """
 import contextlib, json, os, sys, types
 os.environ["TRITON_INTERPRET"] = "1"
-import torch
 from torch.nn.functional import cross_entropy, pad, scaled_dot_product_attention
 from transformers import AutoModelForCausalLM
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from benchmarks.compression import changes_by_limits, loss_by_size
+from benchmarks.compression import loss_by_size
 from rich.console import Console
 from scipy import stats
+from transformers import AttentionInterface
 
 import attnscope
 from attnscope import AttnscopeError
@@ -17,6 +18,7 @@ from attnscope.capture.load import load_model
 from attnscope.detection.card import answer_effects, stability
 from attnscope.detection.head_files import agreement, head_files, listing_of, pooled, read_heads
 from attnscope.detection.probes import Answer
+from attnscope.intervention.limits import changes_by_limits
 from attnscope.intervention.predictions import prediction_session
 from attnscope.measure.documents import LEVEL
 from attnscope.read.encoded import texts_of
@@ -265,6 +267,56 @@ def test_limited_keys_are_those_of_a_model_with_a_sliding_window():
     np.testing.assert_allclose(changes[:, 1], losses[1] - losses[0], atol=1e-5)
     assert np.abs(changes[:, 1]).min() > 1e-3
     assert (np.abs(changes[:, 2] - changes[:, 1]) > 1e-4).all()
+
+
+def test_limits_of_a_card_are_the_loss_of_a_model_with_one_key_value_head_limited():
+    model, ids = tiny("mistral"), torch.randint(3, 19, (12, 24), generator=torch.Generator().manual_seed(0))
+    model.config.sliding_window = None
+    limited = None  # layer and key-value head
+
+    def by_hand(module, query, key, value, _, scaling, **__):
+        group, place = query.shape[1] // key.shape[1], torch.arange(24)
+        seen = (place <= place[:, None]).expand(query.shape[1], -1, -1).clone()
+        if limited is not None and limited[0] == module.layer_idx:
+            own = slice(limited[1] * group, (limited[1] + 1) * group)
+            seen[own] &= (place > place[:, None] - 4) | (place < 2)
+        scores = scaling * query @ key.repeat_interleave(group, 1).mT
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        return (weights @ value.repeat_interleave(group, 1)).transpose(1, 2), None
+
+    AttentionInterface.register("by_hand", by_hand)
+    reading = {"texts": ids.tolist(), "tokenizer": build("previous-decoder-2").tokenizer, "window": 24}
+    card = attnscope.card(model, **reading, kept=[(4, 2), (64, 4)], controls="none", limits=True)
+    assert card.ablation.values.tolist() == ["limit_4_2"]  # no window exceeds the other cache
+    assert card.query_heads.values.tolist() == [2, 2]
+    model.set_attn_implementation("by_hand")
+
+    def loss():
+        with torch.no_grad():
+            return float(model(input_ids=ids, labels=ids).loss)
+
+    plain, alone = loss(), np.empty((2, 4))
+    for limited in np.ndindex(2, 2):
+        alone[limited[0], 2 * limited[1] : 2 * limited[1] + 2] = loss() - plain
+    np.testing.assert_allclose(card.effect[0], alone, atol=4e-6)  # some units in the last place of two losses
+    assert abs(alone).min() > 1e-5
+    table = np.loadtxt(head_files(card, "duo")["full_attention_heads.tsv"].splitlines(), delimiter="\t")
+    np.testing.assert_allclose(table, alone[:, ::2], atol=4e-6)
+    costliest = [divmod(int(at), 4) for at in np.argsort(-alone, axis=None, kind="stable")[:2]]
+    listed = "".join(f"L{layer}H{head}\n" for layer, head in costliest)
+    assert head_files(card, "names", "limit_4_2", top=2)["heads.txt"] == listed
+
+
+def test_heads_are_limited_in_the_order_of_their_measured_limits():
+    circuit = build("induction-decoder-2")
+    reading = {"texts": circuit.ids[:12].tolist(), "tokenizer": circuit.tokenizer}
+    card = attnscope.card(circuit.model, **reading, kept=[(2, 0)], controls="none", limits=True)
+    texts = texts_of(reading["texts"], field=None, by_line=False)
+    session = prediction_session(load_model(circuit.model, tokenizer=circuit.tokenizer), texts, window=512, limit=100)
+    result = loss_by_size(session, card).isel(cache=0)
+    assert np.unravel_index(card.effect[0].values.argmax(), (2, 4)) == (1, 1)
+    assert abs(result.effect.sel(order="effects")[:3]).max() < 0.5 < float(card.effect.max()) / 2
+    np.testing.assert_allclose(result.predicted[:, -1], card.effect.sum())
 
 
 def test_the_order_of_the_card_loses_less_than_random_orders(planted):

@@ -45,7 +45,9 @@ _COMPILED = "_compiled_call_impl"  # result of ``module.compile()``, which canno
 @contextmanager
 def borrowed(model: PreTrainedModel) -> Generator[None]:
     """Put a model in eval mode, and restore its state afterwards, also after an error."""
-    with _lock_of(model):
+    with _of_locks:
+        lock = _locks.setdefault(model.base_model, threading.RLock())
+    with lock:
         modes = [(module, module.training) for module in model.modules()]
         before = implementations(model)
         compiled = {part: vars(part).pop(_COMPILED) for part in model.modules() if _COMPILED in vars(part)}
@@ -78,11 +80,6 @@ def _borrowed_arguments(arguments: dict[str, Any]) -> Generator[None]:
             if isinstance(model := inner_model(argument), transformers.PreTrainedModel):
                 stack.enter_context(borrowed(model))
         yield
-
-
-def _lock_of(model: PreTrainedModel) -> Any:
-    with _of_locks:
-        return _locks.setdefault(model.base_model, threading.RLock())
 
 
 def implementations(model: PreTrainedModel) -> list[tuple[Any, str | None]]:

@@ -36,6 +36,9 @@ def _caches(given: str | None) -> list[tuple[int, int]] | None:
             bool, False, "Loss of the answers to the needles without each head: a pass for each prompt and head.",
             "--answers",
         ),
+        "limits": option(
+            bool, False, "Loss if the keys of a key-value head are limited to each cache: a pass for each.", "--limits",
+        ),
         "controls": option(
             str, "initialised,shuffled", "Untrained controls, with commas between: initialised, shuffled; or none.",
         ),

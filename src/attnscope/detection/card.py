@@ -22,7 +22,8 @@ from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED, scores_of
 from attnscope.intervention.ablation import half_of
 from attnscope.intervention.effects import by_layer, effect_variables
-from attnscope.intervention.predictions import check_read
+from attnscope.intervention.limits import alone
+from attnscope.intervention.predictions import PredictionSession, check_read, kind_of_question
 from attnscope.intervention.stack import Edit, replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
 from attnscope.read.encoded import Sources
@@ -88,6 +89,7 @@ def card(
     published: str | Path | None = None,
     needles: Needles | None = None,
     answers: bool = False,
+    limits: bool = False,
     controls: Sequence[str] | str | None = None,
     batch_size: Count | None = None,
     **reading: Unpack[Reading],
@@ -105,6 +107,9 @@ def card(
         Whether to measure what the answers to the needles lose without each head, in a pass for each prompt and head.
     kept
         Sizes of the caches whose reach is measured: latest tokens, the query's own included, and first tokens.
+    limits
+        Whether to measure what the loss rises by if the keys of one key-value head are limited to each cache, by masks,
+        in a pass for each batch of windows, cache and key-value head.
     effects
         Result of `attnscope.intervene` on the same model, whose effects the card repeats.
     published
@@ -119,7 +124,8 @@ def card(
         alternate documents. Over ``role``: ``stability``, the rank correlation of both halves over heads, with its 95%
         jackknife interval over documents (of Fisher's z). Over ``ablation, layer, head``: ``effect`` and its interval,
         where given; with `answers`, of the ``answer`` and of as many tokens of the ``prompt`` if the head has its mean
-        over the prompt, with intervals over needles (prompts, if there are fewer than 6 needles). With a published
+        over the prompt, with intervals over needles (prompts, if there are fewer than 6 needles); with `limits`, the
+        change of the loss ``limit_W_S``, for each query head that of its key-value head. With a published
         list: ``listed`` ``(layer, head)``, and over ``role`` ``auroc``, its interval and ``auroc_p``, of random lists
         of as many heads, corrected for all roles.
 
@@ -160,6 +166,13 @@ def card(
         if answers and probes[-1].answers:
             variables = answer_effects(loaded, probes[-1].answers, seed=reading["seed"])
             parts.insert(0, xr.Dataset(variables, {"ablation": list(ANSWERS)}))
+        caches = [one for one in dict.fromkeys(kept) if "reach_{}_{}".format(*one) in made.role.values]
+        if limits and caches:
+            windows, kind = list(probes[0].windows), kind_of_question(loaded.model)
+            changes = alone(PredictionSession(loaded, windows, kind, reading["seed"]), own[SHARED].values, caches)
+            about = units_of(documents)[0], ("ablation", "layer", "head"), "Change of the loss with limited keys"
+            names = ["limit_{}_{}".format(*one) for one in caches]
+            parts.insert(0, xr.Dataset(effect_variables(changes, *about, seed=reading["seed"]), {"ablation": names}))
         if parts:
             heads = xr.concat(parts, "ablation", coords="minimal", compat="override", join="override")
             heads = heads.transpose("ablation", "layer", "head")
@@ -188,6 +201,7 @@ def card(
         kept,
         more,
         answers=answers,
+        limits=limits,
         effects=None if effects is None else short_hash(json.loads(effects.attrs["signature"])),
         published=None if listing is None else short_hash(listing[1]),
     )

@@ -105,6 +105,7 @@ def _reaches(card: xr.Dataset) -> list[str]:
 def _heads(card: xr.Dataset) -> list[schema.Quantity]:
     meaning = "share of the weight that a cache of these latest + first tokens keeps"
     lost = "change of the loss in nats without the head"
+    limited = "change of the loss in nats if the keys of its key-value head are limited to the cache"
     return [
         *schema.HEAD,
         schema.Quantity("key_head", unit="count", detail="data", meaning="key-value head of its layer that it reads"),
@@ -115,7 +116,11 @@ def _heads(card: xr.Dataset) -> list[schema.Quantity]:
             for name in _reaches(card)
         ),
         *(
-            schema.effect_quantity(name, heading=name, meaning=lost)
+            schema.effect_quantity(
+                name,
+                heading=name.replace("_", " ", 1).replace("_", "+"),
+                meaning=limited if name.startswith("limit_") else lost,
+            )
             for name in (map(str, card.ablation.values) if "effect" in card else ())
         ),
     ]

@@ -47,18 +47,22 @@ def _numbers(card: xr.Dataset, to: str = "") -> dict[int, int]:
 
 @reads("card")
 def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | None = None) -> dict[str, str]:
-    """Names and texts of the files of a format, from the scores of a role; see `attnscope.results.export.export`."""
+    """Names and texts of the files of a format, from a role or an effect; see `attnscope.results.export.export`."""
     reaches = [str(name) for name in card.role.values if str(name).startswith("reach_")]
-    role = role or next(iter(reaches if to in {"duo", "minference"} else ["retrieval"]), "reach")
+    changes = card.ablation.values.tolist() if "effect" in card else []
+    limits = [name for name in changes if name.startswith("limit_")]
+    first = {"duo": [*limits, *reaches], "minference": reaches}
+    role = role or next(iter(first.get(to, ["retrieval"])), "reach")
     if to == "alignment" and "cross" not in card.layer_kind.values:
         raise AttnscopeError(
             f"alignment heads are of cross-attention, which {card.attrs['model']} lacks: use --to names or --to qrhead"
         )
-    if role not in card.role.values:
-        raise AttnscopeError(f"the card has no {role!r} (--variables); it has {', '.join(map(str, card.role.values))}")
+    if role not in (known := [*map(str, card.role.values), *changes]):
+        raise AttnscopeError(f"the card has no {role!r} (--variables); it has {', '.join(known)}")
     is_reach, rows = role in reaches, _numbers(card, to)
-    recent, sinks = (int(size) for size in role.split("_")[1:]) if is_reach else (256, 128)
-    scores = card.score.sel(role=role).values
+    recent, sinks = (int(size) for size in role.split("_")[1:]) if role in [*reaches, *limits] else (256, 128)
+    scores = (card.effect.sel(ablation=role) if role in changes else card.score.sel(role=role)).values
+    threshold = None if role in changes else ROLES[role].threshold
     if to == "duo":
         full = pooled(card, scores, lowest=is_reach)[[*rows.values()]]
         table = io.StringIO()
@@ -82,8 +86,7 @@ def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | No
         (float(score), layer, head)
         for layer, row in rows.items()
         for head, score in enumerate(scores[row])
-        if np.isfinite(score)
-        and (top is not None or (ROLES[role].threshold is not None and score >= ROLES[role].threshold))
+        if np.isfinite(score) and (top is not None or (threshold is not None and score >= threshold))
     ]
     chosen = [(layer, head) for _, layer, head in sorted(cells, key=lambda cell: -cell[0])[:top]]
     if not chosen:

@@ -97,10 +97,6 @@ def _heads(circuits: xr.Dataset) -> list[Row]:
 _SIGNS = "can copy tokens", "can suppress them"
 
 
-def _copies(row: Row) -> str:
-    return _SIGNS[row["copying_sum"] < 0] if row["copying_shown"] else ""
-
-
 def _strongest(pairs: list[Row]) -> str:
     """The strongest composition of each kind, in a sentence."""
     parts: list[str] = []
@@ -142,7 +138,9 @@ def report(circuits: xr.Dataset) -> Report:
         finding=Finding(
             sentences or ["No matrix of this model is known."],
             "significant next to random matrices, corrected for all heads and pairs (false discovery rate 5%)",
-            heads_by(heads, _copies, *_SIGNS) if tested else {},
+            heads_by(heads, lambda row: _SIGNS[row["copying_sum"] < 0] * bool(row["copying_shown"]), *_SIGNS)
+            if tested
+            else {},
         ),
         tables=[
             Table("heads", "Heads", _HEADS, heads, corrected="for all heads"),

@@ -210,7 +210,9 @@ def opened(path: Path | Url) -> Generator[BinaryIO]:
         yield sys.stdin.buffer
         return
     try:
-        file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 Path.open takes no opener
+        # opening a pipe without a writer would block; Path.open takes no opener
+        at_once = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | at_once))  # noqa: SIM115
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     try:
@@ -240,11 +242,6 @@ def _escaped(character: str) -> str:
     code = ord(character)
     stray = 0xDC80 <= code <= 0xDCFF  # noqa: PLR2004 how Python keeps a byte that is no UTF-8
     return f"\\x{code - 0xDC00:02x}" if stray else character.encode("unicode_escape").decode()
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Without waiting: opening a pipe without a writer would block."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
 
 
 def _from_pipe(file: io.BufferedReader, path: Path) -> bytes:
