@@ -107,7 +107,7 @@ class HeadMonitor(TrainerCallback):
             raise AttnscopeError("texts need a tokenizer: give it, or one batch as the model takes it")
         self.batch, self.tokenizer, self.every, self.log = batch, tokenizer, every, log
         self._inputs, self._sites = dict[str, Tensor](), list["Site"]()
-        self._steps, self._reported = list[xr.Dataset](), set[str]()
+        self._steps, self._reported, self._next = list[xr.Dataset](), set[str](), ExitStack()
         self._found: dict[int, dict[str, np.ndarray]] = {}  # by layer, at the last step
 
     @property
@@ -117,6 +117,8 @@ class HeadMonitor(TrainerCallback):
         ``logit`` is the largest score after scale, cap, bias and mask. Means over queries, then texts: ``entropy``,
         ``entropy_share`` (of the entropy of uniform attention), ``sink`` (weight on the first token), ``reach``.
         """
+        if not self._steps:
+            raise AttnscopeError("the monitor has measured nothing yet: train a step, or call it with a model")
         return xr.concat(self._steps, "step")
 
     def __call__(self, model: nn.Module, step: int) -> dict[str, float]:
@@ -138,9 +140,9 @@ class HeadMonitor(TrainerCallback):
         return self._recorded(step)
 
     def measure_next(self, model: nn.Module, step: int) -> None:
-        """Measure the heads in the next forward pass of a model, before dropout, and log the scalars at its end."""
-        hooks = ExitStack()
-        self._sites = []
+        """Measure the heads in the next forward pass with gradients, before dropout, and log the scalars at its end."""
+        self._next.close()
+        hooks, self._sites = self._next, []
 
         def see(site: Site, captured: CapturedCall) -> None:
             self._sites.append(site)

@@ -190,6 +190,9 @@ def test_every_format_is_read_back_as_it_was_written(grouped, tmp_path):
     np.testing.assert_array_equal(limited, reach >= np.sort(reach, axis=None)[-5])
     assert {tuple(one[1:3]) for row in patterns for one in row.values() if one[0] == "stream_llm"} == {(4, 64)}
     assert pooled(grouped, retrieval, lowest=False).shape == (3, 2)
+    for to in ("minference", "names"):
+        with pytest.raises(AttnscopeError, match="is 13; expected a whole number from 1 to 12"):
+            head_files(grouped, to, top=13)
 
 
 @pytest.mark.parametrize(

@@ -282,8 +282,24 @@ def test_attention_out_of_reach_stops_the_first_step(caplog):
     model.set_attn_implementation("sdpa")
     model.bert.encoder.layer[1].attention.self.config = copy.deepcopy(model.config)
     model.bert.encoder.layer[1].attention.self.config._attn_implementation = "by_hand"
+    with pytest.raises(AttnscopeError, match="has measured nothing yet"):
+        _ = monitor.dataset
     monitor.measure_next(model, 1)
     model(input_ids=IDS[:6])
     assert "no attention was captured in bert.encoder.layer.1.attention" in caplog.text
     with pytest.raises(AttnscopeError, match="there is no held batch"):
         monitor(model, 2)
+
+
+def test_evaluations_before_the_pass_are_not_measured_and_a_second_call_replaces_the_first():
+    model, monitor, expected = dropping(built("llama"), 0.0), HeadMonitor(), HeadMonitor({"input_ids": IDS[:6]})
+    monitor.measure_next(model, 0)
+    monitor.measure_next(model, 1)
+    with torch.no_grad():
+        model(input_ids=IDS[6:12])
+    model.generate(IDS[6:8], max_new_tokens=3, do_sample=False, pad_token_id=0)
+    model(input_ids=IDS[:6]).logits.sum().backward()
+    expected(model, 1)
+    assert monitor.dataset.step.values.tolist() == [1]
+    for number, values in expected.dataset.data_vars.items():
+        np.testing.assert_allclose(monitor.dataset[number], values, rtol=1e-6, atol=1e-7)

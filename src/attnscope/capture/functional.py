@@ -404,7 +404,7 @@ def calls_inside(
                 f"{where} compiled, so its calls cannot be captured. Watch and call the module without torch.compile"
             )
         if hasattr(part.forward, _MARK):
-            raise AttnscopeError(f"{where} watched already; use one attnscope.watch at a time")
+            raise AttnscopeError(f"{where} watched already: use one attnscope.watch or HeadMonitor at a time")
     watched = ModuleCalls(seen, done, lost)
     with ExitStack() as hooks:
         for name, part in module.named_modules():
@@ -463,7 +463,8 @@ class ModuleCalls:
 
         @wraps(inner)
         def forward(*args: Any, **options: Any) -> Any:
-            if self.is_aside:
+            evaluates = before_dropout.get() and not (self.running or torch.is_grad_enabled())  # or generate()
+            if self.is_aside or evaluates:
                 return inner(*args, **options)
             if not self.running or isinstance(module, transformers.PreTrainedModel):  # perhaps in another's prompt
                 # reject a pass over cached keys: its queries would count as the first tokens of a text

@@ -169,7 +169,8 @@ def card(
         caches = [one for one in dict.fromkeys(kept) if "reach_{}_{}".format(*one) in made.role.values]
         if limits and caches:
             windows, kind = list(probes[0].windows), kind_of_question(loaded.model)
-            changes = alone(PredictionSession(loaded, windows, kind, reading["seed"]), own[SHARED].values, caches)
+            session = PredictionSession(loaded, windows, kind, reading["seed"])
+            changes = alone(session, own[SHARED].values, caches, reading["progress"])
             about = units_of(documents)[0], ("ablation", "layer", "head"), "Change of the loss with limited keys"
             names = ["limit_{}_{}".format(*one) for one in caches]
             parts.insert(0, xr.Dataset(effect_variables(changes, *about, seed=reading["seed"]), {"ablation": names}))

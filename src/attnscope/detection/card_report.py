@@ -37,10 +37,13 @@ def report(card: xr.Dataset) -> schema.Report:
         best = max((row for row in by_role if row["auroc"] is not None), key=lambda row: abs(row["auroc"] - 0.5))
         sentences.append(
             f"The published heads differ from the others most in {best['title']}: AUROC {best['auroc']:.2f} "
-            f"({best['auroc_low']:.2f} to {best['auroc_high']:.2f}), p = {best['auroc_p']:.4f} next to random lists."
+            f"({best['auroc_low']:.2f} to {best['auroc_high']:.2f}), p = {best['auroc_p']:.4f} next to random lists, "
+            "corrected for all roles."
         )
     groups, rows = heads_by_role(card), _head_rows(card)
-    first = sorted(rows, key=lambda row: (not row["roles"], row["rank"]))[: schema.Table.terminal]
+    near = next(iter(_reaches(card)), "")  # heads that need more than this cache come first
+    order = [(min(STREAMS, row.get(near) or STREAMS), not row["roles"], row["rank"]) for row in rows]
+    first = [rows[at] for at in sorted(range(len(rows)), key=order.__getitem__)[: schema.Table.terminal]]
     certainty = "scores at the threshold of a role; no test"
     if reaches := _reaches(card):
         certainty = "heads by their mean, without intervals"

@@ -21,6 +21,7 @@ from attnscope.measure.documents import reach as deviations
 from attnscope.store.arrays import padded_heads
 from attnscope.store.signature import Signature
 from attnscope.support.arguments import reads
+from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 
 STREAMS = 0.95  # reach from which MInference's pattern limits a head, unless their number is given
@@ -62,6 +63,7 @@ def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | No
     is_reach, rows = role in reaches, _numbers(card, to)
     recent, sinks = (int(size) for size in role.split("_")[1:]) if role in [*reaches, *limits] else (256, 128)
     scores = (card.effect.sel(ablation=role) if role in changes else card.score.sel(role=role)).values
+    check_whole(1, int(np.isfinite(scores[[*rows.values()]]).sum()), top=1 if top is None else top)
     threshold = None if role in changes else ROLES[role].threshold
     if to == "duo":
         full = pooled(card, scores, lowest=is_reach)[[*rows.values()]]

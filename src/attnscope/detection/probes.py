@@ -65,7 +65,10 @@ def text_probe(windows: Sequence[Window], length: int, reach: Nearness, batch_si
         raise AttnscopeError(
             f"found no window of {_LEAST} tokens or more, which positional roles need: give longer texts"
         )
-    marks = [torch.tensor(delimiters_of(window)) for window in used]
+    kinds = grouping_of("types").given  # delimiters: punctuation, line breaks, special tokens but the first token
+    tokens = [enumerate(zip(kinds(window), window.tokens, strict=True)) for window in used]
+    separates = [[k == "punctuation" or (k == "special" and at > 0) or "\n" in t for at, (k, t) in of] for of in tokens]
+    marks = [torch.tensor(each) for each in separates]
 
     def look(numbers: Sequence[int], call: AttentionCall) -> TextCalls:
         return TextCalls.of(call, torch.stack([marks[number] for number in numbers]), reach)
@@ -84,14 +87,6 @@ def left_out_note(windows: Sequence[Window], used: Sequence[Window], length: int
         else f"fewer than {_LEAST} tokens, too few for positions to mean anything"
     )
     return {"left_out": f"{missing} of {count(len(windows), 'window')} left out: {why}."}
-
-
-def delimiters_of(window: Window) -> list[bool]:
-    r"""Tokens that separate others: punctuation, line breaks, and special tokens after the first position."""
-    return [
-        kind == "punctuation" or (kind == "special" and position > 0) or "\n" in token
-        for position, (kind, token) in enumerate(zip(grouping_of("types").given(window), window.tokens, strict=True))
-    ]
 
 
 def repeated_probe(around: Window, words: Sequence[int], length: int, seed: int, batch_size: int | None) -> Probe:
@@ -161,9 +156,13 @@ def needles_of(source: Needles | None) -> list[Needle]:
         return [_needle(value, "a needle of ours") for value in _OURS]
     if isinstance(source, str | Path):
         path = Path(source)
-        return [_needle(value, f"{path}, line {number}") for number, value in json_objects(path, "needle")]
-    check_kind("a file of JSON Lines, or needles in a list", list, tuple, needles=source)
-    return [_needle(value, f"needle {number}") for number, value in enumerate(source, start=1)]
+        found = [_needle(value, f"{path}, line {number}") for number, value in json_objects(path, "needle")]
+    else:
+        check_kind("a file of JSON Lines, or needles in a list", list, tuple, needles=source)
+        found = [_needle(value, f"needle {number}") for number, value in enumerate(source, start=1)]
+    if not found:
+        raise AttnscopeError("there are no needles (--needles): give one or more, or leave the option out")
+    return found
 
 
 _OURS = tuple(

@@ -70,7 +70,8 @@ def report(found: xr.Dataset) -> Report:
     care = {"Other pairs may need other edges.": "Pairs from one template say little about other sentences."}
     if found.attrs["method"] != "exact":
         care["Scores are estimates from gradients."] = "--method exact patches every edge. Curves are measured."
-    columns = [*_EDGES, with_ends("score", "change", unit, _CHANGE, significant="shown", interval=True)]
+    called = "change" if found.attrs["method"] == "exact" else "estimated change"
+    columns = [*_EDGES, with_ends("score", called, unit, _CHANGE, significant="shown", interval=True)]
     return Report(
         title=f"Edges between the parts of {model}",
         read=f"{count(len(rows), 'edge')}, {count(pairs, 'pair')} of texts",

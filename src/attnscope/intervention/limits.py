@@ -47,11 +47,14 @@ def changes_by_limits(
     return np.concatenate(changes)
 
 
-def alone(session: PredictionSession, shared: np.ndarray, caches: Sequence[tuple[int, int]]) -> np.ndarray:
+def alone(
+    session: PredictionSession, shared: np.ndarray, caches: Sequence[tuple[int, int]], progress: Tell | None
+) -> np.ndarray:
     """The same for each key-value head alone, as a change of its query heads: ``(text, cache, layer, head)``."""
     session.check()
     groups = np.array([(layer, head // shared[layer]) for layer, head in session.cells])
     member = np.unique(groups, axis=0, return_inverse=True)[1].reshape(-1)
     sets = np.arange(member.max() + 1)[:, None] == member
-    changes = [changes_by_limits(session, sets, recent, sinks)[:, member] for recent, sinks in caches]
+    tell = progress or no_progress
+    changes = [changes_by_limits(session, sets, *cache, progress=tell)[:, member] for cache in caches]
     return of_layers(np.stack(changes, 1), session.heads)

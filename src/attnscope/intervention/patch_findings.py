@@ -99,7 +99,11 @@ def report(tree: xr.DataTree) -> Report:
         finding=Finding(
             _sentences(tree, rows),
             f"significant at 5%, corrected for all {_kinds(rows)}" if tested else "not tested",
-            heads_by(rows, _towards, TOWARDS, AWAY) if tested and "head" in rows[0] else {},
+            heads_by(
+                rows, lambda row: (TOWARDS if (row["recovered"] or 0) > 0 else AWAY) * bool(row["shown"]), TOWARDS, AWAY
+            )
+            if tested and "head" in rows[0]
+            else {},
             headline=_headline(rows, pairs),
         ),
         tables=_tables(tree, rows),
@@ -113,10 +117,6 @@ def report(tree: xr.DataTree) -> Report:
 
 
 TOWARDS, AWAY = "towards the other run", "away from it"
-
-
-def _towards(row: Row) -> str:
-    return "" if not row["shown"] else TOWARDS if (row["recovered"] or 0) > 0 else AWAY
 
 
 def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:

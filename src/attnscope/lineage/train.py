@@ -243,7 +243,9 @@ class Training:
                 )
             (loss / count).backward()
             total += loss.detach().float()
-        self.group.sum_gradients(self.model)
+        for parameter in self.model.parameters() if self.group.world > 1 else ():
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            distributed.all_reduce(parameter.grad)
         nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         self.optimizers.step(learning_rate(config, step))
         summed = float(self.group.sum(total))
@@ -473,11 +475,6 @@ class Processes:
     def first(self) -> bool:
         """Whether this process writes and prints."""
         return self.rank == 0
-
-    def sum_gradients(self, model: nn.Module) -> None:
-        for parameter in model.parameters() if self.world > 1 else ():
-            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            distributed.all_reduce(parameter.grad)
 
     def sum(self, values: Tensor) -> Tensor:
         if self.world > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -197,6 +198,7 @@ def without_flat_curves(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset
     )
 
 
+_effect = partial(Picture, draw="attnscope.results.figures.panels:scheme_effect", of="heads")
 _NEAR = 1.0  # tokens: offsets at most this far apart match
 _FLAT = 1e-9  # nats: a kernel with a smaller range has no peak
 
@@ -397,12 +399,10 @@ WITHOUT = Section(
     needs=(ROTATION,),
     section=WITHOUT,
     pictures=(
-        Picture(
+        _effect(
             "rotation-effect",
             "Without the rotation",
             "Black: the model. Each colour rotates only some pairs of columns, by their period in tokens.",
-            draw="attnscope.results.figures.panels:scheme_effect",
-            of="heads",
         ),
     ),
     units="share",
@@ -472,13 +472,7 @@ PERIODS: Mapping[str, tuple[float, float]] = {
     needs=(BIAS,),
     section=WITHOUT,
     pictures=(
-        Picture(
-            "bias-effect",
-            "Without the bias",
-            "Black: the model. Colour: with the position bias set to its mean.",
-            draw="attnscope.results.figures.panels:scheme_effect",
-            of="heads",
-        ),
+        _effect("bias-effect", "Without the bias", "Black: the model. Colour: with the position bias set to its mean."),
     ),
     units="share",
     few_texts=True,
