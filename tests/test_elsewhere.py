@@ -53,6 +53,12 @@ def test_a_wait_of_the_package_is_counted_by_its_line(waits):
     there = torch.arange(4.0, device="cuda")
     assert magnitude(there).item() == pytest.approx(14**0.5)  # asked for here, and not by the package
     assert not waits
-    check_finite("a layer", there[None, :, None], str)
+    states = there[None, :, None]
+    check_finite("a layer", states, str)
+    check_finite("a layer", states, str)  # known
+    assert [*waits.values()] == [1]
     (line,) = waits
-    assert line.startswith("capture/forward.py:check_finite:")
+    assert line.startswith("kernels/call.py:is_finite:")
+    states.add_(1)
+    check_finite("a layer", states, str)
+    assert [*waits.values()] == [2]
