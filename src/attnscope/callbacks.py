@@ -57,7 +57,7 @@ class HeadMonitor(TrainerCallback):
 
     Before the first step and every `every` steps, the main process reads a held batch in eval mode, without gradients
     and autocast. Without a held batch, it measures its next batch of the training in the training's own pass, before
-    dropout, which also works if parameters are spread over processes (FSDP, ZeRO-3).
+    dropout, which also works if parameters are spread over processes (FSDP).
 
     Parameters
     ----------
@@ -164,8 +164,8 @@ class HeadMonitor(TrainerCallback):
             if self.log is not None:
                 self.log(scalars)
 
-        hooks.callback(before_dropout.reset, before_dropout.set(True))
         inside = hooks.enter_context(calls_inside(model, see, done, hooks.close))
+        hooks.callback(before_dropout.reset, before_dropout.set(True))
 
     def _recorded(self, step: int) -> dict[str, float]:
         """Add what was found at a step, and return its scalars."""

@@ -20,6 +20,7 @@ from transformers import (
 
 from attnscope import AttnscopeError
 from attnscope.callbacks import HeadMonitor
+from attnscope.capture.functional import before_dropout
 from attnscope.capture.load import load_model
 
 TOKENS, WIDTH, LENGTH, STEPS, EVERY = 40, 32, 12, 6, 3
@@ -289,6 +290,9 @@ def test_attention_out_of_reach_stops_the_first_step(caplog):
     assert "no attention was captured in bert.encoder.layer.1.attention" in caplog.text
     with pytest.raises(AttnscopeError, match="there is no held batch"):
         monitor(model, 2)
+    with pytest.raises(AttnscopeError, match="DataParallel"):
+        monitor.measure_next(torch.nn.DataParallel(model), 3)
+    assert not before_dropout.get()
 
 
 def test_evaluations_before_the_pass_are_not_measured_and_a_second_call_replaces_the_first():
