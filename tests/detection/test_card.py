@@ -140,7 +140,7 @@ def test_a_terminal_shows_the_highest_heads_of_every_role_by_layer(planted):
     assert {(one, head) for one in range(12)} | {(11, others[0])} <= {*places}
     text = io.StringIO()
     print_report(report_of("card", wide), Console(file=text, width=120))
-    assert "and 28 more with lower scores: --csv lists all" in text.getvalue()
+    assert "and 28 more that stand out less: --csv lists all" in text.getvalue()
     assert f" 11.{head} " in text.getvalue()
 
 
@@ -308,6 +308,14 @@ def test_limits_of_a_card_are_the_loss_of_a_model_with_one_key_value_head_limite
     costliest = [divmod(int(at), 4) for at in np.argsort(-alone, axis=None, kind="stable")[:2]]
     listed = "".join(f"L{layer}H{head}\n" for layer, head in costliest)
     assert head_files(card, "names", "limit_4_2", top=2)["heads.txt"] == listed
+
+
+def test_limits_are_of_causal_heads_alone():
+    ids, tokenizer = torch.randint(3, 19, (4, 20)).tolist(), build("previous-decoder-2").tokenizer
+    card = attnscope.card(tiny("bart"), ids, tokenizer=tokenizer, kept=[(4, 1)], controls="none", limits=True)
+    known = (card.layer_kind == "causal") & card.score.notnull().any("role")
+    assert set(card.layer_kind.values) == {"self", "causal", "cross"}
+    np.testing.assert_array_equal(card.effect.sel(ablation="limit_4_1").notnull().values, known.values)
 
 
 def test_heads_are_limited_in_the_order_of_their_measured_limits():

@@ -170,9 +170,10 @@ def card(
         if limits and caches:
             windows, kind = list(probes[0].windows), kind_of_question(loaded.model)
             session = PredictionSession(loaded, windows, kind, reading["seed"])
-            changes = alone(session, own[SHARED].values, caches, reading["progress"])
-            about = units_of(documents)[0], ("ablation", "layer", "head"), "Change of the loss with limited keys"
             names = ["limit_{}_{}".format(*one) for one in caches]
+            causal = made.score.sel(role=[name.replace("limit", "reach") for name in names]).notnull().values
+            changes = np.where(causal, alone(session, own[SHARED].values, caches, reading["progress"]), np.nan)
+            about = units_of(documents)[0], ("ablation", "layer", "head"), "Change of the loss with limited keys"
             parts.insert(0, xr.Dataset(effect_variables(changes, *about, seed=reading["seed"]), {"ablation": names}))
         if parts:
             heads = xr.concat(parts, "ablation", coords="minimal", compat="override", join="override")

@@ -80,7 +80,7 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
             made = next(fits, made)
         console.print(made)
         if len(table.rows) > table.terminal:
-            left, others = len(table.rows) - table.terminal, " with lower scores" * bool(table.best)
+            left, others = len(table.rows) - table.terminal, " that stand out less" * bool(table.best)
             line(f"and {left} more{others}: --{'json' if number else 'csv'} lists all")
         explained += [f"{names}: {translate(meaning + '.')}" for names, meaning in legend_of(shown)]
         if table.corrected and table.tested(shown):
