@@ -1,4 +1,4 @@
-"""Features that examples of a head share beyond uniform attention in the same windows."""
+"""Features that examples of a head share beyond uniform attention from the same queries."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import scipy.stats
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from attnscope.measure.rows import LEAST_KEYS
 
 LEVEL = 0.05  # false discovery rate
 SHARED = 2  # examples that have a feature, at least, for it to be in common
-_ROWS = 512  # of a window at a time
 #: Features that relate the key to the query.
 RELATIONS = ("same token", "token after an earlier occurrence of the query")
 Feature = tuple[str, Hashable]
@@ -35,59 +34,67 @@ class ExamplePair:
     query: int
     key: int
 
-    def features(self) -> set[Feature]:
+    def features(self) -> list[Feature]:
         """Features of this pair."""
-        own: set[Feature] = {
+        own: list[Feature] = [
             ("query token", self.queries[self.query]),
             ("key token", self.keys[self.key]),
             ("query kind", self.query_kinds[self.query]),
             ("key kind", self.key_kinds[self.key]),
-        }
+        ]
         if self.extent is not None:
-            own.add(("offset", self.key - self.query))
-        related = self._related(np.array([self.query]), np.array([self.key]))
-        return own | {("relation", name) for name, holds in related.items() if holds[0, 0]}
+            own.append(("offset", self.key - self.query))
+        related = self._related(self.query, np.array([self.key]))
+        return own + [("relation", name) for name, holds in related.items() if holds[0]]
 
-    def shares(self) -> dict[Feature, float]:
-        """Share of every feature, where a random query that counts attends uniformly to the keys that it sees."""
-        shares: dict[Feature, float] = defaultdict(float)
+    @property
+    def candidates(self) -> Int[np.ndarray, " row"]:
+        """Queries that count and see enough keys."""
+        rows = np.flatnonzero(self.rows)
+        if self.extent is None:
+            return rows
+        left, right = self.extent
+        sees = np.minimum(rows + right, len(self.keys) - 1) - np.maximum(rows - left, 0) + 1
+        return rows[sees >= LEAST_KEYS]
+
+    @property
+    def place(self) -> float:
+        """Position of the query among all candidates, from 0 to 1."""
+        rows = self.candidates
+        return float((rows < self.query).sum() / max(len(rows) - 1, 1))
+
+    def chances(self, places: Sequence[float]) -> dict[Feature, float]:
+        """Chance of every feature: of keys if the query attends uniformly, of queries if one of `places` is drawn.
+
+        A ranking can prefer early or late queries. So a query is not compared with all queries of its window, but with
+        those at the places of the examples.
+        """
+        chances: dict[Feature, float] = defaultdict(float)
+        rows = self.candidates
+        for place in places:
+            row = rows[round(place * (len(rows) - 1))]
+            chances["query token", self.queries[row]] += 1 / len(places)
+            chances["query kind", self.query_kinds[row]] += 1 / len(places)
         keys = np.flatnonzero(self.columns)
-        of_key, row_count, rows = np.zeros(len(keys)), 0, np.flatnonzero(self.rows)
-        for first in range(0, len(rows), _ROWS):
-            part = rows[first : first + _ROWS]
-            offsets = keys[None] - part[:, None]
-            visible, sees = np.ones(offsets.shape, bool), np.full(len(part), len(self.keys))
-            if self.extent is not None:
-                left, right = self.extent
-                visible = (-offsets <= left) & (offsets <= right)
-                sees = np.minimum(part + right, len(self.keys) - 1) - np.maximum(part - left, 0) + 1
-            sees = (sees >= LEAST_KEYS) & visible.any(1)
-            part, offsets, visible = part[sees], offsets[sees], visible[sees]
-            weights = visible / visible.sum(1, keepdims=True)
-            row_count += len(part)
-            of_key += weights.sum(0)
-            for row in map(int, part):
-                shares["query token", self.queries[row]] += 1
-                shares["query kind", self.query_kinds[row]] += 1
-            if self.extent is not None and offsets.size:
-                low = int(offsets.min())
-                sums = np.bincount((offsets - low).ravel(), weights.ravel())
-                for at in np.flatnonzero(sums):
-                    shares["offset", int(at) + low] += float(sums[at])
-            for name, holds in self._related(part, keys).items():
-                shares["relation", name] += float((weights * holds).sum())
-        for key, weight in zip(keys.tolist(), of_key.tolist(), strict=True):
-            shares["key token", self.keys[key]] += weight
-            shares["key kind", self.key_kinds[key]] += weight
-        return {feature: share / max(row_count, 1) for feature, share in shares.items()}
-
-    def _related(self, rows: np.ndarray, keys: np.ndarray) -> dict[str, np.ndarray]:
-        """Which pairs have each of `RELATIONS`, ``(row, key)``."""
-        queries = np.array(self.queries, dtype=object)[rows, None]
-        related = {RELATIONS[0]: queries == np.array(self.keys, dtype=object)[None, keys]}
         if self.extent is not None:
-            before = np.array([None, *self.keys[:-1]], dtype=object)[None, keys]
-            related[RELATIONS[1]] = (queries == before) & (keys[None] <= rows[:, None])
+            left, right = self.extent
+            keys = keys[(self.query - left <= keys) & (keys <= self.query + right)]
+        for key in keys.tolist():
+            chances["key token", self.keys[key]] += 1 / len(keys)
+            chances["key kind", self.key_kinds[key]] += 1 / len(keys)
+            if self.extent is not None:
+                chances["offset", key - self.query] += 1 / len(keys)
+        for name, holds in self._related(self.query, keys).items():
+            chances["relation", name] = float(holds.mean())
+        return chances
+
+    def _related(self, query: int, keys: Int[np.ndarray, " key"]) -> dict[str, Bool[np.ndarray, " key"]]:
+        """Which keys have each of `RELATIONS` to a query."""
+        token = self.queries[query]
+        related = {RELATIONS[0]: np.array([self.keys[key] == token for key in keys], bool)}
+        if self.extent is not None:
+            after = [0 < key <= query and self.keys[key - 1] == token for key in keys]
+            related[RELATIONS[1]] = np.array(after, bool)
         return related
 
 
@@ -96,8 +103,9 @@ def common_features(pairs: Mapping[tuple[int, int], Sequence[ExamplePair]]) -> d
     rows: list[tuple[Any, ...]] = []
     possible = 0
     for (layer, head), examples in pairs.items():
-        shares = [pair.shares() for pair in examples]
-        possible += len({feature for share in shares for feature in share})
+        places = [pair.place for pair in examples]
+        chances_of = [pair.chances(places) for pair in examples]
+        possible += len({feature for chances in chances_of for feature in chances})
         found: dict[Feature, int] = defaultdict(int)
         for pair in examples:
             for feature in pair.features():
@@ -105,7 +113,7 @@ def common_features(pairs: Mapping[tuple[int, int], Sequence[ExamplePair]]) -> d
         for feature, number in found.items():
             if number < SHARED:
                 continue
-            chances = np.clip([share.get(feature, 0.0) for share in shares], 0.0, 1.0)
+            chances = np.clip([own.get(feature, 0.0) for own in chances_of], 0.0, 1.0)
             p = at_least(number, chances)
             rows.append((layer, head, *feature, number, len(examples), float(chances.sum()), p))
     rows.sort(key=lambda row: (row[:2], row[-1]))

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _RANKED = {
-    "weight": Quantity("score", "weight", "share", detail="data"),
-    "value_norm": Quantity("score", "weight x norm", "norm", "largest weight times the norm of its value"),
-    "entropy": Quantity("score", "entropy", "entropy", "entropy of the query's row, in nats"),
+    "weight": Quantity("score", "weight over uniform", "rate", "weight over that of uniform attention on as many keys"),
+    "value_norm": Quantity("score", "weight x norm over uniform", "norm", "that times the norm of the key's value"),
+    "entropy": Quantity("score", "nats below uniform", "entropy", "entropy of the query's row below uniform attention"),
 }
 _SHOWN = 3  # features in a sentence
 
@@ -40,7 +40,7 @@ def report(result: xr.Dataset) -> Report:
         read=f"{count(result.attrs['windows'], 'window')} ({result.attrs['tokens']:,} tokens)",
         finding=Finding(
             [_sentence(head, result, examples, features) for head in heads],
-            f"features beyond uniform attention in the same windows, false discovery rate {LEVEL:.0%}",
+            f"features beyond uniform attention from the same queries, false discovery rate {LEVEL:.0%}",
             {"": heads},
             headline=_headline(heads, features),
         ),
@@ -52,7 +52,7 @@ def report(result: xr.Dataset) -> Report:
                 _COMMON,
                 features,
                 reading="How many of the strongest examples have a feature, and how many would under uniform attention "
-                "from a random query of the same window.",
+                "from the same queries; queries are compared with those at the same positions in other examples.",
                 corrected="for all features of all heads that could occur",
                 terminal=10,
             ),
@@ -95,7 +95,7 @@ def _sentence(head: tuple[int, int], result: xr.Dataset, examples: list[Row], fe
     top = [row for row in own(examples) if row["set"] == "top"]
     ranked = _RANKED[str(result.attrs["by"])]
     ends = [significant(row["score"], 2) for row in (top[-1], top[0])]
-    score = f"{ranked.title} {' to '.join(dict.fromkeys(ends))}"
+    score = f"{ranked.title}: {' to '.join(dict.fromkeys(ends))}"
     shared = [row for row in own(features) if row["significant"]]
     name = f"Head {head[0]}.{head[1]}"
     if len(top) < SHARED:
@@ -142,6 +142,6 @@ _COMMON = (
     Quantity("value", "", "token"),
     Quantity("found", "examples", "count", "examples that have it", significant="significant"),
     Quantity("of", "of", "count"),
-    Quantity("expected", "expected", "rate", "number under uniform attention from a random query of the same window"),
+    Quantity("expected", "expected", "rate", "number under uniform attention from the same queries"),
     Quantity("p", "p", "p", "probability of at least as many, Poisson-binomial test"),
 )

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from attnscope.capture.watch import Site
     from attnscope.read.windows import Window
 
-#: What rows are ranked by: the largest weight; that times the norm of the value; or the least entropy of a row.
+#: What rows are ranked by, over uniform attention: the largest weight; that times the norm of the value; the entropy.
 RANKINGS = ("weight", "value_norm", "entropy")
 _AT_ONCE = 1 << 14  # windows in memory, about
 
@@ -83,9 +83,10 @@ def examples(
     k
         Number of examples of each set.
     by
-        What the strength of a row is: ``"weight"``, its largest weight :math:`\max_j A_{ij}`; ``"value_norm"``, the
-        largest :math:`A_{ij} \lVert v_j \rVert` (Kobayashi et al. 2020, without the output projection); or
-        ``"entropy"``, the least entropy (nats) among rows whose largest weight is on a key that counts.
+        What the strength of a row of n visible keys is: ``"weight"``, its largest weight over that of uniform
+        attention, :math:`n \max_j A_{ij}`; ``"value_norm"``, the largest :math:`n A_{ij} \lVert v_j \rVert` (Kobayashi
+        et al. 2020, without the output projection); or ``"entropy"``, its entropy below that of uniform attention,
+        :math:`\ln n - H_i` (nats), among rows whose largest weight is on a key that counts.
     query, key
         A token, without the space around it, or a pattern between slashes (``"/[0-9]+/"``): only queries, or keys,
         that match it count. This also searches a corpus for a pair of tokens.
@@ -101,8 +102,8 @@ def examples(
         Over ``example``: ``set``, ``layer``, ``head``, ``score``, ``weight``, ``query``, ``key`` (positions in the
         window), ``query_token``, ``key_token``, ``window_number``, ``text`` (its name) and ``context`` (JSON: pieces
         of text, each with the mark ``query``, ``key`` or none). Over ``feature``: what the top examples have in common,
-        such as a token or an offset, with ``found`` examples, ``expected`` ones under uniform attention in the same
-        windows, ``p`` and ``significant``. Attributes: ``windows`` and ``tokens`` of the corpus.
+        such as a token or an offset, with ``found`` examples, ``expected`` ones under uniform attention from the same
+        queries, ``p`` and ``significant``. Attributes: ``windows`` and ``tokens`` of the corpus.
 
     Raises
     ------
@@ -111,8 +112,9 @@ def examples(
 
     Notes
     -----
-    Features are tested by a Poisson-binomial test: under uniform attention from a random query of the same window,
-    the number of top examples with a feature is a sum of independent yes-or-no variables, one for each window.
+    Features are tested by a Poisson-binomial test: the number of top examples with a feature is a sum of independent
+    yes-or-no variables, one for each window. A key is drawn as under uniform attention from the example's own query. A
+    query is drawn from those at the relative positions of all top examples, as a ranking can prefer early or late ones.
     The false discovery rate over all features that could occur, of all heads, is 0.05 (Benjamini and Hochberg 1995).
 
     The number of a window and the seed decide whether it is drawn, so the sample does not depend on the order of
@@ -123,7 +125,7 @@ def examples(
     >>> import attnscope
     >>> found = attnscope.examples(head=(0, 1), k=3, limit=8, window=64)
     >>> top = found.sel(example=found.set == "top")
-    >>> bool((top.weight.diff("example") <= 0).all()), dict(top.sizes)["example"]
+    >>> bool((top.score.diff("example") <= 0).all()), dict(top.sizes)["example"]
     (True, 3)
     """
     if by not in RANKINGS:
@@ -278,15 +280,10 @@ class ExampleReader(PairReader):
             first, left, right = rows.stop, max(left, reach[0]), max(right, reach[1])
         if not len(candidates := np.flatnonzero(sides.rows & np.isfinite(score))):
             return {"rows": 0}
-        strongest = candidates[np.argmax(self.sign * score[candidates])]
+        strongest = candidates[np.argmax(score[candidates])]
         drawn = [strongest, candidates[np.random.default_rng(draw).integers(len(candidates))]]
         values = {"row_score": score[drawn], "row_weight": weight[drawn], "row_query": drawn, "row_key": key[drawn]}
         return values | {"rows": len(candidates), "left": left, "right": right}
-
-    @property
-    def sign(self) -> int:
-        """-1 where a small score is a strong one."""
-        return -1 if self.choice.by == "entropy" else 1
 
     def whole(self, batches: Iterable[xr.Dataset]) -> xr.Dataset:
         """The examples, from the rows of all windows, read batch by batch in any order."""
@@ -348,7 +345,7 @@ class ExampleReader(PairReader):
 
     def _sets(self, results: xr.Dataset, place: int) -> dict[str, np.ndarray]:
         """The windows of each set: the strongest, those around the median, and random ones by their rows."""
-        score, draw, k = self.sign * results.row_score.values[:, place, 0], results.draw.values, self.choice.k
+        score, draw, k = results.row_score.values[:, place, 0], results.draw.values, self.choice.k
         order = np.argsort(-score, kind="stable")[: np.isfinite(score).sum()]
         rest = order[k:]
         rest = rest[draw[rest] <= np.sort(draw)[: self.median_of][-1]]
@@ -389,13 +386,15 @@ def _empty(windows: int, heads: int) -> dict[str, np.ndarray]:
 def _strongest(
     weights: Tensor, counts: Tensor, allowed: Tensor, norms: Tensor, by: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Score of each row (NaN where it does not count), and weight and number of the key behind it."""
+    """Score of each row over uniform attention (NaN where it does not count); weight and number of its key."""
+    sees = allowed.sum(-1)
     score, key = (weights * norms if by == "value_norm" else weights).masked_fill(~counts, -1.0).max(-1)
     weight = weights.gather(-1, key[:, None])[:, 0]
-    counted = (allowed.sum(-1) >= LEAST_KEYS) & (score >= 0)
+    counted = (sees >= LEAST_KEYS) & (score >= 0)
+    score = score * sees
     if by == "entropy":
         counted &= weight >= weights.max(-1).values
-        score = -torch.xlogy(weights, weights).sum(-1)
+        score = sees.log() + torch.xlogy(weights, weights).sum(-1)
     return score.masked_fill(~counted, torch.nan), weight, key
 
 

@@ -48,7 +48,7 @@ _HEADS = (
         significant="peak_offset_shown",
     ),
     Quantity(
-        "peak_offset_p", "p of the offset", "p", "for random phases (RoPE) or keys in random order", detail="page"
+        "peak_offset_p", "p of the offset", "p", "for random phases (RoPE) or randomly turned keys", detail="page"
     ),
     Quantity("offset_score", "score by offset", "profile", detail="data"),
 )

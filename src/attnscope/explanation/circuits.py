@@ -82,7 +82,7 @@ def circuits(
           of the embeddings; ``same_token_p`` and ``_shown`` under a random rotation of the head's keys.
         * ``offset_score`` ``(layer, head, offset)``: score by offset from positions alone, in nats: RoPE between the
           mean tokens, the position table, or the model's bias. ``peak_offset``: where it is highest; ``peak_offset_p``
-          and ``_shown`` under random phases (RoPE), or keys in random order (table); NaN for a bias.
+          and ``_shown`` under random phases (RoPE), or a random rotation of the keys (table); NaN for a bias.
         * ``copied``, ``copied_logit``, ``suppressed``, ``suppressed_logit`` ``(layer, head, rank)``: tokens whose own
           logit, less the mean logit, rises and falls most if the head attends to them.
         * ``query_token``, ``key_token``, ``pair_score`` ``(layer, head, rank)``: pairs with the highest scores, in

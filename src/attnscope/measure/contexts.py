@@ -91,7 +91,7 @@ def _around(tokens: Sequence[str], marks: Mapping[int, str]) -> Iterator[tuple[s
             text = f"{''.join(tokens[start:begin]) if start else '… '}{text}"
         token = tokens[at]
         bare = token.strip() or token
-        before, _, after = token.partition(bare)  # spaces are outside of the mark
+        before, _, after = token.partition(bare or " ")  # spaces are outside of the mark; a token can be empty
         yield from ((_on_a_line(text + before), ""), (bare, marks[at]), (_on_a_line(after), ""))
         last = at
     end = last + 1 + CONTEXT

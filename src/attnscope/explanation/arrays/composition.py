@@ -56,15 +56,20 @@ def composition(
     return np.sqrt(share), scipy.stats.chi2.sf(shape + (share - mean) * np.sqrt(2 * shape / variance), shape)
 
 
-def turned_p(products: Float[np.ndarray, "head r r"]) -> Float[np.ndarray, " head"]:
-    r"""Two-sided p-value of the trace of each matrix M if it were turned at random.
+def turned_spread(products: Float[np.ndarray, "*any r r"]) -> Float[np.ndarray, "*any"]:
+    r"""Standard deviation of the trace of each matrix M if it were turned at random.
 
     With a random rotation Q of r dimensions, :math:`\mathrm{tr}(MQ)` has mean 0 and variance :math:`\|M\|_F^2 / r`, and
     is close to normal.
     """
-    norm = np.sqrt((products**2).sum((1, 2)))
+    return np.asarray(np.sqrt((products**2).sum((-2, -1)) / products.shape[-1]))
+
+
+def turned_p(products: Float[np.ndarray, "head r r"]) -> Float[np.ndarray, " head"]:
+    """Two-sided p-value of the trace of each matrix if it were turned at random."""
+    spread = turned_spread(products)
     trace = np.trace(products, axis1=1, axis2=2)
-    return 2 * scipy.stats.norm.sf(np.abs(trace) * products.shape[2] ** 0.5 / np.where(norm > 0, norm, np.nan))
+    return 2 * scipy.stats.norm.sf(np.abs(trace) / np.where(spread > 0, spread, np.nan))
 
 
 def by_offset(
@@ -73,23 +78,21 @@ def by_offset(
     offsets: Int[np.ndarray, " offset"],
     searched: Bool[np.ndarray, " offset"],
 ) -> tuple[Float[np.ndarray, " offset"], float]:
-    """Mean score of positions at each offset, keys about their mean; p-value of the peak with keys in random order.
+    """Mean score of positions at each offset, keys about their mean; p-value of the peak with keys turned at random.
 
-    A sum of one entry in each row and column of a matrix is close to normal (Hoeffding 1951), corrected for all
-    offsets that are searched.
+    The mean is the trace of a product, as a score is q · k. Its spread under a random rotation differs between offsets:
+    it is largest at 0, where a row of the table meets itself, and a large row adds to it. So the p-value is the sum
+    over all offsets that are searched of the chance that the mean there is as high as the peak.
     """
-    length = len(query)
-    scores = query @ (key - key.mean(0)).T
-    centred = scores - scores.mean(0) - scores.mean(1, keepdims=True) + scores.mean()
-    spread = np.sqrt((centred**2).sum() / (length - 1))
-    within = np.abs(offsets) < length
-    curve, z = (np.full(len(offsets), np.nan) for _ in range(2))
-    for at in np.flatnonzero(within):
-        curve[at] = np.diagonal(scores, offsets[at]).mean()
-        of_all = length / (length - abs(offsets[at]))
-        z[at] = np.diagonal(centred, offsets[at]).sum() / max(spread, _NEAR_0) * np.sqrt(of_all)
-    searched = searched & within
-    return curve, float(min(1.0, searched.sum() * scipy.stats.norm.sf(z[searched].max(initial=-np.inf))))
+    length, keys = len(query), key - key.mean(0)
+    curve, spread = (np.full(len(offsets), np.nan) for _ in range(2))
+    for at in np.flatnonzero(np.abs(offsets) < length):
+        first, last = max(0, -offsets[at]), length - max(0, offsets[at])  # queries with a key at the offset
+        product = keys[first + offsets[at] : last + offsets[at]].T @ query[first:last] / (last - first)
+        curve[at], spread[at] = np.trace(product), turned_spread(product)
+    known = searched & np.isfinite(curve)
+    peak = curve[known].max(initial=-np.inf)
+    return curve, float(min(1.0, scipy.stats.norm.sf(peak / np.maximum(spread[known], _NEAR_0)).sum()))
 
 
 def significant(p: Float[np.ndarray, ...], level: float = 0.05) -> Bool[np.ndarray, ...]:
