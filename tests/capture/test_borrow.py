@@ -1,17 +1,22 @@
 """A model of the caller's is given back as it was, and is run by one thread at a time."""
 
+import contextlib
 import gc
+import sys
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 import transformers as T
+from torch import nn
 
 import attnscope
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import _locks, borrowed
 from attnscope.capture.load import load_model
+from attnscope.capture.watch import current
 from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.position_table import position_cca
 from attnscope.explanation.study import study
@@ -128,6 +133,128 @@ def test_so_it_does_when_it_is_stopped_or_fails(verb):
         with pytest.raises(Stopped):
             verb(model, progress=progress)
     assert state(model) == before
+
+
+_REGISTERS = {
+    nn.Module.register_forward_hook.__code__,
+    nn.Module.register_forward_pre_hook.__code__,
+    torch.utils.hooks.RemovableHandle.__init__.__code__,
+    contextlib.ExitStack.enter_context.__code__,
+    contextlib.ExitStack._push_cm_exit.__code__,
+    contextlib.ExitStack._push_exit_callback.__code__,
+    contextlib._GeneratorContextManager.__enter__.__code__,
+}
+
+
+class Interrupting:
+    """Ctrl-C at one line among those that run while hooks are registered; before that, a count of these lines."""
+
+    def __init__(self, line=None, time=0):
+        self.line, self.time, self.counted = line, time, Counter()
+
+    def __call__(self, frame, event, _):
+        return self.at_line if event == "call" and frame.f_code in _REGISTERS else None
+
+    def at_line(self, frame, event, _):
+        if event == "line":
+            line = frame.f_code.co_filename, frame.f_lineno
+            self.counted[line] += 1
+            if line == self.line and self.counted[line] == self.time:
+                raise KeyboardInterrupt
+        return self.at_line
+
+
+def traced(tracer, run, model):
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        run(model)
+    finally:
+        sys.settrace(before)
+
+
+def edit(model):
+    with attnscope.edit(model, {(0, 0): torch.zeros_like}, on="output"):
+        pass
+
+
+def test_ctrl_c_at_any_line_that_registers_hooks_leaves_none():
+    model = in_two_modes(tiny("gpt2"))
+    before = state(model)
+    edit(model)
+    counting = Interrupting()
+    traced(counting, edit, model)
+    assert len(counting.counted) > 30
+    for number, (line, times) in enumerate(counting.counted.items()):
+        with pytest.raises(KeyboardInterrupt):
+            traced(Interrupting(line, 1 + number * 7919 % times), edit, model)
+        assert state(model) == before, line
+        assert not any("forward" in vars(part) for part in model.modules()), line
+        assert current.get() is None, line
+
+
+def test_a_pass_of_a_second_thread_is_rejected_while_a_model_is_measured():
+    loaded = load_model(MODEL, device="cpu")
+    model, ids = loaded.model, loaded.tokenizer("The tide is out.", return_tensors="pt").input_ids
+    expected = scan(model)
+    inside, rejected, finish = threading.Event(), list[str](), threading.Event()
+
+    def slowly(*_):
+        inside.set()
+        finish.wait(0.3)
+
+    def use():
+        with torch.no_grad(), model.get_input_embeddings().register_forward_hook(slowly):
+            model(ids)  # it has begun before the scan, which waits for its end
+            while not finish.is_set():
+                try:
+                    model(ids)
+                except attnscope.AttnscopeError as error:
+                    rejected.append(str(error))
+                    finish.wait(0.01)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    inside.wait()
+    found = scan(model)
+    finish.set()
+    thread.join()
+    assert found.drop_attrs().equals(expected.drop_attrs())
+    assert len(rejected) > 0
+    assert set(rejected) == {
+        "attnscope is using EncoderForMaskedLM in another thread. Run this pass afterwards, or on a copy of the model"
+    }
+    with attnscope.edit(model, {(0, 1): torch.zeros_like}), ThreadPoolExecutor(1) as pool:
+        with pytest.raises(attnscope.AttnscopeError, match="in another thread"):
+            pool.submit(model, ids).result()
+        model(ids)
+
+
+def test_a_module_is_watched_in_one_thread_at_a_time():
+    model, outcomes = tiny("gpt2"), list[str]()
+    both = threading.Barrier(2)
+
+    def wait(*_):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+
+    def use():
+        try:
+            model(torch.arange(8)[None])
+            outcomes.append("ran")
+        except attnscope.AttnscopeError as error:
+            both.abort()
+            outcomes.append(str(error))
+
+    with attnscope.watch(model) as seen, model.transformer.h[0].register_forward_hook(wait), torch.no_grad():
+        threads = [threading.Thread(target=use) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert max(outcomes) == "ran"
+    assert "runs in two threads at once while it is watched" in min(outcomes)
+    assert seen.result().sizes["window"] == 1
 
 
 def test_every_part_gets_its_own_attention_back():

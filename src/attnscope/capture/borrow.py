@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from transformers import PreTrainedModel
 
 
@@ -39,6 +43,7 @@ R = TypeVar("R")
 
 _locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 _of_locks = threading.Lock()
+_PATIENCE = 60  # seconds to wait for a pass of another thread
 _COMPILED = "_compiled_call_impl"  # result of ``module.compile()``, which cannot be hooked
 
 
@@ -50,16 +55,68 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
     with lock:
         modes = [(module, module.training) for module in model.modules()]
         before = implementations(model)
-        compiled = {part: vars(part).pop(_COMPILED) for part in model.modules() if _COMPILED in vars(part)}
+        compiled = {part: vars(part)[_COMPILED] for part in model.modules() if _COMPILED in vars(part)}
         try:
-            model.eval()
-            yield
+            for part in compiled:
+                del vars(part)[_COMPILED]
+            with alone(model):
+                model.eval()
+                yield
         finally:
             for module, training in modes:
                 module.training = training
             for part, made in compiled.items():
                 vars(part)[_COMPILED] = made
             restore(before)
+
+
+@contextmanager
+def alone(model: PreTrainedModel) -> Generator[None]:
+    """Let this thread alone run the model, and remove all hooks of attnscope at the end.
+
+    Wait for a pass that another thread is running, and reject those that start.
+    """
+    owner, parts = threading.get_ident(), {id(part) for part in model.modules()}
+    every = [vars(part)[kind] for part in model.modules() for kind in ("_forward_hooks", "_forward_pre_hooks")]
+    earlier = {number for hooks in every for number in hooks}
+
+    def reject(*_: Any) -> None:
+        if threading.get_ident() != owner:
+            raise AttnscopeError(
+                f"attnscope is using {type(model).__name__} in another thread. Run this pass afterwards, or on a copy "
+                "of the model"
+            )
+
+    try:
+        for start in {model, model.base_model}:  # a pass may start at the body
+            start.register_forward_pre_hook(reject)
+        ends = time.monotonic() + _PATIENCE
+        while any(_runs(frame, parts) for thread, frame in sys._current_frames().items() if thread != owner):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            if time.monotonic() > ends:
+                raise AttnscopeError(
+                    f"another thread has been running {type(model).__name__} for {_PATIENCE} s. Wait until it has "
+                    "finished, or use a copy of the model"
+                )
+            time.sleep(0.01)
+        yield
+    finally:
+        for hooks in every:  # also those that an interrupt left between registering and noting them
+            for number in hooks.keys() - earlier:
+                if _is_own(hooks[number]):
+                    del hooks[number]
+
+
+def _runs(frame: FrameType | None, parts: set[int]) -> bool:
+    """Whether a thread with this innermost frame is inside a pass of one of the modules."""
+    while frame is not None:
+        if frame.f_code.co_name == "_call_impl" and id(frame.f_locals.get("self")) in parts:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_own(hook: Any) -> bool:
+    return str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("attnscope.")
 
 
 def verb(**defaults: object) -> Callable[[Callable[P, R]], Callable[P, R]]:

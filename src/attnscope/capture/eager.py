@@ -17,6 +17,7 @@ from attnscope.capture.borrow import implementations, restore
 from attnscope.capture.watch import Site, Watch, passes_of
 from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.support.errors import AttnscopeError, explaining
+from attnscope.support.state import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -418,16 +419,12 @@ if TYPE_CHECKING:
 @contextmanager
 def disentangled(model: nn.Module, attend: Attend) -> Generator[None]:
     """Let the layers of DeBERTa (v1, v2 and v3) call `attend`, as layers of models on the registry do."""
-    changed: list[nn.Module] = []
-    for module in model.modules():
-        if (version := families.disentangled_version(module)) is not None:
-            module.forward = partial(_first if version == 1 else _second, module, attend)
-            changed.append(module)
-    try:
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if (version := families.disentangled_version(module)) is not None:
+                layer = partial(_first if version == 1 else _second, module, attend)
+                hooks.enter_context(replaced(vars(module), forward=layer))
         yield
-    finally:
-        for module in changed:
-            del module.forward
 
 
 def _first(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
+import threading
 import types
 import warnings
 from contextlib import ExitStack, contextmanager
@@ -451,7 +452,7 @@ class ModuleCalls:
         self.running: list[str] = []
         self.given: list[Sequence[Any]] = []  # arguments of each running module
         self.attending: dict[str, str] = {}  # modules that are called attention and ran, with their classes
-        self.calls = 0
+        self.calls = self.thread = 0
         self.last: CapturedCall | None = None
         self.is_aside = False  # whether calls are captured elsewhere
         self.in_fast = self.in_flex = False
@@ -463,6 +464,11 @@ class ModuleCalls:
 
         @wraps(inner)
         def forward(*args: Any, **options: Any) -> Any:
+            if self.running and self.thread != threading.get_ident():
+                raise AttnscopeError(
+                    f"{name} runs in two threads at once while it is watched. Run one pass at a time, or watch a copy "
+                    "for each thread"
+                )
             evaluates = before_dropout.get() and not (self.running or torch.is_grad_enabled())  # or generate()
             if self.is_aside or evaluates:
                 return inner(*args, **options)
@@ -501,6 +507,7 @@ class ModuleCalls:
                 self.running.pop()
                 self.given.pop()
             return
+        self.thread = threading.get_ident()
         self.running, self.given, self.calls = [name], [given], 0
         try:
             with self.mode:

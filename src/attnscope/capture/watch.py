@@ -125,7 +125,8 @@ def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
             hooks.enter_context(start.register_forward_pre_hook(fresh_pass, with_kwargs=True))
         for module in filter(is_attention, model.modules()):
             hooks.enter_context(module.register_forward_pre_hook(note_cross, with_kwargs=True))
-        hooks.callback(current.reset, current.set(watch))
+        hooks.callback(current.set, current.get())  # before it is changed, in case of an interrupt
+        current.set(watch)
         yield watch
 
 

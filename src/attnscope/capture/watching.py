@@ -48,12 +48,13 @@ def watching(model: PreTrainedModel, observer: Observer, *, weights_suffice: boo
         yield
 
 
-def attached(hooks: Iterable[RemovableHandle]) -> ExitStack:
-    """A context at whose end hooks are removed."""
-    stack = ExitStack()
-    for hook in hooks:
-        stack.callback(hook.remove)
-    return stack
+@contextmanager
+def attached(hooks: Iterable[RemovableHandle]) -> Generator[None]:
+    """Attach hooks one by one, from a generator, and remove them at the end, also after an interrupt between two."""
+    with ExitStack() as stack:
+        for hook in hooks:
+            stack.enter_context(hook)
+        yield
 
 
 def only_weights(model: PreTrainedModel) -> str:

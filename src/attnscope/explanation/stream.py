@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -183,13 +183,11 @@ class _Recorder:
     events: list[LayerRun] = field(default_factory=list)
     calls: list[tuple[Site, AttentionCall, Tensor, Tensor, int]] = field(default_factory=list)
 
-    def hooks(self, model: PreTrainedModel, unembedding: nn.Module | None) -> list[Any]:
+    def hooks(self, model: PreTrainedModel, unembedding: nn.Module | None) -> Iterator[Any]:
         inside = tuple(f"{name}." for name, module in model.named_modules() if is_attention(module))
-        return [
-            module.register_forward_hook(partial(self._note, name))
-            for name, module in model.named_modules()
-            if module is unembedding or is_norm(module) or name in self.outputs or not name.startswith(inside)
-        ]
+        for name, module in model.named_modules():
+            if module is unembedding or is_norm(module) or name in self.outputs or not name.startswith(inside):
+                yield module.register_forward_hook(partial(self._note, name))
 
     def _note(self, name: str, module: nn.Module, arguments: tuple[Any, ...], returned: Any) -> None:
         received = arguments[0] if arguments and isinstance(arguments[0], Tensor) else None

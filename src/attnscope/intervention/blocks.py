@@ -150,7 +150,7 @@ def record(
             ran[-1].setdefault(name, LayerRun(name, module, arguments[0], returned))
 
     wanted = {module for block in blocks for module in (block.projection, block.reader, block.normaliser) if module}
-    hooks = [model.get_submodule(module).register_forward_hook(partial(note, module)) for module in wanted]
+    hooks = (model.get_submodule(module).register_forward_hook(partial(note, module)) for module in wanted)
     with torch.set_grad_enabled(differentiable), attached(hooks), watching(model, observe):
         output = forward(model, inputs, lambda _: name, with_head=with_head)
     for each, after in zip(records, ran, strict=True):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from attnscope.capture.borrow import LoadedModel, borrowed, inner_model, verb
+from attnscope.capture.borrow import LoadedModel, alone, borrowed, inner_model, verb
 from attnscope.capture.forward import forward
 from attnscope.capture.load import Model, load_model
 from attnscope.capture.modalities import reject_modalities
@@ -126,7 +126,7 @@ def edit(
         changes.setdefault(number, {})[on] = _by_head(by_head, on, number)
     if not changes:
         raise AttnscopeError("found no heads; expected at least one, such as {(4, 2): torch.zeros_like}")
-    with changed_heads(inner, changes, sites, outputs):
+    with alone(inner), changed_heads(inner, changes, sites, outputs):
         yield inner
 
 

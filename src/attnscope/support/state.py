@@ -22,9 +22,10 @@ def own_state(*, gradients: bool = True) -> Generator[None]:
     if _in_own_state.get():
         yield
         return
-    token, dtype = _in_own_state.set(True), torch.get_default_dtype()
+    dtype = torch.get_default_dtype()
     with ExitStack() as stack:
-        stack.callback(_in_own_state.reset, token)
+        stack.callback(_in_own_state.set, False)  # before it is changed, in case of an interrupt
+        _in_own_state.set(True)
         if dtype != torch.float32:
             stack.callback(torch.set_default_dtype, dtype)
             torch.set_default_dtype(torch.float32)
@@ -87,8 +88,8 @@ def own_threads(count: int) -> Generator[None]:
 def replaced(entries: MutableMapping[str, Any], **others: Any) -> Generator[None]:
     """Within, some entries of a mapping, such as the attributes of an object (``vars``), are others."""
     before = {name: entries[name] for name in others if name in entries}
-    entries.update(others)
     try:
+        entries.update(others)
         yield
     finally:
         entries.update(before)
