@@ -7,14 +7,14 @@ import pytest
 from rich.console import Console
 
 from attnscope.results.render import print_report
-from attnscope.results.schema import Finding, Quantity, Report, Table
+from attnscope.results.schema import Finding, Quantity, Report, Table, with_ends
 
 HEADINGS = ("from", "heads", "initialised", "shuffled", "above", "best head", "highest", "uniform")
 NUMBERS = [Quantity(heading, unit="share") for heading in HEADINGS]
 ROLE = Quantity("title", "role")
 
 
-@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_a_table_with_many_numbers_is_not_cut_off(width):
     row = {"title": "first-token sink of a head"} | {heading: 0.123 + at / 10 for at, heading in enumerate(HEADINGS)}
     table = Table("roles", "", [ROLE, *NUMBERS], [row], terminal=1)
@@ -58,3 +58,15 @@ def test_intervals_stay_beside_their_values_where_headings_alone_are_too_wide():
     )
     assert max(map(len, out.getvalue().splitlines())) <= 60
     assert re.search(r"61\.5 +61\.5 to 61\.5 +61\.5", out.getvalue())
+
+
+@pytest.mark.parametrize("width", [60, 80, 110])
+def test_an_interval_is_not_cut_where_its_column_is_narrow(width):
+    """Each interval is printed as it is where there is room for all."""
+    measured = [with_ends(f"long heading {at}", unit="percent", interval=True) for at in range(4)]
+    row = {"system": "Transformer"} | {n: 0.454 for one in measured for n in one.columns}
+    table = Table("systems", "", [Quantity("system"), *measured], [row])
+    out = io.StringIO()
+    print_report(Report("", "texts", Finding((), ""), [table], None), Console(file=out, width=width))
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    assert len(re.findall(r"45\.4%", out.getvalue())) == 3 * len(measured)

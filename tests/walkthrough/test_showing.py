@@ -89,6 +89,19 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(walks, language
         assert not [line for line in lines if re.search(r"[\d.-]…", line) and "₁" not in line]
 
 
+@pytest.mark.parametrize("columns", [3, 8])
+def test_rows_of_weights_add_up_in_the_columns_that_are_shown(walks, columns):
+    """The weight of the keys that have no column is in the last one."""
+    for one in walks:
+        (table,) = (
+            table for step in steps(one, columns=columns) for table in step.tables if re.match("A: ", table.caption)
+        )
+        assert len(table.headings) <= 1 + columns
+        for name, *cells in table.rows:
+            row = one["weights"][int(name.split()[0])]
+            assert sum(float(cell or 0) for cell in cells) == pytest.approx(row.sum(), abs=1e-3 * len(cells))
+
+
 def test_words_of_the_lessons_are_found_in_japanese():
     shown = "".join(words("ja").values())
     assert not [word for word in ("パディング", "凸結合", "長距離依存", "自己回帰") if word not in shown]

@@ -23,8 +23,10 @@ from attnscope.lineage.steps import (
     number,
     plain,
     short,
+    shown_columns,
     shown_tokens,
     spoken,
+    square,
     visible,
     words,
 )
@@ -196,7 +198,7 @@ _FORMULAS = {
     "context": (r"c_t = \sum_i \alpha_{t,i} h_i", "c_t = Σ_i α_ti h_i"),
     "p": (r"-\log p(y \mid x) = -\sum_t \log p(y_t \mid y_{<t}, x)", "−log p(y | x) = −Σ_t log p(y_t | y_<t, x)"),
 }
-_LONGEST_NAME, _HEADING = 12, 6
+_LONGEST_NAME = 12
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -258,7 +260,7 @@ class RecurrentWalk(Followed):
         facts |= {name: plain(float(value)) for name, value in numbers.items()} | {"product": f"{np.exp(-total):.3g}"}
         sources, targets = _named(self.keys), _named(self.tokens)
         rows = [targets[i] for i in shown_tokens(losses, at, most)]
-        across = [sources[i] for i in shown_tokens(row, None, columns)]
+        across = shown_columns(row, None, columns)
 
         def step(name: str, *tables: Table, more: Sequence[str] = ()) -> Step:
             keys = [key for key in (f"{name}.text", f"{name}.{'attention' if attends else 'none'}") if _OF + key in say]
@@ -274,12 +276,18 @@ class RecurrentWalk(Followed):
         def part(name: str, symbol: str, rows: Named, marked: int | None = None) -> Table:
             return corner(self[name], caption(name, symbol, rows), rows, columns - 1, marked=marked)
 
-        def square(name: str, symbol: str) -> Table:
-            digits = 3 if name == "alpha" else decimals_for(self[name])
-            headings = [f"{i}\n{short(visible(self.keys[i]), _HEADING)}" for i, _ in across]
-            lines = [(shown, *(number(self[name][t, i], digits) for i, _ in across)) for t, shown in rows]
-            return Table(
-                caption(name, symbol, rows), ("", *headings), tuple(lines), rows.index(targets[at]), shades=True
+        def across_keys(name: str, symbol: str) -> Table:
+            values = self[name]
+            digits = 3 if name == "alpha" else decimals_for(values)
+            return square(
+                caption(name, symbol, rows),
+                rows,
+                across,
+                self.keys,
+                lambda t, i: number(values[t, i], digits),
+                say["column.others"],
+                marked=rows.index(targets[at]),
+                distribution=values if name == "alpha" else None,
             )
 
         def titles(*names: str) -> tuple[str, ...]:
@@ -292,7 +300,7 @@ class RecurrentWalk(Followed):
         written = [step("tokens", more=both), step("h", part("h", "h", sources)), step("fixed", fixed, lost)]
         written.append(step("s", part("s", "s", rows, at)))
         if attends:
-            written += [step("e", square("e", "e")), step("alpha", square("alpha", "α"))]
+            written += [step("e", across_keys("e", "e")), step("alpha", across_keys("alpha", "α"))]
             written.append(step("context", part("context", "c_t", rows, at)))
         forced = [(str(t), *self._read(self.tokens, "cross_entropy", t)) for t in range(len(losses))]
         products = [(*line, number(float(losses[t]), 3)) for t, line in enumerate(forced)]

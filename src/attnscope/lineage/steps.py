@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -146,7 +146,7 @@ class _Writer:
         of_queries = np.zeros(len(walk.tokens)) if is_cross else self.row
         self.rows = _named(shown_tokens(of_queries, self.at, rows), walk.tokens)
         self.key_rows = _named(shown_tokens(self.row, self.marked_key, rows), walk.keys)
-        self.key_columns = _named(shown_tokens(self.row, self.marked_key, columns), walk.keys)
+        self.key_columns = shown_columns(self.row, self.marked_key, columns)
 
     def say(self, key: str, **facts: Any) -> str:
         numbers = {name: plain(fact) if isinstance(fact, float) else fact for name, fact in facts.items()}
@@ -496,11 +496,12 @@ class _Writer:
                 return self.wording["allowed" if values[row, column] else "masked"]
             return "" if name == "weights" and not allowed[row, column] else number(values[row, column], digits)
 
-        lines = [(shown, *(cell(row, column) for column, _ in self.key_columns)) for row, shown in self.rows]
-        names = (shown.partition(" ") for _, shown in self.key_columns)
-        headings = ("", *(f"{position}\n{short(token, _HEADING)}" for position, _, token in names))
+        distribution = values if "weights" in name else None
         caption = self._caption(symbol, name, len(self.rows))
-        return Table(caption, headings, tuple(lines), marked=_index(self.rows, self.at), shades=True)
+        marked = _index(self.rows, self.at)
+        others = self.wording["column.others"]
+        shown = self.rows, self.key_columns, self.walk.keys
+        return square(caption, *shown, cell, others, marked=marked, distribution=distribution)
 
 
 def same_output(row: np.ndarray, values: np.ndarray) -> np.ndarray | None:
@@ -594,6 +595,32 @@ def corner(values: np.ndarray, caption: str, rows: Named, columns: int, *, marke
 
 
 _HEADING = 6  # columns of a terminal
+
+
+def shown_columns(row: np.ndarray, followed: int | None, columns: int) -> list[int]:
+    """Positions of the columns of a matrix; if not all fit, the last column stands for the others."""
+    return shown_tokens(row, followed, columns if len(row) <= columns else columns - 1)
+
+
+def square(
+    caption: str,
+    rows: Named,
+    columns: list[int],
+    keys: tuple[str, ...],
+    cell: Callable[[int, int], str],
+    others: str,
+    *,
+    marked: int | None,
+    distribution: np.ndarray | None = None,
+) -> Table:
+    """Some rows and columns of a matrix by keys; of a distribution, the last column has the sum of the other keys."""
+    headings = [f"{i}\n{short(visible(keys[i]), _HEADING)}" for i in columns]
+    lines = [[shown, *(cell(row, i) for i in columns)] for row, shown in rows]
+    if hidden := len(keys) - len(columns):
+        headings.append(others.format(count=hidden))
+        for (row, _), line in zip(rows, lines, strict=True):
+            line.append("…" if distribution is None else number(np.delete(distribution[row], columns).sum(), 3))
+    return Table(caption, ("", *headings), tuple(map(tuple, lines)), marked=marked, shades=True)
 
 
 def _index(rows: Named, marked: int | None) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,12 +74,8 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
             continue
         if number:
             line(table.title)
-        made, *narrower = (_rich_table(table, shown, narrow=narrow) for narrow in range(3))
-        room = console.options.update(width=_WIDEST)
-        if console.measure(made, options=room).maximum > console.width:
-            fits = (one for one in narrower if console.measure(one, options=room).minimum <= console.width)
-            made = next(fits, made)
-        console.print(made)
+        for part in _fitting(table, shown, console):
+            console.print(part)
         if len(table.rows) > table.terminal:
             left, others = len(table.rows) - table.terminal, " that stand out less" * bool(table.best)
             line(f"and {left} more{others}: --{'json' if number else 'csv'} lists all")
@@ -101,6 +98,28 @@ def legend_of(quantities: Sequence[Quantity]) -> Iterator[tuple[str, str]]:
 _WIDEST = 10_000  # columns of a terminal
 
 
+def _fitting(table: Table, shown: Sequence[Quantity], console: Console) -> list[RichTable]:
+    """A table as wide as the console has room for; where no layout fits, its columns go to several tables."""
+    room = console.options.update(width=_WIDEST)
+    wide = _rich_table(table, shown)
+    if console.measure(wide, options=room).maximum <= console.width:
+        return [wide]
+
+    def fits(columns: Sequence[Quantity], narrow: int) -> bool:
+        layout = _rich_table(table, columns, narrow=narrow)
+        return console.measure(layout, options=room).minimum <= console.width
+
+    if narrow := next((narrow for narrow in (1, 2) if fits(shown, narrow)), 0):
+        return [_rich_table(table, shown, narrow=narrow)]
+    labels = [*takewhile(lambda one: one.unit in NO_NUMBERS - {"text"}, shown)] or [shown[0]]  # of rows, in each part
+    parts: list[list[Quantity]] = []
+    for one in shown[len(labels) :]:
+        if not parts or not fits([*labels, *parts[-1], one], 2):
+            parts.append([])
+        parts[-1].append(one)
+    return [_rich_table(table, [*labels, *part], narrow=2) for part in parts or [[]]]
+
+
 def _rich_table(table: Table, shown: Sequence[Quantity], *, narrow: int = 0) -> RichTable:
     """A table of the terminal; if narrow, headings of numbers have one word a line; with 2, intervals are below."""
     from rich import box
@@ -110,33 +129,42 @@ def _rich_table(table: Table, shown: Sequence[Quantity], *, narrow: int = 0) -> 
 
     by_name = {one.name: one for one in table.quantities}
     rows = (table.best or table.rows)[: table.terminal]
-    made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    layout = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    columns: list[list[str]] = []
+
+    def add(title: str, cells: list[str], *, words: bool = False, whole: bool = False) -> None:
+        """A column; if whole, none of its lines is divided, else no word of a usual length."""
+        if whole:
+            least = [line for cell in (title, *cells) for line in cell.split("\n")]
+        else:
+            least = [*title.split(), *(word for cell in cells for word in cell.split() if cell_len(word) <= _KEPT)]
+        least = max(map(cell_len, least), default=0)
+        justify = "left" if words else "right"
+        layout.add_column(title, justify=justify, overflow="fold", no_wrap=whole, min_width=least)
+        columns.append(cells)
+
     for one in shown:
         words, title = one.unit in NO_NUMBERS - {"head"}, _heading(translate(one.title))
-        ends = _heading(translate("95% interval")) if _has_interval(one, table) else ""
-        if ends and narrow > 1:
-            title = f"{title} ({ends})"
-        kept = [word for row in rows if words for word in str(row.get(one.name)).split() if cell_len(word) <= _KEPT]
-        made.add_column(
-            "\n".join(title.split(" ")) if narrow and not words else title,
-            justify="left" if words else "right",
-            overflow="fold",
-            no_wrap=not (narrow > 1 and ends) and (bool(one.significant) or (narrow > 0 and not words)),
-            min_width=max(map(cell_len, [*title.split(), *kept])),
-        )
-        if ends and narrow < 2:  # noqa: PLR2004
-            least = max(map(cell_len, ends.split()))
-            made.add_column(ends, justify="right", overflow="fold", no_wrap=narrow > 0, min_width=least)
-    for row in rows:
-        cells: list[str] = []
-        for one in shown:
-            text, interval = text_of(one, row, by_name.get(one.like))
-            cells.append(_marked(one, text) + (_MARKS[row.get(one.significant)] if one.significant and text else ""))
-            if _has_interval(one, table):
-                ends = translate(interval).replace("～", "～ ")
-                cells[-1:] = [f"{cells[-1]}\n{ends}"] if narrow > 1 else [cells[-1], ends]
-        made.add_row(*map(Text, cells))
-    return made
+        texts = [text_of(one, row, by_name.get(one.like)) for row in rows]
+        cells = [
+            _marked(one, text) + (_MARKS[row.get(one.significant)] if one.significant and text else "")
+            for row, (text, _) in zip(rows, texts, strict=True)
+        ]
+        whole = bool(one.significant) or (narrow > 0 and not words)
+        if not _has_interval(one, table):
+            add("\n".join(title.split(" ")) if narrow and not words else title, cells, words=words, whole=whole)
+            continue
+        ends, name = [translate(interval).replace("～", "～ ") for _, interval in texts], translate("95% interval")
+        if narrow > 1:
+            title = f"{title} ({_heading(name)})"
+            cells = [f"{cell}\n{interval}" for cell, interval in zip(cells, ends, strict=True)]
+            add("\n".join(title.split(" ")), cells, words=words)
+        else:
+            add("\n".join(title.split(" ")) if narrow and not words else title, cells, words=words, whole=whole)
+            add(_heading(name), ends, whole=narrow > 0)
+    for cells in zip(*columns, strict=True):
+        layout.add_row(*map(Text, cells))
+    return layout
 
 
 def _heading(title: str) -> str:
