@@ -1,6 +1,7 @@
 """A page shows what the other pages in its folder found for the same model and texts."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -9,20 +10,27 @@ from attnscope.results.page.heads import DATA, beside, numbers_tab, of_report, t
 from attnscope.results.page.parts import write_page
 from attnscope.results.reports import report_of
 from attnscope.store.folder import OwnedFolder
+from attnscope.store.runs import RunFolder
 from tests.report.planted_result import planted, scan_page
 
 
 def with_signature(result, **changed):
-    signature = {"command": "scan", "model": "planted", "corpus": "c0ffee"} | changed
+    signature = {"command": "scan", "model": "planted", "corpus": {"sha256": "c0ffee"}} | changed
     return result.assign_attrs(signature=json.dumps(signature))
+
+
+def finished(folder, result, sample):
+    """The run of a scan with its page."""
+    with RunFolder(folder, json.loads(result.attrs["signature"])) as run:
+        run.write({"report.html": lambda page: scan_page(result, sample, page)})
+        run.finish()
+    return folder / "report.html"
 
 
 def test_the_scan_beside_an_explanation_fills_its_tab_for_the_same_model_texts_and_heads(tmp_path):
     made = planted(layers=3, heads=4, texts=12, tokens=48, rank=12)
     scan = with_signature(made.result)
-    scan_page(scan, made.sample, tmp_path / "a scan" / "report.html")
-    (tmp_path / "torn").mkdir()
-    (tmp_path / "torn" / "report.html").write_text('<script type="application/json" id="data">{"kind"</script>')
+    finished(tmp_path / "a scan", scan, made.sample)
     heads = {"layers": [0, 1, 2], "heads": [0, 1, 2, 3]}
 
     def tabs(heads=heads, **changed):
@@ -40,7 +48,7 @@ def test_the_scan_beside_an_explanation_fills_its_tab_for_the_same_model_texts_a
     _, shown = tabs({"layers": [0, 1], "heads": [0, 1, 2, 3]})
     assert shown["text"]["page"]
     assert not shown["text"]["quantities"]
-    assert not tabs(corpus="another")[1]
+    assert not tabs(corpus={"sha256": "another"})[1]
     assert not tabs(model="another")[1]
 
 
@@ -48,21 +56,37 @@ def data_of(page):
     return json.loads(page.read_text(encoding="utf-8").partition(DATA)[2].partition("</script>")[0])
 
 
-def test_the_page_of_a_later_run_is_shown_on_the_pages_that_were_there(tmp_path):
+def test_a_later_page_joins_what_is_there_as_far_as_it_verifies_and_changes_nothing(tmp_path):
     made = planted(layers=3, heads=4, texts=12, tokens=48, rank=12)
-    runs = {}
-    for name, changed in {"scan": {}, "other": {"corpus": "another"}}.items():
-        result = with_signature(made.result, **changed)
-        with OwnedFolder(tmp_path / name, "scan") as folder:
-            folder.write({"report.html": lambda page, result=result: scan_page(result, made.sample, page)})
-        runs[name] = result
-    before = data_of(tmp_path / "scan" / "report.html")
-    report = replace(report_of("scan", runs["scan"]), command="explain")
-    page = tmp_path / "explain" / "report.html"
-    (tab, heads), run = (numbers_tab("explain"), of_report(report)), page.parent
-    write_page(page, "report", report, heads=heads, tabs=[tab], scripts=["profile.js"], run=run, sections=[], tables=[])
-    after = data_of(tmp_path / "scan" / "report.html")
-    assert after.pop("beside") == {"why": beside(page, data_of(page), before)}
-    assert after == {name: value for name, value in before.items() if name != "beside"}
-    assert OwnedFolder(tmp_path / "scan", "scan").look().damaged() == []
-    assert data_of(tmp_path / "other" / "report.html")["beside"] == {}
+    scan = with_signature(made.result)
+    page = finished(tmp_path / "elsewhere" / "scan", scan, made.sample)
+    finished(tmp_path / "runs" / "other texts", with_signature(made.result, corpus={"sha256": "another"}), made.sample)
+    (tmp_path / "runs" / "linked").symlink_to(tmp_path / "elsewhere" / "scan")
+    for name in ("report.html", "manifest.json"):
+        (tmp_path / "runs" / name).mkdir()
+        os.mkfifo(tmp_path / "runs" / name / name)
+    report = replace(report_of("scan", scan), command="explain")
+    later = tmp_path / "runs" / "explain" / "report.html"
+
+    def joined():
+        """What the page of an explanation shows of other runs; these are as they were."""
+        before = [(file, file.read_bytes()) for file in sorted(tmp_path.rglob("*")) if file.is_file() and file != later]
+        tab, heads = numbers_tab("explain"), of_report(report)
+        write_page(
+            later,
+            "report",
+            report,
+            heads=heads,
+            tabs=[tab],
+            scripts=["profile.js"],
+            run=later.parent,
+            sections=[],
+            tables=[],
+        )
+        assert all(file.read_bytes() == content for file, content in before)
+        return data_of(later)["beside"]
+
+    assert joined() == {"text": beside(tmp_path / "runs" / "linked" / "report.html", data_of(page), data_of(later))}
+    page.write_text(page.read_text().replace("</body>", '<script>alert("tampered")</script></body>'))
+    assert joined() == {}
+    assert OwnedFolder(page.parent, "scan").look().damaged() == ["report.html"]

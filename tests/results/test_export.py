@@ -4,6 +4,8 @@ import csv
 import errno
 import io
 import json
+import os
+import signal
 import sys
 
 import numpy as np
@@ -134,6 +136,35 @@ def test_what_is_stopped_leaves_nothing(error, to, broken, scan, tmp_path, monke
     with pytest.raises((AttnscopeError, KeyboardInterrupt), match=r"no space left|^$"):
         export(scan, to, out=tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_an_export_removes_what_a_killed_one_left(scan, tmp_path):
+    """A real process, killed by SIGKILL while it writes tables."""
+    child = os.fork()
+    if not child:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(_export, "rows_of", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            export(scan, "csv", out=tmp_path / "out")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    export(scan, "csv", out=tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_two_exports_to_one_name_do_not_mix(scan, tmp_path, monkeypatch):
+    rows = _export.rows_of
+
+    def again(*arguments):
+        monkeypatch.setattr(_export, "rows_of", rows)
+        with pytest.raises(AttnscopeError, match="another command is writing to"):
+            export(scan, "csv", out=tmp_path / "out")
+        yield from rows(*arguments)
+
+    monkeypatch.setattr(_export, "rows_of", again)
+    export(scan, "csv", out=tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize(

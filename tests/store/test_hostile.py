@@ -9,6 +9,7 @@ from attnscope.lineage.train import train
 from attnscope.results.merge import merge
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
+from attnscope.store.units import Parts
 from tests.cli.command import attnscope as command
 from tests.families import tiny
 from tests.store.hostile import forged, forged_again
@@ -166,6 +167,23 @@ def test_the_part_of_a_task_is_no_link(home, tmp_path):
     with pytest.raises(AttnscopeError, match="2-of-2 is a link"):
         merge(tmp_path / "run")
     assert (tmp_path / "moved" / "manifest.json").exists()
+
+
+def test_the_folder_of_the_parts_is_no_link(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(Parts, "is_whole", lambda _: False)  # so that both parts stay
+        for task in ("1/2", "2/2"):
+            attnscope.scan(texts=TEXTS, out=tmp_path / "theirs", statistics="entropy", task=task)
+    files = sorted((tmp_path / "theirs.tasks").rglob("*"))
+    (tmp_path / "run.tasks").symlink_to(tmp_path / "theirs.tasks")
+    for use in (
+        lambda: merge(tmp_path / "run"),
+        lambda: attnscope.scan(texts=TEXTS, out=tmp_path / "run", statistics="entropy", task="1/2"),
+    ):
+        with pytest.raises(AttnscopeError, match=r"run\.tasks is a link; expected a folder"):
+            use()
+        assert sorted((tmp_path / "theirs.tasks").rglob("*")) == files
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("task", ["１/２", "1/２", "¹/2"])

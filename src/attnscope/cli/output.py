@@ -243,9 +243,6 @@ class _Closed(io.TextIOBase):
         raise OSError(errno.EBADF, "it is closed")
 
 
-PAGE = "report.html"
-
-
 class OutputFolder:
     """The requested folder, or the one that the signature names; remembers whether the run was finished before."""
 
@@ -345,7 +342,7 @@ def draw_page(report: Report, folder: OwnedFolder, formats: tuple[str, ...], key
     """Draw the figures and the page of a finished run, unless they exist already or nothing can be written."""
     from attnscope import __version__
     from attnscope.results import reports
-    from attnscope.store.files import VIEWS, explained
+    from attnscope.store.files import PAGE, VIEWS, explained
     from attnscope.store.signature import short_hash
 
     # of a tree its nodes, and which models' position tables are beside this one's

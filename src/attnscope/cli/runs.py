@@ -290,9 +290,10 @@ def merge(arguments: dict[str, Any], output: options.Output) -> None:
 
 def _page(merged: Merged, formats: tuple[str, ...]) -> Path | None:
     """The page of a scan, unless it has one already."""
-    from attnscope.cli.output import PAGE, draw_page
+    from attnscope.cli.output import draw_page
     from attnscope.measure.stored import load_scan
     from attnscope.results.reports import report_of
+    from attnscope.store.files import PAGE
     from attnscope.store.folder import manifest_of
     from attnscope.store.runs import RunFolder
 

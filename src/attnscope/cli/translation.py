@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.cli import options
 from attnscope.cli.options import argument, option, varied
-from attnscope.cli.output import PAGE, emit, emit_to, finish, json_text, print_note, progress_bar, show
+from attnscope.cli.output import emit, emit_to, finish, json_text, print_note, progress_bar, show
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -242,6 +242,7 @@ def compare(arguments: dict[str, Any], output: options.Output) -> None:
     """
     from attnscope.lineage.compare import compare as run
     from attnscope.results.reports import report_of
+    from attnscope.store.files import PAGE
     from attnscope.store.folder import OwnedFolder
 
     systems, text, target = (arguments.pop(name) for name in ("systems", "text", "target"))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-import secrets
 import shutil
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -20,7 +19,8 @@ import xarray as xr
 from attnscope.detection.head_files import FORMATS, head_files
 from attnscope.results.open import Node, Run, chosen, in_memory, known_run, nodes_of, read_run
 from attnscope.store.arrays import in_a_row
-from attnscope.store.files import explained, json_bytes, local_folder, read_as, sync
+from attnscope.store.files import explained, json_bytes, local_folder, locked, read_as, sync
+from attnscope.store.signature import short_hash
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError
@@ -216,17 +216,28 @@ def _whole(path: Path) -> Generator[Path]:
     _reject_present(path)
     if not path.parent.is_dir():
         raise AttnscopeError(f"there is no folder {path.parent}: create it, or use another --out")
-    new = path.parent / f".attnscope-{secrets.token_hex(4)}"
+    # of the same name every time: what a killed export left there is removed by the next one
+    place = path.parent / f".attnscope-{short_hash(path.name)}"
     with explained(f"write {path}", _SAFE):
-        try:
-            yield new
-            for inside in (*new.rglob("*"), new):
-                sync(inside)
-            _reject_present(path)
-            new.rename(path)
-            sync(path.parent)
-        finally:
-            shutil.rmtree(new, ignore_errors=True) if new.is_dir() else new.unlink(missing_ok=True)
+        lock = None
+        while lock is None:
+            place.mkdir(exist_ok=True)
+            if place.is_symlink():
+                raise AttnscopeError(f"{place} is a link; expected a folder for unfinished exports. Remove the link")
+            with suppress(FileNotFoundError):  # the process that just left removed it
+                lock = locked(place / "lock")
+        with lock:
+            new = place / "new"
+            try:
+                shutil.rmtree(new) if new.is_dir() else new.unlink(missing_ok=True)
+                yield new
+                for inside in (*new.rglob("*"), new):
+                    sync(inside)
+                _reject_present(path)
+                new.rename(path)
+                sync(path.parent)
+            finally:
+                shutil.rmtree(place, ignore_errors=True)
 
 
 def _reject_present(path: Path) -> None:

@@ -199,7 +199,8 @@ SUFFIX = ".npz"
 RUN = "run.json"
 MANIFEST = "manifest.json"
 WORKPLACE = ".attnscope"  # lock and unfinished files
-VIEWS = ("report.html", "figures/")
+PAGE = "report.html"
+VIEWS = (PAGE, "figures/")
 PIECES = "pieces/"
 TASKS = ".tasks"  # end of the name of the folder in which tasks keep their parts, beside the run
 

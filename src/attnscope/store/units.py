@@ -98,7 +98,14 @@ def parts_of(run: Path) -> Path:
     """The folder of the parts of a run."""
     if run.name in {"", ".."}:
         raise AttnscopeError(f"{run} has no folder name, which the parts of tasks need: use the folder's own name")
-    return run.with_name(run.name + TASKS)
+    return _no_link(run.with_name(run.name + TASKS))
+
+
+def _no_link(path: Path) -> Path:
+    """The folder, whose files may be removed: those behind a link can be another run's."""
+    if path.is_symlink():
+        raise AttnscopeError(f"{path} is a link; expected a folder: replace the link by its target")
+    return path
 
 
 def task_of(text: str) -> Task:
@@ -453,11 +460,8 @@ def _signature(path: Path) -> Signature | None:
 
 def part_folders(run: Path) -> list[Path]:
     """The folders that the tasks of a run have, in order."""
-    found = [path for path in sorted(parts_of(run).glob("*-of-*")) if _PART.fullmatch(path.name) and path.is_dir()]
-    for path in found:
-        if path.is_symlink():
-            raise AttnscopeError(f"{path} is a link; expected a folder: replace the link by its target")
-    return found
+    paths = sorted(parts_of(run).glob("*-of-*"))
+    return [_no_link(path) for path in paths if _PART.fullmatch(path.name) and path.is_dir()]
 
 
 def _numbers(name: str) -> tuple[int, int]:

@@ -12,6 +12,9 @@ from attnscope.measure.quantities import STATISTICS
 from attnscope.results.figures.style import SIGNS, cluster_colours, with_minus
 from attnscope.results.schema import NO_NUMBERS, Detail, Quantity, Report, Row, Table, text_of
 from attnscope.results.translate import translate
+from attnscope.store.files import MANIFEST, PAGE
+from attnscope.store.folder import OwnedFolder, read_manifest
+from attnscope.support.errors import AttnscopeError
 
 #: The tab that a command fills on pages of other commands: its name and title.
 TABS = {"scan": ("text", "Text"), "explain": ("why", "Why"), "intervene": ("effect", "Effect")}
@@ -221,13 +224,19 @@ def tabs_of_others(
 
 
 def siblings(run: Path, signature: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The other pages in the same folder, of the same model and texts, and their data."""
-    for page in sorted(run.parent.glob("*/report.html")):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # not a page of ours, or damaged
-            other = json.loads(page.read_text(encoding="utf-8").partition(DATA)[2].partition("</script>")[0])
-            whole = isinstance(other["finding"], str) and {"kind", "layers", "heads", "quantities"} <= other.keys()
-            if whole and all(other["signature"].get(name) == signature.get(name) for name in ("model", "corpus")):
-                yield page, other
+    """The other pages in the same folder, of the same model and texts, and their data, as far as checksums hold."""
+    for place in sorted(run.parent.glob(f"*/{MANIFEST}")):
+        # not a run, or damaged; another program may have written the manifest
+        with suppress(AttnscopeError, OSError, ValueError, KeyError, TypeError, RecursionError):
+            manifest = read_manifest(place)
+            if manifest is None or manifest.command not in TABS or PAGE not in manifest.files:
+                continue
+            own = manifest.state["signature"]
+            if all(own.get(name) == signature.get(name) for name in ("model", "corpus")):
+                page = OwnedFolder(place.parent, manifest.command).look().read(PAGE).decode()
+                other = json.loads(page.partition(DATA)[2].partition("</script>")[0])
+                if isinstance(other["finding"], str) and {"layers", "heads", "quantities"} <= other.keys():
+                    yield place.parent / PAGE, other | {"kind": manifest.command}
 
 
 def beside(page: Path, other: Mapping[str, Any], heads: Mapping[str, Any]) -> dict[str, Any]:

@@ -358,7 +358,7 @@ for (const panel of document.querySelectorAll("[data-numbers]")) {
   const before = panels[name], note = panel.querySelector("[data-command]"), command = note?.dataset.command, other = data.beside[name];
   const own = note ? other?.quantities ?? [] : data.quantities;
   note?.replaceChildren(...(other ? [`${other.finding} `, html("a", { "data-page": other.page, href: other.page }, t`The same head on the page of ${command}`)]
-    : [t`This run has not measured it. Run attnscope ${command} with the same model and texts, and its numbers appear here.`]));
+    : [t`This run has not measured it. Run attnscope ${command} with the same model and texts next to this run: its page shows the numbers of both.`]));
   panels[name] = (index) => {
     before?.(index);
     if (table) {

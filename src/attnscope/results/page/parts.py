@@ -7,7 +7,6 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,13 +22,11 @@ from attnscope.read.shown import split_character
 from attnscope.results.figures.scan import Map, maps
 from attnscope.results.figures.selection import axis_values, require, side_tokens, sides
 from attnscope.results.figures.style import svg_of, with_minus
-from attnscope.results.page.heads import DATA, TABS, Tab, beside, siblings, tabs_of_others
+from attnscope.results.page.heads import Tab, tabs_of_others
 from attnscope.results.render import Cell, Column
 from attnscope.results.schema import Report
 from attnscope.results.translate import messages_of_script, translate, translate_data, translate_html
 from attnscope.store.files import explained, write_output
-from attnscope.store.folder import OwnedFolder
-from attnscope.support.errors import AttnscopeError
 
 _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 _DIGITS = 5
@@ -182,21 +179,7 @@ def write_page(
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_output(path, translate_html(text))
-    if run is not None and data.get("data", {}).get("kind") in TABS:
-        _tell_siblings(run / path.name, data["data"])
     return path
-
-
-def _tell_siblings(page: Path, own: Mapping[str, Any]) -> None:
-    """Show this page in the tabs of those in the same folder, of the same model and texts."""
-    name, _ = TABS[own["kind"]]
-    for place, other in siblings(page.parent, own["signature"]):
-        if own["kind"] != other["kind"] and name in other["tabs"]:
-            begin, _, rest = place.read_text(encoding="utf-8").partition(DATA)
-            other["beside"][name] = beside(page, own, other)
-            text = begin + DATA + script_json(other) + "</script>" + rest.partition("</script>")[2]
-            with suppress(AttnscopeError, OSError), OwnedFolder(place.parent, other["kind"]) as folder:
-                folder.write({place.name: text.encode()})  # unless it is read-only, or in use
 
 
 def together(*names: str) -> str:
