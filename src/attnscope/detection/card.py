@@ -212,9 +212,12 @@ def card(
 def stability(scores: np.ndarray, documents: Sequence[str] | None) -> tuple[np.ndarray, float, float, float]:
     """Means of scores ``(text, layer, head)`` over halves of the texts; rank correlation of both with its interval."""
     texts = [*map(str, range(len(scores)))] if documents is None else documents
-    half, flat = half_of(texts), scores.reshape(len(scores), -1)
-    known = flat[:, np.isfinite(flat).all(0)]
-    if not half.any():
+    flat = scores.reshape(len(scores), -1)
+    there = np.asarray(np.isfinite(flat).any(1))  # the texts that are long enough for the role
+    texts = [text for text, known in zip(texts, there.tolist(), strict=True) if known]
+    flat = flat[there]
+    half, known = half_of(texts), flat[:, np.isfinite(flat).all(0)]
+    if not half.any() or not known.size:
         return np.full((2, *scores.shape[1:]), np.nan), np.nan, np.nan, np.nan
     means = np.stack([flat[half == side].mean(0) for side in (0, 1)]).reshape(2, *scores.shape[1:])
 

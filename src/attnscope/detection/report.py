@@ -40,6 +40,7 @@ def role_rows(roles: xr.Dataset) -> list[Row]:
                 "threshold": value_of(float(part["threshold"])),
                 "reached": _count(name, score, equal),
                 "heads": int(np.isfinite(score).sum()),
+                "windows": int(part["windows"]),
                 **{control: _count(name, values, equal) for control, values in others.items()},
                 "controls_best": highest,
                 "above": None if highest is None else int((score > highest).sum()),
@@ -138,7 +139,19 @@ def texts_read(roles: xr.Dataset) -> list[str]:
 def role_notes(roles: xr.Dataset) -> list[str]:
     """Notes on the texts, and the roles that were left out."""
     reasons = {name if name.endswith(" weights") else ROLES[name].title: why for name, why in skipped_of(roles).items()}
-    return [*notes_of(roles).values(), *skipped_note(reasons)]
+    return [*notes_of(roles).values(), *_short_notes(roles), *skipped_note(reasons)]
+
+
+def _short_notes(roles: xr.Dataset) -> list[str]:
+    """How many windows the scores of roles are means over that need longer ones than some of these."""
+    whole, titles = json.loads(roles.attrs["notes"]).get("text", 0), dict[int, list[str]]()
+    for name, title, windows in zip(roles.role.values, roles.title.values, roles.windows.values, strict=True):
+        if ROLES[str(name)].exceeds and windows < whole:
+            titles.setdefault(int(windows), []).append(title)
+    return [
+        f"{', '.join(several)}: mean over {windows} of {whole} windows (the others are too short)."
+        for windows, several in titles.items()
+    ]
 
 
 def role_tables(roles: xr.Dataset, rows: Sequence[Row]) -> list[Table]:
@@ -168,6 +181,7 @@ def _counts(controls: Sequence[str]) -> list[Quantity]:
         Quantity("threshold", "from", "threshold", "threshold of the score, from its source"),
         Quantity("reached", "heads", "count", "heads whose score reaches it"),
         Quantity("heads", "of", "count", detail="page"),
+        Quantity("windows", unit="count", meaning="windows, texts or prompts that are long enough", detail="page"),
         *(Quantity(name, unit="count", meaning=untrained) for name in controls),
         Quantity("controls_best", "controls", "share", "highest score with such weights", detail="page"),
         Quantity(

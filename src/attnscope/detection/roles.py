@@ -111,12 +111,12 @@ def roles(
     Returns
     -------
     xarray.Dataset
-        Over ``role, layer, head``: ``score`` (mean over windows; NaN where the role is undefined for a layer), ``low``
-        and ``high`` (95% interval by the bootstrap over documents, or windows if there are fewer than 6
-        documents; texts of random tokens; or prompts; NaN for fewer than 6), ``windows_reached`` (share of the windows
-        that reach the threshold; for ``first_token`` its mean over heads is the sink metric of Gu et al.). Over ``role,
-        layer``: ``equal``, under uniform attention. Over ``control, role, layer, head``: ``control_score``. Over
-        ``role``:
+        Over ``role, layer, head``: ``score`` (mean over the windows that are long enough for the role; NaN where it is
+        undefined for a layer), ``low`` and ``high`` (95% interval by the bootstrap over documents, or windows if there
+        are fewer than 6 documents; texts of random tokens; or prompts; NaN for fewer than 6), ``windows_reached``
+        (share of those windows that reach the threshold; for ``first_token`` its mean over heads is the sink metric of
+        Gu et al.). Over ``role, layer``: ``equal``, under uniform attention. Over ``control, role, layer, head``:
+        ``control_score``. Over ``role``: ``windows``, the number of those windows, and
         ``threshold`` (NaN where none is published), with the coordinates ``title``, ``definition``, ``source`` and
         ``probe``. The attributes
         ``skipped`` (roles left out, with reasons) and ``notes`` (on the texts) are JSON; ``beyond`` says that windows
@@ -364,13 +364,14 @@ def summed_up(
         "equal": "Score of uniform attention over visible tokens",
     }
     for name in names:
-        scores = own[name].values
-        units = units_of(documents)[0] if ROLES[name].probe == "text" else range(len(scores))
-        mean, (low, high) = scores.mean(0), interval(scores, units, seed=seed)
-        share = np.full_like(mean, np.nan)
+        probe, scores = ROLES[name].probe, own[name].values
+        units = units_of(documents)[0] if probe == "text" else range(len(scores))
+        mean, equal = (own[key].mean(probe).values for key in (name, EQUAL + name))  # over windows that have a score
+        low, high = interval(scores, units, seed=seed)
+        reached = np.full_like(mean, np.nan)
         if ROLES[name].threshold is not None:
-            share = ROLES[name].reached(scores, own[EQUAL + name].values).mean(0)
-        reached, equal = np.where(np.isnan(mean), np.nan, share), own[EQUAL + name].values.mean(0)
+            hits = ROLES[name].reached(scores, own[EQUAL + name].values)
+            reached = own[name].copy(data=hits.astype(float)).where(own[name].notnull()).mean(probe).values
         for column, values in zip(words, (mean, low, high, reached, equal), strict=True):
             columns.setdefault(column, []).append(values)
     variables: dict[str, Any] = {
@@ -378,9 +379,13 @@ def summed_up(
         for name, values in columns.items()
     }
     if controls:
-        of_controls = [np.stack([control[name].values.mean(0) for name in names]) for control in controls.values()]
+        of_controls = [
+            np.stack([control[name].mean(ROLES[name].probe).values for name in names]) for control in controls.values()
+        ]
         words_of_controls = {"long_name": "Score with untrained weights", "units": "share"}
         variables["control_score"] = (("control", *cells), np.stack(of_controls), words_of_controls)
+    counts = [int(own[name].notnull().any(("layer", "head")).sum()) for name in names]
+    variables["windows"] = ("role", np.array(counts), {"long_name": "Windows with a score", "units": "1"})
     thresholds = [np.nan if ROLES[name].threshold is None else ROLES[name].threshold for name in names]
     variables["threshold"] = ("role", np.array(thresholds, float), {"long_name": "Published threshold"})
     texts = {

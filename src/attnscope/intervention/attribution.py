@@ -155,7 +155,7 @@ def attribute(
     session = prediction_session(loaded, corpus, target, kind=kind, **where)
     count = len(session.windows)
     if given is not None and count != len(given):
-        raise AttnscopeError(f"found pairs of more than {length} tokens; expected shorter texts")
+        raise AttnscopeError(f"found pairs of one token, or of more than {length}; expected 2 to {length} tokens")
     session.check(ablates=False)
     words = [(token, against)] * count if given is None else [(pair.answer, pair.wrong) for pair in given]
     what = "the token whose logit is split"
@@ -180,7 +180,7 @@ def attribute(
         made = made if head is None else {"parts": partial(shares_of, measured, seed=seed)}
         return {name: make() if run is None else run.made(name, make) for name, make in made.items()}, {}
 
-    attributes = {"signature": signature.to_json(), "model": loaded.name}
+    attributes = {"signature": signature.to_json(), "model": loaded.name, **session.notes}
     attributes |= ({"head": "{}.{}".format(*head)} if head else {}) | ({} if given is None else {"pairs": "clean"})
     how: Any = {"out": reading["out"], "task": task, "repair": reading["repair"]}
     name = "scores" if head else "predictions"
@@ -210,7 +210,7 @@ class _Attribution:
     @torch.no_grad()
     def __post_init__(self) -> None:
         model, name = self.session.model, self.session.loaded.name
-        start = token_ids([self.session.windows[0].ids[:FOR_MATCHING]])
+        start = token_ids([max(self.session.windows, key=len).ids[:FOR_MATCHING]])
         stream = residual_stream(model, {key: ids.to(model.device) for key, ids in model_inputs(model, start).items()})
         reason = "its unembedding does not read a sum of heads and modules through one norm"
         if stream.is_linear and "decoder" in stream.ends:

@@ -110,6 +110,7 @@ def report(tree: xr.DataTree) -> Report:
         ),
         tables=tables,
         result=tree,
+        notes=[*filter(None, [tree.attrs.get("left_out")])],
         care={
             "A part is what a component adds directly.": "The effect of later layers that use its output counts as "
             "theirs. The denominator of the final norm is frozen at its value."
@@ -206,6 +207,7 @@ def _of_scores(tree: xr.DataTree) -> Report:
         ),
         tables=[table for table in tables if table.rows],
         result=tree,
+        notes=[*filter(None, [tree.attrs.get("left_out")])],
         care={
             "A source is what a component adds directly to queries or keys.": "The denominators of norms on the way "
             "are frozen. The excess is the score of some keys less that of the row's mean key."

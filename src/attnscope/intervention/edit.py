@@ -305,7 +305,8 @@ def head_outputs(
     reject_modalities("head_outputs", model if model is not None else "bundled", texts, revision=reading["revision"])
     loaded = load_model(model, **loading(reading))
     windows = _windows(loaded, texts, reading)
-    sites, outputs = _layers(loaded.model, WindowBatch.of(windows[:1], 0, loaded.model.device).inputs(loaded.model))
+    longest = WindowBatch.of([max(windows, key=len)], 0, loaded.model.device)
+    sites, outputs = _layers(loaded.model, longest.inputs(loaded.model))
     if "." in on:
         (one, what), layer = hook_point(on, sites), 0
         chosen = [one]

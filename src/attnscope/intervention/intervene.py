@@ -185,7 +185,7 @@ def intervene(
         "seed": seed,
     }
     signature = signature_of("intervene", loaded, corpus, target, settings)
-    attributes = {"signature": signature.to_json(), "model": loaded.name, "prediction": session.kind}
+    attributes = {"signature": signature.to_json(), "model": loaded.name, "prediction": session.kind, **session.notes}
     report = reading["progress"] or no_progress
     of_effects = 0.6 if curves or search else 0.9  # share of the work that the effects take, about
 

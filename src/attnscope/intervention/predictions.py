@@ -29,6 +29,7 @@ from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, window_name
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import count
 
 MASKED = 0.15  # share of tokens that is masked for a masked language model (Devlin et al. 2019)
 Kind = Literal["masked", "next", "translation"]
@@ -238,6 +239,7 @@ class PredictionSession:
     sites: list[Site] = field(default_factory=list)
     answers: Sequence[list[list[int]]] = ()  # tokens of right and wrong answer of each window, if these are asked for
     metric: Callable[[Tensor, dict[str, Any]], Tensor] | None = None  # of logits and inputs, a number for each text
+    notes: dict[str, str] = field(default_factory=dict[str, str])  # on windows that were left out
 
     @property
     def model(self) -> PreTrainedModel:
@@ -295,10 +297,11 @@ class PredictionSession:
 
     def check(self, *, ablates: bool = True) -> None:
         """Raise an error if the model's heads cannot be captured, or ablated, before anything is measured."""
-        first = self.batch(slice(0, 1))
+        at, longest = max(enumerate(self.windows), key=lambda numbered: len(numbered[1]))
+        shortest = min(self.windows, key=len)
+        first = self.batch(slice(at, at + 1))
         inputs = first.batch.inputs(self.model)
-        self.sites = verify(self.model, inputs, text=window_name(self.windows[0], 0))
-        *_, longest = shortest, *_ = sorted(self.windows, key=len)
+        self.sites = verify(self.model, inputs, text=window_name(longest, at))
         if len(longest) > len(shortest):
             given, sets = (
                 (self.loaded.tokenizer, self.seed, self.model.device),
@@ -411,4 +414,15 @@ def prediction_session(
             f"{loaded.name} is an encoder-decoder and needs translations (targets, --target), matched line by line"
         )
     windows = first_windows(loaded, corpus, target, length=window, limit=limit, restores=kind == "masked")
-    return PredictionSession(loaded, windows, kind, seed, batch_size)
+    notes = dict[str, str]()
+    asked = [window for window in windows if target is not None or _has_question(kind, window)]
+    if 0 < len(asked) < len(windows):  # with none, the error says why
+        left = len(windows) - len(asked)
+        notes["left_out"] = f"{left} of {count(len(windows), 'window')} left out: nothing to predict."
+        windows = asked
+    return PredictionSession(loaded, windows, kind, seed, batch_size, notes=notes)
+
+
+def _has_question(kind: Kind, window: Window) -> bool:
+    """Whether a window without a target has a token to predict."""
+    return not all(window.special) if kind == "masked" else len(window) > 1

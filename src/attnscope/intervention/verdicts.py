@@ -230,7 +230,7 @@ def report(tree: xr.DataTree) -> Report:
         ),
         tables=_tables(tree, rows),
         result=tree,
-        notes=skipped_note(skipped_of(tree)),
+        notes=[*filter(None, [tree.attrs.get("left_out")]), *skipped_note(skipped_of(tree))],
         care=care,
         hint=hint,
         colour=f"{tree['heads'].ablation.values[0]}_mean",

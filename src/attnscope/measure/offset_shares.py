@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-_ENOUGH = 64  # tokens
+_ENOUGH, _LEAST = 64, 3  # tokens
 _OF_TOKENS = 2  # dimensions: text, token
 _ROUNDING, _ALIKE = 1e-6, 1e-2  # of a bias in 32 or in 16 bits
 _SAID = (
@@ -55,6 +55,8 @@ def bias_note(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str,
 
 def _is_of_distance(bias: Tensor) -> bool:
     """Whether the bias depends on distance only; a constant along a row has no effect."""
+    if min(bias.shape[-2:]) < _LEAST:
+        return False
     bias = bias[..., :_ENOUGH, :_ENOUGH]  # a long window does not need the whole matrix
     allowed = bias > torch.finfo(bias.dtype).min / 2
     known = allowed[..., 1:] & allowed[..., :-1]

@@ -200,8 +200,10 @@ class TextReader(Reader):
         self.target, self.reach, self.band = target, longest - 1, settings.band or BAND
         self.batch_size = settings.batch_size or max(1, 2048 // longest)
         self.has_decoder = loaded.model.config.is_encoder_decoder
-        self.shown = [] if settings.show is None else list(islice(self.windows, SAMPLE_WINDOWS))
-        self.first = self.shown[0] if self.shown else next(iter(self.windows))
+        several = list(islice(self.windows, SAMPLE_WINDOWS))
+        self.shown = [] if settings.show is None else several
+        # one token would show nothing of how a model attends
+        self.first = max(several, key=lambda window: min(len(window), len(window.target or window)))
         self.characters = corpus.characters()
         again = sum(map(_characters, self.shown))  # read again for the page
         self.share_of_batches = self.characters / (self.characters + again)

@@ -1,0 +1,112 @@
+"""Texts of 1, 3, 40, 100 and 2,000 tokens in one file, in any order: every verb measures what each of them can show."""
+
+import inspect
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers as T
+
+import attnscope
+from attnscope.results.render import as_json
+from attnscope.results.reports import report_of
+from attnscope.testing.catalogue import build
+from attnscope.verbs import VERBS
+from tests.families import tiny
+
+LENGTHS = (1, 3, 40, 100, 2000)
+ORDERS = [0, 1, 2, 3, 4], [3, 4, 0, 2, 1]
+_generator = np.random.default_rng(0)
+TEXTS = [" ".join(f"t{token}" for token in _generator.integers(3, 16, length)) for length in LENGTHS]
+TEXTS[3] = f"t16 t17 {TEXTS[3][6:]}"
+PAIRS = [{"clean": f"t16 {text}", "corrupted": f"t17 {text}", "answer": " t7", "wrong": " t9"} for text in TEXTS]
+VERBS_OF_TEXTS = {
+    "scan": {},
+    "generate": {"new_tokens": 2},
+    "roles": {"controls": "none"},
+    "card": {"controls": "none", "kept": [(64, 4), (16, 4)], "limits": True},
+    "examples": {"head": (1, 1)},
+    "find": {"query": "t17", "key": "t16"},
+    "explain": {"window": 48},
+    "attribute": {},
+    "intervene": {"ablations": ["mean", "resample"], "steps": 0, "curves": True},
+    "patch": {"steps": 0},
+    "edges": {"method": "eap", "sizes": [0.0, 0.5, 1.0], "draws": 1},
+    "head_outputs": {},
+}
+COMPARED = {"scan": "entropy", "roles": "score"}
+#: Of one text, of results, or of pairs of sentences that are trained on.
+OTHERS = {"weights", "received", "view", "walk", "translate", "score", "align", "compare"}
+
+
+@pytest.fixture(scope="module")
+def reading():
+    """A decoder and its tokenizer."""
+    tokenizer = build("previous-decoder-2").tokenizer
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 16}
+    ids = {"vocab_size": len(tokenizer), "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    torch.manual_seed(0)
+    config = T.LlamaConfig(**sizes, **ids, max_position_embeddings=2048, initializer_range=0.3)
+    return T.LlamaForCausalLM(config).eval(), tokenizer
+
+
+def test_every_verb_that_reads_texts_is_here():
+    reads = {name for name in VERBS if {"texts", "pairs"} & {*inspect.signature(getattr(attnscope, name)).parameters}}
+    assert reads == {*VERBS_OF_TEXTS} | OTHERS
+
+
+@pytest.mark.parametrize("verb", VERBS_OF_TEXTS)
+def test_a_short_text_changes_nothing_of_the_others(verb, reading, tmp_path):
+    model, tokenizer = reading
+    orders = ORDERS if verb in COMPARED else ORDERS[:1]
+    results = []
+    for order in orders:
+        texts = [(PAIRS if verb in {"patch", "edges"} else TEXTS)[text] for text in order]
+        results.append(getattr(attnscope, verb)(model, texts, tokenizer=tokenizer, **VERBS_OF_TEXTS[verb]))
+        if VERBS[verb].report:
+            report = as_json(report_of(verb, results[-1]), tmp_path)
+            json.dumps(report, allow_nan=False)
+            told = [note for note in report["notes"] if note == "1 of 8 windows left out: nothing to predict."]
+            assert len(told) == (verb in {"attribute", "intervene"})
+    if verb in COMPARED:
+        first, second = (result[COMPARED[verb]] for result in results)
+        second = second.isel(window=np.argsort(orders[1])) if "window" in second.dims else second
+        np.testing.assert_allclose(first, second, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["t5", "deberta", "gemma2"])
+def test_a_first_text_of_one_or_two_tokens_is_measured(family, reading):
+    model, texts = tiny(family), [[5], [6, 7], *(_generator.integers(3, 16, (2, 30)).tolist())]
+    found = [attnscope.scan(model, each, tokenizer=reading[1]) for each in (texts, texts[::-1], texts[:1], texts[1:2])]
+    short, long, one, two = (result.entropy.values for result in found)
+    np.testing.assert_allclose(short, long[::-1], atol=1e-5)
+    np.testing.assert_allclose(short[:2], np.concatenate([one, two]), atol=1e-5)
+
+
+def test_a_score_is_the_mean_over_the_windows_that_can_have_the_role(reading):
+    """Against the weights that eager attention returns."""
+    model, tokenizer = reading
+    texts = [TEXTS[text] for text in (2, 3, 1, 2, 3)] + [TEXTS[4][:400], TEXTS[3][30:]]
+    card = attnscope.card(model, texts, tokenizer=tokenizer, kept=[(64, 4), (16, 4)], controls="none")
+    model.set_attn_implementation("eager")
+    own = {"streaming": [], "reach_16_4": []}
+    for text in texts:
+        ids = torch.tensor([tokenizer(text)["input_ids"]])
+        with torch.no_grad():
+            weights = torch.cat(model(ids, output_attentions=True).attentions).double()
+        query = torch.arange(ids.shape[1])[:, None]
+        for name, recent in (("streaming", 64), ("reach_16_4", 16)):
+            kept = (query - query.T < recent) | (query.T < 4)
+            rows = (weights * kept).sum(-1)[..., recent + 4 :]
+            own[name] += [rows.mean(-1).numpy()] * (rows.shape[-1] > 0)
+    model.set_attn_implementation("sdpa")
+    counts = card.windows.sel(role=[*own]).values.tolist()
+    assert counts == [len(scores) for scores in own.values()]
+    assert counts[0] < counts[1] == 6
+    for name, scores in own.items():
+        np.testing.assert_allclose(card.score.sel(role=name), np.mean(scores, 0), atol=1e-5)
+    assert card.half_score.notnull().all()
+    assert card.stability.sel(role=[*own]).notnull().all()
+    short = f"streaming, reach 64+4: mean over {counts[0]} of 6 windows (the others are too short)."
+    assert short in report_of("card", card).notes
