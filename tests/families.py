@@ -131,11 +131,45 @@ UNREGISTERED = {
     )
 }
 
+_MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
+_HYBRID = {name: value for name, value in _DECODER.items() if name != "head_dim"}
+_EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1, "shared_intermediate_size": 16}
+_FALCON = {name: _ENCODER[name] for name in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size")}
+# blocks with more than attention and one MLP, or with other sums
+MIXED = {
+    "bamba": lambda: T.BambaForCausalLM(T.BambaConfig(**_HYBRID, **_MAMBA, attn_layer_indices=[1])),
+    "falcon_h1": lambda: T.FalconH1ForCausalLM(
+        T.FalconH1Config(**_DECODER, **(_MAMBA | {"mamba_d_head": 8}), mamba_d_ssm=32)
+    ),
+    "granitemoehybrid": lambda: T.GraniteMoeHybridForCausalLM(
+        T.GraniteMoeHybridConfig(**_HYBRID, **_MAMBA, **_EXPERTS, layer_types=["attention", "mamba"])
+    ),
+    "granitemoeshared": lambda: T.GraniteMoeSharedForCausalLM(T.GraniteMoeSharedConfig(**_HYBRID, **_EXPERTS)),
+    "gemma4": lambda: T.Gemma4ForCausalLM(
+        T.Gemma4TextConfig(
+            **_DECODER,
+            global_head_dim=8,
+            num_global_key_value_heads=2,
+            sliding_window=8,
+            layer_types=["sliding_attention", "full_attention"],
+            vocab_size_per_layer_input=640,
+            hidden_size_per_layer_input=8,
+            num_kv_shared_layers=0,
+        )
+    ),
+    "falcon": lambda: T.FalconForCausalLM(
+        T.FalconConfig(**_FALCON, num_kv_heads=2, new_decoder_architecture=True, bias=False)
+    ),
+    "falcon_sequential": lambda: T.FalconForCausalLM(
+        T.FalconConfig(**_FALCON, multi_query=False, parallel_attn=False, bias=False)
+    ),
+}
+
 
 def tiny(family):
     """A random model with weights large enough that no head is uniform, and no bias zero."""
     torch.manual_seed(0)
-    model = (MAKERS | UNREGISTERED)[family]().eval()
+    model = (MAKERS | UNREGISTERED | MIXED)[family]().eval()
     torch.manual_seed(1)
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1:

@@ -17,7 +17,7 @@ from attnscope.intervention.edit import edit
 from attnscope.intervention.pairs import EncodedPairs, Pair, pairs_of_input
 from attnscope.intervention.patch import check_pairs_differ, patch, patched_of
 from attnscope.intervention.patch_findings import patched_positions
-from attnscope.intervention.stack import mlp_of, stacked_passes
+from attnscope.intervention.stack import stacked_passes
 from attnscope.kernels.full import attend_in_full
 from attnscope.measure.documents import differs_from_zero
 from attnscope.results.figures.patch import captions
@@ -162,7 +162,8 @@ def test_what_a_block_adds_is_patched_as_by_hooks(loaded, what, kind):
     model = causal().eval() if kind == "llama" else loaded.model.eval()
     pair = CAUSAL[0] if kind == "llama" else PAIRS[0]
     layer = model.model.layers[1] if kind == "llama" else model.get_submodule("encoder.layers.1")
-    module = mlp_of(layer) if what == "mlp" else layer.self_attn if kind == "llama" else layer.self_attention
+    names = {"attention": ("self_attention", "self_attn"), "mlp": ("feed_forward", "mlp")}[what]
+    module = layer.get_submodule(names[kind == "llama"])
     ids = [loaded.tokenizer(text, return_tensors="pt").input_ids for text in (pair.clean, pair.corrupted)]
     ids = [one[:, :-1] if kind == "llama" else one for one in ids]
     place = ids[0].shape[1] - 1 if kind == "llama" else ids[0][0].tolist().index(loaded.tokenizer.mask_token_id)

@@ -51,7 +51,16 @@ def unrelated(names: Iterable[str], others: Iterable[str]) -> list[str]:
 
 def is_norm(module: nn.Module) -> bool:
     """Whether a module is a normalisation, whose output may be a query."""
-    return "Norm" in _class(module)
+    return "Norm" in _class(module) and next(module.children(), None) is None  # else a layer named after its norms
+
+
+# Layers that add an embedding of its own to each block (Gemma 4). Under another name, they count as part of the MLP.
+_ADDED_EMBEDDINGS = ("per_layer_projection",)
+
+
+def adds_embeddings(name: str) -> bool:
+    """Whether the module of that name adds an embedding to a block."""
+    return name.endswith(_ADDED_EMBEDDINGS)
 
 
 def is_rotary(module: nn.Module) -> bool:

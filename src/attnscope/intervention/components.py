@@ -33,8 +33,8 @@ class Component(NamedTuple):
         side = f".{self.on[0]}" if self.on in SIDES.values() else ""
         return f"m{self.layer}" if self.head is None else f"{self.layer}.{self.head}{side}"
 
-    def donor(self, passes: StackedPasses) -> Tensor:
-        """Its tensor in the last plain pass."""
+    def donor(self, passes: StackedPasses) -> Tensor | list[Tensor]:
+        """Its tensor in the last plain pass; of an MLP, that of each module."""
         at = self.layer
         return passes.mlps[at] if self.head is None else self.of(passes.calls[at], passes.outputs[at])
 
@@ -68,17 +68,20 @@ def components_of(given: object, option: str, on: On = "z") -> tuple[Component, 
     return tuple(dict.fromkeys(found))
 
 
-def put_in(parts: Sequence[Component], donors: Sequence[Tensor], chosen: Tensor) -> tuple[Any, Any, Any]:
+def put_in(parts: Sequence[Component], donors: Sequence[Any], chosen: Tensor) -> tuple[Any, Any, Any]:
     """Edits of calls, states and MLPs: each variant has the chosen components, ``(variant, part)``, of the donors."""
 
-    def put(at: int, own: Tensor) -> Tensor:
-        return torch.where(chosen[:, at].to(own.device).reshape(-1, *[1] * (own.ndim - 1)), donors[at], own)
+    def put(at: int, own: Tensor, donor: Tensor) -> Tensor:
+        return torch.where(chosen[:, at].to(own.device).reshape(-1, *[1] * (own.ndim - 1)), donor, own)
+
+    def put_module(at: int, module: int, own: Tensor) -> Tensor:
+        return put(at, own, donors[at][module])
 
     def change(layer: int, on: On, shape: torch.Size, tensor: Tensor) -> Tensor:
         several = tensor.reshape(*shape[:2], *tensor.shape[-3:]).clone()
         for at, (number, head, name) in enumerate(parts):
             if head is not None and (number, name) == (layer, on):
-                several[:, :, head] = put(at, several[:, :, head])
+                several[:, :, head] = put(at, several[:, :, head], donors[at])
         return several.reshape(tensor.shape)
 
     def edit(layer: int, call: AttentionCall, output: Tensor) -> Tensor:
@@ -89,5 +92,5 @@ def put_in(parts: Sequence[Component], donors: Sequence[Tensor], chosen: Tensor)
             return changes["z"](output)
         return attend_changed(call, changes).unflatten(0, output.shape[:2])
 
-    mlps = {part.layer: partial(put, at) for at, part in enumerate(parts) if part.head is None}
+    mlps = {part.layer: partial(put_module, at) for at, part in enumerate(parts) if part.head is None}
     return {part.layer: partial(edit, part.layer) for part in parts if part.head is not None}, {}, mlps

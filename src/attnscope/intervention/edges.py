@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.borrow import borrowed, verb
 from attnscope.capture.eager import without_cache
-from attnscope.capture.families import OWN_STATES, is_norm, main_output, other_name
+from attnscope.capture.families import OWN_STATES, is_norm, main_output, other_name, related
 from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.parameters import ModelReading, loading
 from attnscope.capture.watch import Site
@@ -28,13 +29,13 @@ from attnscope.capture.watching import watching
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import projections
 from attnscope.explanation.stream import SMALL, Fold, fold_of
+from attnscope.explanation.sublayers import sublayers
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.intervention.edit import output_matrix
 from attnscope.intervention.effects import effect_variables
-from attnscope.intervention.gradients import embeddings_moved, frozen
+from attnscope.intervention.gradients import embeddings_moved
 from attnscope.intervention.pairs import EncodedPairs, Pairs, PairTexts
 from attnscope.intervention.patch import PatchJob, check_pairs_differ, given_pairs
-from attnscope.intervention.stack import blocks_of, mlp_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import LEAST, by_document
@@ -43,10 +44,12 @@ from attnscope.support.arguments import Count
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
+from attnscope.support.state import frozen
 
 SIDES = ("query", "key", "value")
 ORDERS = ("raising", "changing", "random")
 SIZES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # shares of the edges, as in MIB
+_NAMES = {"mlp": "m", "mixer": "mixer", "embedding": "embedding"}  # of parts without heads, by kind
 _ADDS_UP = 1e-3  # rounding of the sum of all parts, as a share of the largest difference
 
 
@@ -95,8 +98,9 @@ def edges(
         ``score`` ``(sender, receiver)``, logits, NaN where there is no edge; mean over pairs with a 95% interval, and
         ``shown``: significant by random signs of pairs, corrected for all edges. Names are those of EAP-IG:
         ``input``, ``a4.h2`` (with ``<q>``, ``<k>`` or ``<v>`` as a receiver; key heads for k and v), ``m4``,
-        ``logits``, and ``target``, the embeddings of a decoder with an encoder, whose cross-attention reads the
-        encoder through ``<k>`` and ``<v>``; then ``sender_stack`` and ``receiver_stack`` are encoder, decoder or cross.
+        ``mixer2`` (Mamba and other mixers), ``logits``, and ``target``, the embeddings of a decoder with an encoder,
+        whose cross-attention reads the encoder through ``<k>`` and ``<v>``; then ``sender_stack`` and
+        ``receiver_stack`` are encoder, decoder or cross.
         ``faithfulness`` ``(order, size)``, :math:`f = (m_C - m_\emptyset) / (m - m_\emptyset)`, with ``_low`` and
         ``_high`` over pairs, for circuits of the edges that raise the answer most (``raising``), change it most
         (``changing``), and of random edges (``random``); ``cpr`` and ``cmd`` ``(order)``, the areas
@@ -202,8 +206,9 @@ class Part:
 
     norm: nn.Module | None = None  # of its own, through which it reads
     name: str = ""  # of the module that attends
-    mlp: nn.Module | None = None
-    output: nn.Module | None = None  # linear layer that reads the heads; None for an MLP and the logits
+    kind: str = ""  # of its modules: ``mlp``, ``mixer`` or ``embedding``; empty for attention and the logits
+    modules: list[nn.Module] = field(default_factory=list[nn.Module])  # whose outputs it adds
+    output: nn.Module | None = None  # linear layer that reads the heads; None without heads
     heads: Sequence[int] = ()  # numbers of heads that make queries, keys and values
     ends: bool = False  # whether it is the end of an encoder, which cross-attention reads through `norm`
     cross: bool = False  # whether its keys and values read the end of the encoder
@@ -272,16 +277,17 @@ class Graph:
         self.receivers, self.points = list[str](), list[int]()  # a point: the part whose input a receiver reads
         self.end = next((at for at, part in enumerate(parts) if part.ends), -1)
         stops, stacks = [1], {"input": "encoder"}  # number of senders before each part
-        attending = [part for part in self.parts if part.output]
-        mlps = [part for part in self.parts if part.mlp]
+        counts = defaultdict[str, int](int)
         for at, part in enumerate(self.parts):
-            name = f"a{attending.index(part)}" if part.output else f"m{mlps.index(part)}" if part.mlp else "logits"
+            kind = "a" if part.output else _NAMES.get(part.kind, "")
+            name = f"{kind}{counts[kind]}" if kind else "logits"
+            counts[kind] += 1
             first = len(self.receivers)
             self.receivers += [f"{name}.h{head}<{side[0]}>" if side else name for side, head in part.columns]
             self.points += [self.end if part.cross and side != "query" else at for side, _ in part.columns]
             part.receivers = slice(first, len(self.receivers))
             own = [f"{name}.h{head}" for head in range(part.heads[0])] if part.heads else [name]
-            self.senders += own if part.output or part.mlp else ["target"] if part.ends else []
+            self.senders += own if part.output or part.kind else ["target"] if part.ends else []
             stack = "encoder" if at < self.end else "cross" if part.cross else "decoder"
             stacks |= dict.fromkeys([*self.senders[stops[-1] :], *self.receivers[first:]], stack)
             stops.append(len(self.senders))
@@ -347,8 +353,8 @@ class Graph:
             return given, named if others is None else named | {name: others[0]}
 
         def keep(at: int, _: nn.Module, __: Any, returned: Any) -> None:
-            output = returned[0] if isinstance(returned, tuple) else returned
-            made.written[at] = output.detach().reshape(1, *made.reads[at].shape)
+            output = (returned[0] if isinstance(returned, tuple) else returned).detach().clone()  # Falcon adds to it
+            made.written[at] = made.written.get(at, 0) + output.reshape(1, *made.reads[at].shape)
 
         def attend(at: int, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
             nonlocal sides
@@ -392,18 +398,18 @@ class Graph:
                 made.written[at] = fold.of(made.written[at]) * size
 
         with ExitStack() as hooks:
+            hooks.enter_context(watching(self.model, observe))  # first: `attend` calls the module within its own hook
             for at, part in enumerate(self.parts):
                 for module in part.readers if part.norm is None else [part.norm]:
                     hooks.enter_context(module.register_forward_pre_hook(partial(read, at)))
-                if part.mlp:
-                    hooks.enter_context((part.branch or part.mlp).register_forward_hook(partial(keep, at)))
-                if norm := part.after or (None if part.mlp else part.branch):
+                for module in part.modules if part.branch is None or not part.kind else [part.branch]:
+                    hooks.enter_context(module.register_forward_hook(partial(keep, at)))
+                if norm := part.after or (None if part.kind else part.branch):
                     hooks.enter_context(norm.register_forward_hook(partial(through, at)))
                 module = self.model.get_submodule(part.name) if part.output else None
                 for hook in (enter if part.norm is None else None, attend if circuit else None):
                     if module and hook:
                         hooks.enter_context(module.register_forward_pre_hook(partial(hook, at), with_kwargs=True))
-            hooks.enter_context(watching(self.model, observe))
             return main_output(self.model(**without_cache(self.model), **inputs)), made
 
 
@@ -432,14 +438,25 @@ def _unlike(model: PreTrainedModel, why: str) -> str:
     return f"{type(model).__name__} has no edges: its residual stream is not the sum of what its parts add ({why})"
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and float((one - other).abs().max()) <= SMALL * float(other.abs().max())
+def _adds_up(whole: Tensor, one: Tensor, other: Tensor) -> bool:
+    if not whole.shape == one.shape == other.shape:
+        return False
+    return float((whole - one - other).abs().max()) <= SMALL * float(whole.abs().max())
 
 
 def _parts(model: PreTrainedModel, inputs: dict[str, Tensor], outputs: dict[str, str]) -> list[Part]:
     """Attention layers, MLPs and logits in the order in which they run, each with its norms."""
-    mlps = [module for module in map(mlp_of, blocks_of(model)) if module is not None]
-    inside = tuple(f"{name}." for name, module in model.named_modules() if module in mlps or name in outputs)
+    blocks, group_of = sublayers(model, inputs, outputs), dict[nn.Module, tuple[Any, ...]]()
+    if unknown := next((f"{block.name}: {block.unknown}" for block in blocks if block.unknown), ""):
+        raise AttnscopeError(_unlike(model, unknown))
+    attention = [one.name for block in blocks for one in block.of("attention")]
+    for name, output in outputs.items():
+        if not any(related(name, one) or one == output for one in attention):
+            raise AttnscopeError(_unlike(model, f"no block adds the output of {name}"))
+    for number, one in ((number, one) for number, block in enumerate(blocks) for one in block.sublayers):
+        if one.kind != "attention":  # modules of one MLP are one part
+            group_of[one.module] = one.kind, number if one.kind == "mlp" else one.name
+    inside = tuple(f"{name}." for name, module in model.named_modules() if module in group_of or name in outputs)
     parts, readers, body = list[Part](), list[nn.Module](), {*model.base_model.modules()}
     stream, added = list[Tensor](), list[Tensor]()  # the latest: input of attention, and what a part adds
     normed = list[tuple[nn.Module, Tensor]]()
@@ -455,7 +472,7 @@ def _parts(model: PreTrainedModel, inputs: dict[str, Tensor], outputs: dict[str,
             end.norm = norm_of(others)
         counts = [side.shape[1] for side in (call.query, call.key, call.value)]
         output = model.get_submodule(outputs[site.name]) if outputs[site.name] else None
-        parts.append(Part(norm_of(states), site.name, None, output, counts, cross=cross))
+        parts.append(Part(norm_of(states), site.name, output=output, heads=counts, cross=cross))
         stream[:] = [states]
         readers.clear()  # queries, keys and values
         return output_of(call)
@@ -464,15 +481,18 @@ def _parts(model: PreTrainedModel, inputs: dict[str, Tensor], outputs: dict[str,
         made = returned[0] if isinstance(returned, tuple) else returned
         if isinstance(module, (nn.Linear, Conv1D)) and stream and given[0] is stream[0]:
             readers.append(module)
-        if module in mlps:
-            parts.append(Part(normed[-1][0] if normed else None, mlp=module, readers=[*readers]))
+        if module in group_of:
+            if not parts or not parts[-1].modules or group_of[parts[-1].modules[0]] != group_of[module]:
+                norm = normed[-1][0] if normed else None
+                parts.append(Part(norm, kind=group_of[module][0], readers=[*readers]))
+            parts[-1].modules.append(module)
             readers.clear()
-        if module in mlps or name in outputs.values():
+        if module in group_of or name in outputs.values():
             added[:] = [made]
         elif is_norm(module) and module in body:
             if added and given[0] is added[0]:
                 parts[-1].branch = module
-            elif stream and added and _same(given[0], stream[0] + added[0]):
+            elif stream and added and _adds_up(given[0], stream[0], added[0]):
                 parts[-1].after = module
                 stream[:], added[:] = [made], []
             elif not name.startswith(inside):
@@ -480,7 +500,7 @@ def _parts(model: PreTrainedModel, inputs: dict[str, Tensor], outputs: dict[str,
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
-            if isinstance(module, (nn.Linear, Conv1D)) or is_norm(module) or module in mlps:
+            if isinstance(module, (nn.Linear, Conv1D)) or is_norm(module) or module in group_of:
                 hooks.enter_context(module.register_forward_hook(partial(ran, name)))
         hooks.enter_context(watching_inputs(model, attends))
         model(**without_cache(model), **inputs)
@@ -493,7 +513,7 @@ def _parts(model: PreTrainedModel, inputs: dict[str, Tensor], outputs: dict[str,
     used: list[Any] = [part.norm for part in parts]
     known = all(part.norm and (part.output or not part.heads) and (part.fold or not part.branch) for part in parts)
     if summed:
-        used = [module for part in parts for module in (part.output, part.mlp, part.after, *part.readers) if module]
+        used = [one for part in parts for one in (part.output, part.after, *part.modules, *part.readers) if one]
         known = (
             all(part.ends or (part.fold and (part.output or part.readers)) for part in parts[:-1]) and parts[-1].readers
         )

@@ -18,6 +18,7 @@ from attnscope.capture.watching import attached, watching
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.intervention.predictions import Questions, donor_positions
 from attnscope.kernels.call import AttentionCall
+from attnscope.support.state import frozen
 
 if TYPE_CHECKING:
     from attnscope.intervention.pairs import EncodedPairs
@@ -100,19 +101,6 @@ def attribution(
 def gates_towards(replacements: Sequence[Tensor], share: float) -> Gate:
     """Move every head's output towards its replacement: 0 leaves it, 1 replaces it."""
     return lambda call, output: torch.lerp(output, replacements[call].to(output), share)
-
-
-@contextmanager
-def frozen(model: nn.Module) -> Generator[None]:
-    """Disable gradients of parameters."""
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    try:
-        for parameter in learning:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for parameter in learning:
-            parameter.requires_grad_(True)
 
 
 def embeddings_of(model: PreTrainedModel) -> list[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture.borrow import LoadedModel, borrowed, verb
@@ -23,6 +23,7 @@ from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import PairReading, loading
 from attnscope.capture.verify import TOLERANCE, verify
+from attnscope.explanation.sublayers import BlockRun, sublayers
 from attnscope.intervention import stack
 from attnscope.intervention.components import Component, components_of, put_in
 from attnscope.intervention.edit import On, attend_changed
@@ -92,7 +93,8 @@ def patch(
         Which part of the pairs this process patches, as in `attnscope.scan`: every N-th batch.
     what
         ``heads``: each head's output; ``query``, ``key``, ``value`` or ``weights`` of each head alone. ``attention``,
-        ``mlp``: what each block adds, at each position; ``residual``: the residual stream after each block.
+        ``mlp``: what each block adds, at each position; ``residual``: the residual stream after each block. The MLP
+        includes shared experts; mixers (Mamba) and per-layer embeddings (Gemma 4) are not part of it.
     by_position
         Whether to patch heads at one position at a time; all pairs must then have the same length.
     direction
@@ -230,7 +232,12 @@ class PatchJob:
     batches: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with numbers of pairs, from 1
     skips: bool = True  # whether passes skip the computations that all variants share
     unit: str = "logits"  # of differences; nats, if an answer has several tokens
-    with_mlps: bool = False  # whether MLPs are replaced
+    blocks: list[BlockRun] = field(default_factory=list[Any])  # if MLPs are replaced
+
+    @property
+    def mlps(self) -> set[nn.Module]:
+        """The modules of all MLPs, if they are replaced."""
+        return {one.module for block in self.blocks for one in block.of("mlp")}
 
     def read(self, size: int | None) -> None:
         """Encode the pairs in batches of one length, and check that the model's heads can be patched."""
@@ -263,8 +270,15 @@ class PatchJob:
         positions, states = encoded.positions[:1], self.what == "residual"
         self.unit = "nats" if any(encoded.answers.shape[1] > 1 for _, encoded in self.batches) else "logits"
         parts = [*(self.receivers or ()), *chain(*self.together)]
-        self.with_mlps = self.what == "mlp" or any(part.head is None for part in parts)
-        with stack.stacked_passes(loaded.model, skips=False, with_mlps=self.with_mlps) as passes:
+        if self.what == "mlp" or any(part.head is None for part in parts):
+            self.blocks = sublayers(loaded.model, inputs, [site.name for site in sites])
+        for number, block in enumerate(self.blocks):
+            if block.unknown and (self.what == "mlp" or any(part == Component(number) for part in parts)):
+                raise AttnscopeError(
+                    f"the MLP of block {number} of {loaded.name} ({block.name}) is not known: {block.unknown}. Patch "
+                    "heads or the residual stream instead"
+                )
+        with stack.stacked_passes(loaded.model, skips=False, mlps=self.mlps) as passes:
             passes.plain(inputs)
         heads = {site.index: site.heads for site in sites}
         for part in parts:
@@ -274,7 +288,7 @@ class PatchJob:
                     f"found {part.name}; expected a head of layers 0 to {len(sites) - 1} that exists, or the MLP of a "
                     f"block (m0){'; a receiver (--receiver) is of layers 1 and up' * bool(self.receivers)}"
                 )
-        simple = not self.with_mlps and all(part.on == "z" for part in parts)
+        simple = not self.mlps and all(part.on == "z" for part in parts)
         self.skips = simple and stack.same_without_what_is_skipped(loaded.model, inputs, positions, states=states)
 
     def measured(self, done: Done) -> Iterator[xr.Dataset | None]:
@@ -298,7 +312,7 @@ class PatchJob:
                 attributes["receiver"] = _named(self.receivers)
             elif self.what in OF_BLOCKS:
                 values = self._blocks(runs)
-                dims, coordinates = ("pair", "block", "position"), {"block": np.arange(values.shape[1])}
+                dims, coordinates = ("pair", "block", "position"), {"block": [*self._donors(runs)]}
             else:
                 values = self._heads(runs)
             sets = self._together(runs) if self.together else {}
@@ -338,7 +352,7 @@ class PatchJob:
         """Run clean and corrupted texts unchanged; the model is hooked until the end of the context."""
         model = self.loaded.model
         turned = encoded if self.direction == "denoising" else encoded.turned()
-        hooked = stack.stacked_passes(model, skips=self.skips, with_mlps=self.with_mlps)
+        hooked = stack.stacked_passes(model, skips=self.skips, mlps=self.mlps)
         with borrowed(model), hooked as passes, torch.no_grad():
             source = encoded.difference(passes.plain(turned.inputs[0], encoded.positions))
             donor = copy(passes)
@@ -377,21 +391,26 @@ class PatchJob:
 
         return attend_changed(runs.passes.calls[call], {on: put_in})
 
-    def _blocks(self, runs: Runs) -> np.ndarray:
-        """``(pair, block, position)``."""
+    def _donors(self, runs: Runs) -> dict[int, Any]:
+        """What is patched in each block, from the source run."""
         own = runs.donor
         every = {"attention": dict(enumerate(own.outputs)), "mlp": own.mlps, "residual": dict(enumerate(own.states))}
-        donors = every[self.what]
-        if not donors:
-            raise AttnscopeError(f"{type(runs.passes.model).__name__} has no list of blocks. Patch its heads instead")
+        return every[self.what]
+
+    def _blocks(self, runs: Runs) -> np.ndarray:
+        """``(pair, block, position)``."""
+        if not (donors := self._donors(runs)):
+            name = type(runs.passes.model).__name__
+            lacks = f"no block of {name} adds the output of an MLP to the residual stream. Patch its heads instead"
+            raise AttnscopeError(lacks if self.blocks else f"{name} has no list of blocks. Patch its heads instead")
         blocks: list[np.ndarray] = []
         for block, donor in donors.items():
 
-            def edits(some: list[slice], block: int = block, donor: Tensor = donor) -> dict[int, Any]:
+            def edits(some: list[slice], block: int = block, donor: Any = donor) -> dict[int, Any]:
                 def put_in(*given: Any) -> Tensor:
-                    states = given[-1].clone()
+                    states, other = given[-1].clone(), donor[given[0]] if self.what == "mlp" else donor
                     for variant, at in enumerate(some):
-                        states[variant, ..., at, :] = donor[..., at, :]
+                        states[variant, ..., at, :] = other[..., at, :]
                     return states
 
                 return {block: put_in}
@@ -420,15 +439,15 @@ class PatchJob:
         for sender in range(max((part.senders(passes) for part in receivers), default=len(own))):
 
             def edits(senders: range, sender: int = sender) -> Any:
-                received: dict[Component, Tensor] = {}
+                received: dict[Component, Any] = {}
 
                 def freeze(layer: int, call: AttentionCall, output: Tensor) -> Tensor:
                     heads = [part for part in receivers if part.head is not None and part.layer == layer]
                     received.update({part: part.of(call, output) for part in heads})
                     return own[layer].expand_as(output)
 
-                def keep(part: Component, states: Tensor) -> Tensor:
-                    received[part] = states.clone()
+                def keep(part: Component, _: int, states: Tensor) -> Tensor:
+                    received.setdefault(part, []).append(states.clone())
                     return states
 
                 calls: dict[int, Any] = {layer: partial(freeze, layer) for layer in range(sender + 1, len(own))}

@@ -4,9 +4,10 @@ All variants are equal up to the first edited attention call: layers below it re
 pass, and linear layers of its block compute one copy.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -17,11 +18,12 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.eager import without_cache
-from attnscope.capture.families import is_attention, is_norm, main_output
+from attnscope.capture.families import main_output
 from attnscope.capture.forward import forward
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
+from attnscope.explanation.sublayers import blocks_of
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.kernels.call import AttentionCall
 from attnscope.support.state import replaced
@@ -33,6 +35,9 @@ Edit = Callable[[AttentionCall, Tensor], Tensor]
 #: Maps the output of a block, ``(variant, text, position, width)``, to the output that replaces it.
 StateEdit = Callable[[Tensor], Tensor]
 
+#: The same for the number of a module among those of a block's MLP, and its output.
+MLPEdit = Callable[[int, Tensor], Tensor]
+
 
 @dataclass(eq=False)
 class StackedPasses:
@@ -43,7 +48,7 @@ class StackedPasses:
     sites: list[Site] = field(default_factory=list)  # the attention calls of the last plain pass
     outputs: list[Tensor] = field(default_factory=list)  # their outputs, ``(text, head, query, value_width)``
     calls: list[AttentionCall] = field(default_factory=list)  # the calls themselves
-    mlps: dict[int, Tensor] = field(default_factory=dict)  # outputs of MLPs, by block
+    mlps: dict[int, list[Tensor]] = field(default_factory=dict)  # outputs of the modules of MLPs, by block
     # for each block of the plain pass: number of attention calls before its end, and its output
     _plain: list[tuple[int, Any]] = field(default_factory=list)
     _inputs: dict[str, Any] = field(default_factory=dict)
@@ -54,9 +59,10 @@ class StackedPasses:
     _first: int = 0  # the first edited call
     _edits: Mapping[int, Edit] = field(default_factory=dict)
     _state_edits: Mapping[int, StateEdit] = field(default_factory=dict)
-    _mlp_edits: Mapping[int, StateEdit] = field(default_factory=dict)
+    _mlp_edits: Mapping[int, MLPEdit] = field(default_factory=dict)
     _calls: int = 0
     _blocks: int = 0
+    _modules: int = 0  # of the MLP of the current block
     _differ: bool = False
 
     @property
@@ -86,7 +92,7 @@ class StackedPasses:
         edits: Mapping[int, Edit],
         variants: int,
         state_edits: Mapping[int, StateEdit] | None = None,
-        mlp_edits: Mapping[int, StateEdit] | None = None,
+        mlp_edits: Mapping[int, MLPEdit] | None = None,
     ) -> Float[Tensor, "variant text prediction vocabulary"]:
         """Run variants of the last plain pass. MLPs are edited without skipping anything."""
         self._begin(variants, edits, state_edits or {})
@@ -172,7 +178,7 @@ class StackedPasses:
         """A block that returns its stored output as long as all variants are equal."""
 
         def run(*arguments: Any, **named: Any) -> Any:
-            number, self._blocks = self._blocks, self._blocks + 1
+            number, self._blocks, self._modules = self._blocks, self._blocks + 1, 0
             if not self._variants:
                 output = own(*arguments, **named)
                 self._plain.append((self._calls, pytree.tree_map_only(Tensor, torch.clone, output)))
@@ -189,15 +195,16 @@ class StackedPasses:
         return run
 
     def mlp(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        """An MLP whose output is kept or edited."""
+        """A module of an MLP whose output is kept or edited."""
 
         def run(*arguments: Any, **named: Any) -> Any:
             output, number = own(*arguments, **named), self._blocks - 1
+            module, self._modules = self._modules, self._modules + 1
             if not self._variants:
                 first = next(leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor))
-                self.mlps[number] = first.reshape(self._texts, -1, first.shape[-1]).clone()
+                self.mlps.setdefault(number, []).append(first.reshape(self._texts, -1, first.shape[-1]).clone())
             edit = self._mlp_edits.get(number) if self._variants else None
-            return output if edit is None else self._edited(output, edit)
+            return output if edit is None else self._edited(output, partial(edit, module))
 
         return run
 
@@ -223,18 +230,19 @@ class StackedPasses:
 
 
 @contextmanager
-def stacked_passes(model: PreTrainedModel, *, skips: bool = True, with_mlps: bool = False) -> Generator[StackedPasses]:
-    """Hook a model for `StackedPasses`, and restore it afterwards."""
+def stacked_passes(
+    model: PreTrainedModel, *, skips: bool = True, mlps: Collection[nn.Module] = ()
+) -> Generator[StackedPasses]:
+    """Hook a model for `StackedPasses`, with the modules of its MLPs if they are edited, and restore it afterwards."""
     passes = StackedPasses(model, skips=skips)
-    last, blocks = output_layer(model), {id(block) for block in blocks_of(model)}
-    mlps = {id(mlp_of(block)) for block in blocks_of(model) if with_mlps}
+    last, blocks = output_layer(model), {id(block) for block in blocks_of(model).values()}
     with ExitStack() as hooks:
         for module in model.modules():
             if id(module) in blocks:
                 wrapped = passes.block(module.forward)
             elif module is last:
                 wrapped = passes.head(module.forward)
-            elif id(module) in mlps:
+            elif module in mlps:
                 wrapped = passes.mlp(module.forward)
             elif skips and isinstance(module, (nn.Linear, Conv1D)):
                 wrapped = passes.linear(module.forward)
@@ -243,25 +251,6 @@ def stacked_passes(model: PreTrainedModel, *, skips: bool = True, with_mlps: boo
             hooks.enter_context(replaced(vars(module), forward=wrapped))
         hooks.enter_context(watching(model, passes.observe))
         yield passes
-
-
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The outermost modules in module lists: the blocks of encoder and decoder, in the order of the model."""
-    blocks: list[nn.Module] = []
-    for module in model.children():
-        blocks += list(module) if isinstance(module, nn.ModuleList) else blocks_of(module)
-    return blocks
-
-
-def mlp_of(block: nn.Module) -> nn.Module | None:
-    """The part of a block whose output is that of its MLP: the last one with weights, without norms and attention."""
-    for module in reversed(list(block.children())):
-        if is_attention(module) or is_norm(module) or next(module.parameters(), None) is None:
-            continue
-        found = mlp_of(module) if any(is_norm(one) or is_attention(one) for one in module.modules()) else module
-        if found is not None:
-            return found
-    return None
 
 
 def output_layer(model: PreTrainedModel) -> nn.Module | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 _in_own_state: ContextVar[bool] = ContextVar("attnscope_in_own_state", default=False)
 
@@ -95,3 +96,16 @@ def replaced(entries: MutableMapping[str, Any], **others: Any) -> Generator[None
         entries.update(before)
         for name in others.keys() - before.keys():
             entries.pop(name, None)
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Generator[None]:
+    """Disable gradients of parameters."""
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in learning:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in learning:
+            parameter.requires_grad_(True)

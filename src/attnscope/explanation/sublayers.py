@@ -1,0 +1,226 @@
+"""What each block adds to the residual stream: attention, mixers and MLPs, read off the graph of one pass.
+
+A sublayer is a module whose output reaches the output of its block through additions, constant factors and norms alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils import _pytree as pytree
+from transformers import PreTrainedModel
+
+from attnscope.capture.eager import without_cache
+from attnscope.capture.families import adds_embeddings, is_norm, related
+from attnscope.capture.watching import attached
+from attnscope.support.state import frozen
+
+#: ``attention``; ``mixer``: reads several tokens without attention (Mamba, convolutions); ``mlp``: reads one token;
+#: ``embedding``: adds an embedding of its own to a block (Gemma 4).
+Kind = Literal["attention", "mixer", "mlp", "embedding"]
+
+# Functions of PyTorch's graph: sums, products of which one factor is constant, and changes of shape or type
+_SUMS = ("Add", "Sub")
+_SAME = ("Mul", "Div", "View", "UnsafeView", "ReshapeAlias", "Transpose", "Permute", "Squeeze", "Unsqueeze", "ToCopy")
+
+
+class Sublayer(NamedTuple):
+    """A module whose output a block adds to the residual stream."""
+
+    kind: Kind
+    name: str
+    module: nn.Module
+    writer: str  # module whose output is added: the norm behind it, or itself
+
+
+@dataclass(eq=False)
+class BlockRun:
+    """One run of a block."""
+
+    name: str
+    sublayers: list[Sublayer] = field(default_factory=list[Sublayer])
+    unknown: str = ""  # why the block does not add up the outputs of modules; empty if it does
+
+    def of(self, *kinds: Kind) -> list[Sublayer]:
+        return [one for one in self.sublayers if one.kind in kinds]
+
+
+def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The outermost modules in module lists, by name: blocks of encoder and decoder, in the order of the model."""
+    blocks: dict[str, nn.Module] = {}
+    for name, module in model.named_children():
+        inner = dict(module.named_children()) if isinstance(module, nn.ModuleList) else blocks_of(module)
+        blocks |= {f"{name}.{own}": block for own, block in inner.items() if next(block.parameters(), None) is not None}
+    return blocks
+
+
+def sublayers(model: PreTrainedModel, inputs: dict[str, Any], attending: Collection[str]) -> list[BlockRun]:
+    """What each run of a block adds to the residual stream, in the order of one pass over one text.
+
+    `attending` names the modules that call attention.
+    """
+    graph, blocks = _Graph(attending), blocks_of(model)
+
+    def hooks() -> Iterator[Any]:
+        for name, module in model.named_modules():
+            yield module.register_forward_hook(partial(graph.note, name), with_kwargs=True)
+        for name, block in blocks.items():
+            yield block.register_forward_pre_hook(partial(graph.enter, name), with_kwargs=True)
+
+    with attached(hooks()), frozen(model), torch.enable_grad():
+        model(**without_cache(model), **inputs)
+    return graph.blocks
+
+
+class _Run(NamedTuple):
+    """One run of a module."""
+
+    name: str
+    module: nn.Module
+    received: GradientEdge | None
+    returned: GradientEdge
+    like: Tensor  # of the shape that it returns
+
+    def mixes(self) -> bool:
+        """Whether the first and last tokens of its output depend on the tokens between them."""
+        if self.received is None:
+            return False
+        ends = torch.zeros_like(self.like)
+        rows = ends.view(-1, ends.shape[-1])
+        rows[0] = rows[-1] = 1
+        how: Any = {"retain_graph": True, "allow_unused": True}
+        slopes: Any = torch.autograd.grad([self.returned], [self.received], [ends], **how)
+        return slopes[0] is not None and bool(slopes[0].flatten(0, -2)[1:-1].any())
+
+
+@dataclass(eq=False)
+class _Graph:
+    """The graph of one pass, with the modules whose output each of its nodes computes."""
+
+    attending: Collection[str]
+    blocks: list[BlockRun] = field(default_factory=list[BlockRun])
+    runs: dict[Any, list[_Run]] = field(default_factory=dict[Any, Any])  # by the node of what they return
+    start: Any = None  # node of the input of the current block
+
+    def enter(self, name: str, _: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """A block starts."""
+        self.blocks.append(BlockRun(name, unknown="it runs without gradients"))
+        first = _first((given, named))
+        self.start = None if first is None else first.grad_fn
+
+    def note(self, name: str, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], returned: Any) -> Any:
+        """A module returns. Its first tensor gets a node of its own if it has none."""
+        first, received = _first(returned), _first((given, named))
+        if first is None or not torch.is_grad_enabled():
+            return None
+        made = first if first.grad_fn is not None else first.detach().requires_grad_().clone()
+        before = None if received is None or not received.requires_grad else get_gradient_edge(received)
+        run = _Run(name, module, before, get_gradient_edge(made), made.detach())
+        self.runs.setdefault(made.grad_fn, []).append(run)
+        if self.blocks and name == self.blocks[-1].name:
+            self._conclude(self.blocks[-1], made.grad_fn)
+        return (
+            None if made is first else pytree.tree_map_only(Tensor, lambda one: made if one is first else one, returned)
+        )
+
+    def _conclude(self, block: BlockRun, end: Any) -> None:
+        """A block ends: follow its output back to its input."""
+        walk = _Walk(self, block.name)
+        reaches, parts, unknown = walk.follow(end)
+        if not reaches:
+            unknown = "its output is not its input plus the outputs of modules"
+        elif unknown:
+            unknown = f"{unknown} changes what it adds"
+        block.unknown = unknown
+        writers = dict(parts)
+        block.sublayers = [walk.sublayer(node, writers[node]) for node in self.runs if node in writers]
+
+    def inside(self, block: str, node: Any) -> list[_Run]:
+        """Runs of modules within a block that return the tensor of a node, from the inside out."""
+        return [run for run in self.runs.get(node, ()) if run.name.startswith(f"{block}.")]
+
+
+class _Sum(NamedTuple):
+    """A tensor as a sum of outputs of modules."""
+
+    reaches: bool  # whether the input of the block is a part of it
+    nodes: Sequence[tuple[Any, Any]] = ()  # of the modules, and of the norms behind them
+    unknown: str = ""  # a function in between that is no sum
+
+
+@dataclass(eq=False)
+class _Walk:
+    """The way back from the output of a block to its input."""
+
+    graph: _Graph
+    block: str
+    sums: dict[Any, _Sum] = field(default_factory=dict[Any, _Sum])
+
+    def follow(self, node: Any) -> _Sum:
+        """The sum that a node computes."""
+        if node is self.graph.start:
+            return _Sum(reaches=True)
+        if node not in self.sums:
+            self.sums[node] = self._sum(node)
+        return self.sums[node]
+
+    def _sum(self, node: Any) -> _Sum:
+        runs = self.graph.inside(self.block, node)
+        if runs and is_norm(runs[0].module):
+            before = runs[0].received
+            found = _Sum(reaches=False) if before is None else self.follow(before.node)
+            is_known = not found.reaches and found.nodes and not found.unknown and self.outermost(node) is runs[0]
+            if is_known:
+                found = found._replace(nodes=[(one, node) for one, _ in found.nodes])
+            return found if found.reaches or is_known else _Sum(False, [(node, node)])
+        function = node.name().removesuffix("0").removesuffix("Backward")
+        parts = [one for one, _ in node.next_functions if one is not None and one.name() != "AccumulateGrad"]
+        if function.startswith(_SUMS) or (function.startswith(_SAME) and len(parts) == 1):
+            each = [self.follow(one) for one in parts]
+            unknown = next((one.unknown for one in each if one.unknown), "")
+            found = _Sum(any(one.reaches for one in each), [own for one in each for own in one.nodes], unknown)
+        else:
+            found = _Sum(False, [], function)
+        return _Sum(False, [(node, node)]) if runs and not found.reaches else found
+
+    def outermost(self, node: Any) -> _Run:
+        """The outermost module around the one that computes a node, if both return the same tensor."""
+        runs = self.graph.inside(self.block, node)
+        return [run for run in runs if f"{runs[0].name}.".startswith(f"{run.name}.")][-1]
+
+    def sublayer(self, node: Any, writer: Any) -> Sublayer:
+        """The module that returns the tensor of a node, and its kind."""
+        run = self.outermost(node)
+        name = run.name
+        kind: Kind = "embedding" if adds_embeddings(name) else "mlp"
+        if any(related(name, one) for one in self.graph.attending):
+            kind = "attention"
+        elif run.mixes():
+            kind = "mixer"
+        elif self._attends(node):
+            kind = "attention"
+        return Sublayer(kind, name, run.module, self.outermost(writer).name)
+
+    def _attends(self, node: Any) -> bool:
+        """Whether what a node computes of the residual stream has attention in between."""
+        waiting, seen = [node], {node, self.graph.start}
+        while waiting:
+            node = waiting.pop()
+            if any(run.name in self.graph.attending for run in self.graph.inside(self.block, node)):
+                return True
+            further = {one for one, _ in node.next_functions if one is not None} - seen
+            seen |= further
+            waiting += [one for one in further if not (one in self.sums and self.sums[one].reaches)]
+        return False
+
+
+def _first(values: Any) -> Tensor | None:
+    """The first tensor of numbers."""
+    tensors = (leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor))
+    return next((one for one in tensors if one.is_floating_point() and one.ndim > 1), None)
