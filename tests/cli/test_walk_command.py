@@ -41,6 +41,12 @@ def test_markdown_goes_to_a_file_or_to_the_output(tmp_path):
     assert written.startswith("# Self-attention, step by step")
 
 
+def test_the_name_of_a_written_file_is_in_no_language(tmp_path):
+    """A date of `runs` is another word in Japanese."""
+    for name in ("report of a walk.html", "one, two.html"):
+        assert said("--toy", "--page", name, "--lang", "ja", cwd=tmp_path) == f"書き込み: {name}\n"
+
+
 def test_a_translator_reads_the_target_or_its_own_translation(tmp_path):
     translator("marian").save_pretrained(tmp_path / "model")
     small_tokenizer().save_pretrained(tmp_path / "model")

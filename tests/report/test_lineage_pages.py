@@ -9,6 +9,7 @@ import xarray as xr
 
 from attnscope.lineage.links import AlignmentScore, Baselines
 from attnscope.results.reports import report_of, write_page
+from attnscope.results.schema import text_of
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_comparison import NAMES, planted
 
@@ -69,6 +70,11 @@ def test_one_head_is_not_the_best_of_many(tmp_path):
     assert "best of many" not in text
 
 
+def test_a_page_without_a_certainty_has_no_sentence_of_it(tmp_path):
+    assert "Certainty:" in page(tmp_path / "r.html")
+    assert "Certainty:" not in page(tmp_path / "r.html", judged=False)
+
+
 def test_nothing_to_show_is_rejected(tmp_path):
     with pytest.raises(AttnscopeError, match="nothing that a page could show"):
         page(tmp_path / "r.html", pairs=0, judged=False)
@@ -111,6 +117,16 @@ def test_the_best_is_held_against_the_first_or_the_first_against_the_second_best
     assert f"(compared with {NAMES[0]}: p = 0.001)" in report_of("compare", tree).finding.headline
     tree["scores"].score[0] = 99.5
     assert f"(compared with {best}: p = 0.001)" in report_of("compare", tree).finding.headline
+
+
+def test_the_smallest_p_is_one_in_sentence_and_table():
+    """Of 1,000 resamples it is 1 / 1001."""
+    tree = planted()
+    tree["scores"].p_value[1:] = 1 / 1001
+    report = report_of("compare", tree)
+    assert "p < 0.001" in report.finding.headline
+    column = next(one for one in report.tables[0].quantities if one.name == "bleu_p_value")
+    assert text_of(column, report.tables[0].rows[1]) == ("<0.001", "")
 
 
 def test_scores_stand_by_length(compared):

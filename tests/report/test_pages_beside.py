@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from attnscope.results.page.heads import DATA, beside, numbers_tab, of_report, tabs_of_others
 from attnscope.results.page.parts import write_page
 from attnscope.results.reports import report_of
+from attnscope.results.translate import set_language
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
 from tests.report.planted_result import planted, scan_page
@@ -90,3 +92,19 @@ def test_a_later_page_joins_what_is_there_as_far_as_it_verifies_and_changes_noth
     page.write_text(page.read_text().replace("</body>", '<script>alert("tampered")</script></body>'))
     assert joined() == {}
     assert OwnedFolder(page.parent, "scan").look().damaged() == ["report.html"]
+
+
+def test_a_page_shows_no_words_of_a_page_in_another_language(tmp_path):
+    made = planted(layers=3, heads=4, texts=12, tokens=48, rank=12)
+    scan = with_signature(made.result)
+    set_language("ja")
+    try:
+        finished(tmp_path / "scan", scan, made.sample)
+    finally:
+        set_language("en")
+    data = data_of(tmp_path / "scan" / "report.html")
+    assert re.search("[ぁ-ん]", json.dumps(data["quantities"], ensure_ascii=False))
+    report = replace(report_of("scan", scan), command="explain")
+    _, shown = tabs_of_others(report, {"layers": [0, 1, 2], "heads": [0, 1, 2, 3]}, {"why"}, tmp_path / "explanation")
+    assert not re.search("[ぁ-ん]", json.dumps(shown, ensure_ascii=False))
+    assert shown["text"]["finding"]

@@ -210,6 +210,19 @@ def test_heads_that_do_the_same_stand_in(run):
     assert "head(8,9): 0.3" in said
 
 
+def test_a_name_of_the_papers_means_one_head_on_a_page(run):
+    """The table of published numbers measures the heads that the figures draw."""
+    _, tree, _ = run
+    drawn = tree["figure_7"].to_dataset().set_index(shown="named_head")
+    table = next(node.to_dataset() for node in tree.children.values() if "quantity" in node)
+    named = {str(quantity): str(ours) for quantity, ours in zip(table.quantity.values, table.ours.values, strict=True)}
+    for name in ("1.1", "2.3", "7.5", "8.9"):
+        place = f"{int(drawn['layer'].sel(shown=name))}.{int(drawn['head'].sel(shown=name))}"
+        of_name = [ours for quantity, ours in named.items() if quantity.startswith(f"head({name.replace('.', ',')})")]
+        assert of_name
+        assert all(ours.startswith(f"head {place} here: ") for ours in of_name if ours)
+
+
 def test_maps_hold_all_weights_of_their_rows(run):
     maps = run[1]["figure_2"].to_dataset()
     assert maps.sizes == {"shown": 4, "query": 15, "rank": 128}

@@ -150,16 +150,20 @@ def test_a_masked_language_model_restores_replaced_words(tmp_path):
         train(out=tmp_path / "other", source=tmp_path / "source", target=tmp_path / "target", **settings)
 
 
-@pytest.mark.parametrize(
-    ("mean", "best", "chosen"), [(1.0, 2.0, "mean of the last checkpoints"), (2.0, 1.0, "best checkpoint")]
-)
-def test_the_lower_loss_is_stored_whatever_bleu_says(mean, best, chosen, tmp_path, monkeypatch):
+@pytest.mark.parametrize("metric", ["bleu", "loss"])
+@pytest.mark.parametrize("mean", [1.0, 2.0])
+def test_the_metric_that_stops_also_chooses_the_weights(metric, mean, tmp_path, monkeypatch):
+    """Where BLEU is higher, the loss is higher too."""
+    best = 3.0 - mean
     found = [{"loss": 3.0, "bleu": bleu} for bleu in (9.0, 1.0, 1.0)]
     found += [{"loss": mean, "bleu": 5.0 * mean}, {"loss": best, "bleu": 5.0 * best}]
     validated = iter(found)
     monkeypatch.setattr(Training, "validate", lambda _: next(validated))
-    assert train(out=tmp_path, **SMALL | RECURRENT | {"metric": "bleu"})["loss"] == 1.0
-    assert read_log(tmp_path)[-1]["chosen"] == chosen
+    stored = train(out=tmp_path, **SMALL | RECURRENT | {"metric": metric})
+    assert stored["loss"] == (2.0 if metric == "bleu" else 1.0)
+    assert read_log(tmp_path)[-1]["chosen"] == (
+        "mean of the last checkpoints" if stored["loss"] == mean else "best checkpoint"
+    )
 
 
 @contextmanager

@@ -90,6 +90,11 @@ def print_note(message: str) -> None:
     sys.stderr.flush()
 
 
+def print_written(path: Path) -> None:
+    """Name the file that was written; its name is in no language."""
+    new_console().print(Text(f"{translate('written:')} {path}"), soft_wrap=True)
+
+
 def emit_to(path: Path | None, text: str, flag: str) -> None:
     """Write text to the file that the user named by a flag, or to standard output."""
     from attnscope.store.files import explained, write_output
@@ -100,7 +105,7 @@ def emit_to(path: Path | None, text: str, flag: str) -> None:
     with explained(f"write {path}", f"Choose another file with {flag}"):
         write_output(path, text)
     if path.is_file():  # not a device, such as /dev/stdout
-        new_console().print(f"written: {path}", soft_wrap=True)
+        print_written(path)
 
 
 #: What no line of Japanese ends within: a word in Latin letters, or a letter with the marks before and after it.

@@ -6,7 +6,7 @@ from typing import Any
 
 from attnscope.cli import options
 from attnscope.cli.options import argument, option
-from attnscope.cli.output import emit_to, new_console, progress_bar
+from attnscope.cli.output import emit_to, new_console, print_written, progress_bar
 from attnscope.results.translate import language
 from attnscope.support.errors import AttnscopeError
 
@@ -72,7 +72,7 @@ def walk(arguments: dict[str, Any], _: options.Output) -> None:
     if page is not None:
         from attnscope.results.page.walk import write
 
-        new_console().print(f"written: {write(steps, page)}", soft_wrap=True)
+        print_written(write(steps, page))
     if markdown is None and page is None:
         console = new_console()
         console.print(terminal(steps, language(), width=console.width))

@@ -128,7 +128,9 @@ class TrainConfig(BaseModel):
         "13a", "Tokenizer of BLEU in validation."
     )
     patience: int | None = setting(None, "Validations without improvement before training stops.", ge=1)
-    average: int = setting(5, "Number of last checkpoints to average; the best one is used if its loss is lower.", ge=1)
+    average: int = setting(
+        5, "Number of last checkpoints to average; the best one is used if its metric is better.", ge=1
+    )
     keep: int = setting(3, "Number of last checkpoints to store, if more than are averaged.", ge=1)
     tensorboard: bool = setting(False, "TensorBoard files next to the log.")
 

@@ -282,8 +282,8 @@ class Training:
     def _validate_and_save(self) -> None:
         state = self.state
         state.metrics = self.validate()
-        metric = self.config.metric if self.config.metric in state.metrics else "loss"
-        value, sign = state.metrics[metric], 1 if metric == "bleu" else -1
+        metric, sign = self._metric(state.metrics)
+        value = state.metrics[metric]
         if state.best is None or sign * value > sign * state.best:
             state.best, state.best_update, state.waiting = value, state.update, 0
         else:
@@ -294,6 +294,11 @@ class Training:
             keep = {state.best_update, *self.checkpoints.updates()[::-1][:before]}
             self.checkpoints.save(state.update, self.model, self.optimizers.state, vars(state), keep)
         self.group.wait()
+
+    def _metric(self, metrics: dict[str, float]) -> tuple[str, int]:
+        """The metric that stops the training and chooses its weights, with 1 if larger is better, else -1."""
+        metric = self.config.metric if self.config.metric in metrics else "loss"
+        return metric, 1 if metric == "bleu" else -1
 
     def _is_done(self) -> bool:
         return self.config.patience is not None and self.state.waiting >= self.config.patience
@@ -320,14 +325,15 @@ class Training:
         return metrics
 
     def _finish(self) -> None:
-        """Write the mean of the last checkpoints or the best one, whichever has the lower validation loss."""
+        """Write the mean of the last checkpoints or the best one, whichever is better by the metric."""
         last = self.checkpoints.updates()[-self.config.average :]
         candidates = {"mean of the last checkpoints": last, "best checkpoint": [self.state.best_update]}
         metrics_of: dict[str, dict[str, float]] = {}
         for name, updates in candidates.items():
             self._set_weights(updates)
             metrics_of[name] = self.validate()
-        chosen = min(metrics_of, key=lambda name: metrics_of[name]["loss"])
+        metric, sign = self._metric(metrics_of["best checkpoint"])
+        chosen = max(metrics_of, key=lambda name: sign * metrics_of[name][metric])
         self._set_weights(candidates[chosen])
         metrics = metrics_of[chosen] | self._alignment_error()
         self._report(1.0, metrics)

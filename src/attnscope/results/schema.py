@@ -262,7 +262,7 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
     if quantity.unit == "significant":
         ends = [significant(row[end], 3) for end in (quantity.low, quantity.high) if row.get(end) is not None]
         return f"{value:,}" if isinstance(value, int) else significant(value, 3), " to ".join(ends)
-    if quantity.unit == "p" and value < 0.0005:  # noqa: PLR2004 it would be written as 0
+    if quantity.unit == "p" and value < 0.001:  # noqa: PLR2004 as in sentences
         return "<0.001", ""
     if quantity.unit == "error":
         return f"{value:.1e}", ""

@@ -140,6 +140,8 @@ class Subject:
     def __init__(self, study: Study) -> None:
         self.study, self.model, self.seed = study, study.model, study.seed
         self.shown: list[ShownHead] | None = None  # heads of the papers' figures, chosen on first use
+        # by the papers' layer and head, the heads that replace theirs in a model of another shape
+        self.stand_ins: Mapping[tuple[int, int], ShownHead | None] = {}
 
     @property
     def evidence(self) -> Evidence:
@@ -215,7 +217,12 @@ class Subject:
         return spectra.maximum.sel(frequency=near).max("frequency") / spectra.null_99
 
     def head(self, layer: int, head: int) -> tuple[Layer, int]:
-        """The head that the papers call head(layer, head), both counted from 1."""
+        """The head that the papers call head(layer, head), both counted from 1, or the one that replaces it."""
+        if (layer, head) in self.stand_ins:
+            shown = self.stand_ins[layer, head]
+            if shown is None:
+                raise AttnscopeError(f"no head of this model attends like head({layer},{head})")
+            return shown.layer, shown.head
         layers = self.evidence.layers
         if layer > len(layers) or head > layers[layer - 1].heads:
             raise AttnscopeError(f"no head({layer},{head}) in {len(layers)} layers of {layers[-1].heads} heads")

@@ -6,8 +6,9 @@ Sources: ``S`` is Yamamoto and Matsuzaki (NLP 2023), ``E`` their paper of EMNLP 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -615,6 +616,9 @@ def paper_table(
 
 def table_of(subject: Subject, published_as: str | None = None) -> xr.Dataset:
     """`paper_table` of a prepared subject."""
+    if published_as is None and not is_shaped_like(subject.model, ROBERTA):
+        shown = {head.name: head for head in shown_heads(subject)}
+        subject.stand_ins = {(layer, head): shown.get(f"{layer}.{head}") for layer, head in NAMED_HEADS}
     filled = [_filled(subject, row, published_as) for row in ROWS]
     texts = ("quantity", "published", "source", "ours", "tolerance", "by_chance", "verdict", "note")
     return xr.Dataset(
@@ -644,6 +648,10 @@ def _filled(subject: Subject, row: Row, published_as: str | None) -> dict[str, A
     if not reason:
         try:
             finding = row.find(subject)
+            if named := re.match(r"head\((\d+),(\d+)\)", row.quantity):
+                shown = subject.stand_ins.get((int(named[1]), int(named[2])))
+                own = "" if shown is None else "head {}.{} here: ".format(*shown.place)
+                finding = replace(finding, text=own + finding.text)
         except AttnscopeError as error:
             reason = str(error)
     return {

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from attnscope.measure.quantities import STATISTICS
 from attnscope.results.figures.style import SIGNS, cluster_colours, with_minus
 from attnscope.results.schema import NO_NUMBERS, Detail, Quantity, Report, Row, Table, text_of
-from attnscope.results.translate import translate
+from attnscope.results.translate import language, translate
 from attnscope.store.files import MANIFEST, PAGE
 from attnscope.store.folder import OwnedFolder, read_manifest
 from attnscope.support.errors import AttnscopeError
@@ -240,7 +240,7 @@ def siblings(run: Path, signature: Mapping[str, Any]) -> Iterator[tuple[Path, di
 
 
 def beside(page: Path, other: Mapping[str, Any], heads: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry of another page in a tab: address and finding, and its numbers if its heads are the same."""
-    same = all(other[axis] == heads[axis] for axis in ("layers", "heads"))
+    """The entry of another page in a tab: address and finding; its numbers if its heads and language are the same."""
+    same = all(other[axis] == heads[axis] for axis in ("layers", "heads")) and other.get("language") == language()
     shown = {"page": f"../{quote(page.parent.name)}/{page.name}", "finding": translate(with_minus(other["finding"]))}
     return shown | {"quantities": other["quantities"] if same else []}

@@ -25,7 +25,7 @@ from attnscope.results.figures.style import svg_of, with_minus
 from attnscope.results.page.heads import Tab, tabs_of_others
 from attnscope.results.render import Cell, Column
 from attnscope.results.schema import Report
-from attnscope.results.translate import messages_of_script, translate, translate_data, translate_html
+from attnscope.results.translate import language, messages_of_script, translate, translate_data, translate_html
 from attnscope.store.files import explained, write_output
 
 _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
@@ -147,7 +147,13 @@ def write_page(
         heads = {"spread": "", **heads, "tabs": [tab.name for tab in tabs], "beside": numbers}
         heads["opens"] = {**heads["opens"], "tab": opens or tabs[0].name}
         finding = {"finding": headline, "certainty": report.finding.certainty}
-        named = {"kind": report.command, **finding, "read": report.read, "signature": report.signature}
+        named = {
+            "kind": report.command,
+            "language": language(),
+            **finding,
+            "read": report.read,
+            "signature": report.signature,
+        }
         data["data"] = named | translate_data(heads, _WORDS)
         scripts = ["draw.js", "map.js", *scripts]
     scripts = [*(scripts or ["draw.js"]), "common.js", *(["start.js"] if heads is not None else [])]
