@@ -1,12 +1,15 @@
 """What is opened as text, what is refused at once, and what is waited for."""
 
 import contextlib
+import csv
+import gzip
 import io
 import os
 import sys
 import tempfile
 import threading
 import time
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -214,3 +217,52 @@ def test_names_are_shown_escaped(tmp_path):
         with pytest.raises(AttnscopeError) as caught:
             read(path)
         assert str(caught.value).startswith(f"{tmp_path}/{shown(odd)}")
+
+
+LONG = "a long text, " * 20_000
+CELLS = [("text", "id"), ("One, two.", "1"), ('A "no".\nAnd left.', "2"), ("", "3"), ("港\tの朝", "4"), (LONG, "5")]
+
+
+@pytest.mark.parametrize(("name", "dialect"), [("a.csv", csv.excel), ("a.TSV", csv.excel_tab), ("a.csv.gz", csv.excel)])
+def test_a_table_of_cells_has_a_text_a_row(name, dialect, tmp_path):
+    written = io.StringIO(newline="")
+    csv.writer(written, dialect).writerows(CELLS)
+    data, limit = b"\xef\xbb\xbf" + written.getvalue().encode(), csv.field_size_limit()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    given = [*Corpus.from_sources([tmp_path / name], by="id")]
+    assert [(text.content, text.by) for text in given] == CELLS[1:]
+    assert [text.name for text in given] == [f"{name}:{number}" for number in range(1, 6)]
+    assert [text.content for text in Corpus.from_sources([tmp_path / name], field="id")] == [*"12345"]
+    assert csv.field_size_limit() == limit
+    with pytest.raises(AttnscopeError, match="row 1: no field 'body'; found the fields 'text', 'id'"):
+        [*Corpus.from_sources([tmp_path / name], field="body")]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("text,id\nOne, two.,1\n", "row 1: has more cells than the 2 names"),
+        ('text,id\n"One,1\n', "after line 1: not a row of cells"),
+    ],
+)
+def test_a_row_that_is_none_is_explained(content, says, tmp_path):
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(AttnscopeError, match=says):
+        [*Corpus.from_sources([tmp_path / "a.csv"])]
+
+
+@pytest.mark.parametrize("name", ["a.html", "a.DOCX", "a.pdf", "a.json", "a.xml.gz", "a.xlsx"])
+def test_other_documents_are_rejected_by_name(name, tmp_path):
+    (tmp_path / name).write_bytes(b"<p>The tide.</p>")
+    for reads in (READERS["corpus"], READERS["lines"], READERS["sides"]):
+        with pytest.raises(AttnscopeError, match=r"is not read as text; expected plain text \(\.txt"):
+            reads(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("library", "of_rows"), [("polars", "DataFrame"), ("pyarrow", "Table.from_pylist"), ("pandas", "DataFrame")]
+)
+def test_frames_and_tables_are_rows(library, of_rows):
+    made = attrgetter(of_rows)(pytest.importorskip(library))([{"text": "One.", "id": 1}, {"text": "Two.", "id": 2}])
+    assert [text.content for text in Corpus.from_sources(made)] == ["One.", "Two."]
+    assert [text.content for text in Corpus.from_sources(made["text"])] == ["One.", "Two."]

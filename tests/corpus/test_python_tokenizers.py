@@ -14,6 +14,7 @@ from attnscope import AttnscopeError
 from attnscope.read.shown import tokenize
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Windows
+from attnscope.store.signature import tokenizer_sha256
 
 TEXTS = ["The tide comes in twice a day.", "Bread rises because yeast breathes out."]
 
@@ -70,6 +71,30 @@ def bert_japanese(folder):
     )
 
 
+class Letters(transformers.PreTrainedTokenizer):
+    """A user's own class, without files."""
+
+    def __init__(self, letters="abcdefghijklmnopqrstuvwxyz.", **settings):
+        self.letters = ["<pad>", "<unk>", *letters]
+        super().__init__(pad_token="<pad>", unk_token="<unk>", **settings)
+
+    @property
+    def vocab_size(self):
+        return len(self.letters)
+
+    def get_vocab(self):
+        return {letter: number for number, letter in enumerate(self.letters)} | self.added_tokens_encoder
+
+    def _tokenize(self, text):
+        return list(text.lower().replace(" ", ""))
+
+    def _convert_token_to_id(self, token):
+        return self.letters.index(token) if token in self.letters else 1
+
+    def _convert_id_to_token(self, index):
+        return self.letters[index]
+
+
 BUILD = {
     "byt5": lambda _: transformers.ByT5Tokenizer(),
     "canine": lambda _: transformers.CanineTokenizer(),
@@ -99,6 +124,25 @@ def test_tokens_are_those_of_the_tokenizer_and_cover_the_text(tokenizer):
     (window,) = Windows(Corpus.from_sources([text]), tokenizer, length=400)
     assert list(window.ids) == tokenizer(text)["input_ids"]
     assert sum(window.special) == len(window) - len(tokens)
+
+
+@pytest.mark.parametrize("name", [*BUILD, "own"])
+def test_a_tokenizer_is_signed_by_what_decides_its_output(name, tmp_path):
+    build = (lambda _: Letters()) if name == "own" else BUILD[name]
+    first, again = build(tmp_path), build(tmp_path)
+    assert tokenizer_sha256(first) == tokenizer_sha256(again)
+    again.add_tokens(["tide"])
+    assert tokenizer_sha256(first) != tokenizer_sha256(again)
+    if name == "own":
+        assert tokenizer_sha256(first) != tokenizer_sha256(Letters("zyx"))
+    if name in {"own", "esm"}:
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        model = transformers.BertModel(transformers.BertConfig(vocab_size=len(first), **sizes)).eval()
+        model.set_attn_implementation("eager")
+        ids = torch.tensor([first("MKT AYI").input_ids])
+        weights = model(ids, output_attentions=True).attentions[0].detach()
+        found = attnscope.scan(model, ["MKT AYI"], tokenizer=first).entropy
+        np.testing.assert_allclose(found[0], torch.special.entr(weights).sum(-1).mean(-1), atol=1e-5)
 
 
 def test_a_folder_of_marian_is_scanned_as_eager_attention_has_it(tmp_path):

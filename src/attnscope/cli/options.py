@@ -83,8 +83,8 @@ def _shared(panel: str, name: str, **more: Any) -> tuple[Any, Any]:
 
 
 _TEXT = (
-    "Texts in quotes, or files or folders of text (.txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow) or their URLs; "
-    "- is standard input, datasets:NAME:CONFIG:SPLIT a data set of Hugging Face."
+    "Texts in quotes, or files or folders of text (.txt .md .jsonl .csv .tsv, also .gz .bz2 .xz; .parquet .arrow) or "
+    "their URLs; - is standard input, datasets:NAME:CONFIG:SPLIT a data set of Hugging Face."
 )
 INPUT, MODEL, MEASURE, OUTPUT, SCALE = PANELS = ("Input", "Model", "Measure", "Output", "Scale")
 #: Annotation and default of every option that several commands take, by the name of its parameter.

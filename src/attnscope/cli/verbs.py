@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from attnscope.results.schema import Report
 
 _TEXT = (
-    "Texts in quotes, or files, folders or URLs of text, as .txt .md .jsonl .parquet; - is standard input. Also images "
-    "(.png .jpg .webp), folders of frames, or sounds (.wav)."
+    "Texts in quotes, or files, folders or URLs of text, as .txt .md .jsonl .csv .parquet; - is standard input. Also "
+    "images (.png .jpg .webp), folders of frames, or sounds (.wav)."
 )
 
 

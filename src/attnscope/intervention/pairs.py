@@ -19,7 +19,15 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.forward import decoder_start
 from attnscope.intervention.predictions import kind_of_question, padded_answers
 from attnscope.models.translator import IGNORED
-from attnscope.read.files import check_characters, decode_utf8, json_objects, lines_of, read_bytes, shown
+from attnscope.read.files import (
+    check_characters,
+    decode_utf8,
+    json_objects,
+    lines_of,
+    read_bytes,
+    reject_documents,
+    shown,
+)
 from attnscope.read.shown import IdNames, with_marked_spaces
 from attnscope.read.windows import TargetTokenizer
 from attnscope.support.checks import shortly
@@ -95,6 +103,8 @@ def _in_files(paths: Sequence[Path]) -> Sequence[tuple[str, Mapping[str, Any]]]:
     if len(paths) == 1:
         named = [(f"{shown(paths[0])}, line {number}", fields) for number, fields in json_objects(paths[0], "clean")]
     elif len(paths) in {_SIDES, _ALL}:
+        for path in paths:
+            reject_documents(path)
         columns = [lines_of(decode_utf8(read_bytes(path), shown(path))) for path in paths]
         for path, column in zip(paths[1:], columns[1:], strict=True):
             if len(column) != len(columns[0]):

@@ -14,7 +14,16 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from attnscope.read.files import decode_utf8, is_standard_input, json_objects, lines_of, read_bytes, shown, text_field
+from attnscope.read.files import (
+    decode_utf8,
+    is_standard_input,
+    json_objects,
+    lines_of,
+    read_bytes,
+    reject_documents,
+    shown,
+    text_field,
+)
 from attnscope.read.sources import reject_file_name
 from attnscope.support.checks import check_kind, unexpected
 from attnscope.support.errors import AttnscopeError
@@ -122,6 +131,7 @@ _SAMPLED = 1000  # lines
 def read_lines(path: Path | str) -> list[str]:
     r"""Read a file of one sentence a line; ``-`` is standard input."""
     path = Path(path)
+    reject_documents(path)
     return lines_of(decode_utf8(read_bytes(path), "standard input" if is_standard_input(path) else shown(path)))
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 
 from attnscope.read.files import decode_utf8, inner_suffix, json_objects, read_bytes
 from attnscope.read.messages import group_of_role, is_chat, messages_of
-from attnscope.read.sources import TABLES, Text, as_list, first_row, names_a_dataset
+from attnscope.read.sources import Text, as_list, first_row, is_table, names_a_dataset
 from attnscope.read.texts import Corpus
 from attnscope.read.urls import Url, is_url
 from attnscope.read.windows import Frame, Window, Windows
@@ -143,8 +143,8 @@ def are_chats(given: object, field: str | None = None) -> bool:
         first = Url(first)
     if not isinstance(first, Path | Url):
         return is_chat(first)
-    is_table = first.suffix.lower() in TABLES and (isinstance(first, Url) or first.is_file())
-    if field is None and (is_table or names_a_dataset(first)):
+    has_rows = is_table(first) and (isinstance(first, Url) or first.is_file())
+    if field is None and (has_rows or names_a_dataset(first)):
         return is_chat(first_row(first))
     if field is not None or inner_suffix(first) != ".jsonl" or (isinstance(first, Path) and not first.is_file()):
         return False

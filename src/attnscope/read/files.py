@@ -277,6 +277,22 @@ def inner_suffix(path: Path | Url) -> str:
     return Path(path.stem).suffix.lower() if last in COMPRESSED else last
 
 
+#: Files of other forms, whose bytes are not the text that people read.
+DOCUMENTS = (
+    *(".html", ".htm", ".xhtml", ".xml", ".json", ".ndjson", ".ipynb", ".pdf", ".epub", ".doc", ".docx", ".odt"),
+    *(".rtf", ".ppt", ".pptx", ".xls", ".xlsx", ".ods", ".zip", ".tar", ".zst"),
+)
+
+
+def reject_documents(path: Path | Url) -> None:
+    """Reject a file of a form that is not read, by its name."""
+    if inner_suffix(path) in DOCUMENTS:
+        raise AttnscopeError(
+            f"{shown(path)}: {inner_suffix(path)} is not read as text; expected plain text (.txt, .md), JSON Lines "
+            "(.jsonl), or a table (.csv, .tsv, .parquet, .arrow): save its text as one of them"
+        )
+
+
 def unpacked(path: Path | Url, blocks: Iterable[bytes]) -> Iterator[bytes]:
     r"""The content of a file: its bytes, decompressed by its suffix."""
     if (opener := _OPENERS.get(path.suffix.lower())) is None:

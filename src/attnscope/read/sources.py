@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import stat
@@ -18,6 +20,7 @@ from typing import Any, NoReturn, cast
 
 from attnscope.read.files import (
     COMPRESSED,
+    DOCUMENTS,
     STANDARD_INPUT,
     Unchanged,
     check_characters,
@@ -28,7 +31,9 @@ from attnscope.read.files import (
     is_standard_input,
     json_objects,
     lines_of,
+    read_blocks,
     read_bytes,
+    reject_documents,
     shown,
     text_field,
     unpacked,
@@ -83,10 +88,19 @@ class Spool:
 
 
 TABLES = (".parquet", ".arrow")
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+def is_table(path: Path | Url) -> bool:
+    """Whether a name is that of a table."""
+    return path.suffix.lower() in TABLES or inner_suffix(path) in _DELIMITERS
 
 
 def table_rows(path: Path | Url, fields: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
     """The rows of a table: the named columns, or all if none is named or one is missing."""
+    if inner_suffix(path) in _DELIMITERS:
+        yield from _separated_rows(path)
+        return
     check_installed(f"{shown(path)}: reading {path.suffix} files", "pyarrow", "data")
     import pyarrow as pa
     from pyarrow import ipc, parquet
@@ -115,10 +129,31 @@ def table_rows(path: Path | Url, fields: Sequence[str] | None = None) -> Iterato
         ) from error
 
 
+def _separated_rows(path: Path | Url) -> list[dict[str, Any]]:
+    """The rows of a table of cells with separators, named by its first row."""
+    content = decode_utf8(b"".join(unpacked(path, read_blocks(path))), shown(path))
+    reader = csv.DictReader(io.StringIO(content, newline=""), delimiter=_DELIMITERS[inner_suffix(path)], strict=True)
+    before = csv.field_size_limit(len(content) + 1)
+    try:
+        rows: list[dict[Any, Any]] = list(reader)
+    except csv.Error as error:
+        raise AttnscopeError(
+            f"{shown(path)}, after line {reader.line_num}: not a row of cells ({error}): correct or remove it"
+        ) from error
+    finally:
+        csv.field_size_limit(before)
+    if long := next((number for number, row in enumerate(rows, start=1) if None in row), 0):
+        raise AttnscopeError(
+            f"{shown(path)}, row {long}: has more cells than the {len(reader.fieldnames or ())} names in the first "
+            "row: put cells with separators in quotes"
+        )
+    return rows
+
+
 _ROWS = 1024
 _PLAIN = (".txt", ".md", ".jsonl")
 SUFFIXES = (*_PLAIN, *TABLES)  # ... or compressed
-NAMES_A_FILE = (*SUFFIXES, *COMPRESSED, ".json", ".csv", ".tsv", ".text", ".html")  # endings of a single word
+NAMES_A_FILE = (*SUFFIXES, *COMPRESSED, *_DELIMITERS, *DOCUMENTS, ".text")  # endings of a single word
 LONGEST_NAME = 255  # characters of a file name
 
 
@@ -172,7 +207,7 @@ class Records:
 
     def __init__(self, name: str, path: Path | Url, field: str, by: str | None = None) -> None:
         self.name, self.file, self.field, self.by = name, Unchanged(path), field, by
-        self.is_table = path.suffix.lower() in TABLES or names_a_dataset(path)
+        self.is_table = is_table(path) or names_a_dataset(path)
         self._spool: Spool | None = None
 
     def texts(self) -> Iterator[Text]:
@@ -326,7 +361,8 @@ def open_url(url: Url, field: str | None, names: Names) -> list[Source]:
 
 
 def _opened_file(path: Path | Url, name: str, field: str) -> Source:
-    is_record = path.suffix.lower() in TABLES or inner_suffix(path) == ".jsonl"
+    reject_documents(path)
+    is_record = is_table(path) or inner_suffix(path) == ".jsonl"
     return Records(name, path, field) if is_record else Plain(name, path)
 
 
@@ -358,7 +394,9 @@ def as_list(given: Any) -> Any:
     """The input, as a list if it has items."""
     if given is None or isinstance(given, str | os.PathLike | Mapping | Url):
         return given
-    if hasattr(given, "columns") and hasattr(given, "to_dict"):  # a pandas frame, which iterates over its columns
+    if (to_rows := getattr(given, "to_dicts", None) or getattr(given, "to_pylist", None)) is not None:
+        given = to_rows()  # a frame of polars, a table or column of Arrow
+    elif hasattr(given, "to_dict") and hasattr(given, "columns"):  # a pandas frame, which iterates over its columns
         given = given.to_dict("records")
     if isinstance(given, bytes | bytearray | memoryview):
         raise AttnscopeError("the texts are bytes; expected strings: use .decode('utf-8')")

@@ -91,7 +91,7 @@ class Corpus:
         ):
             raise AttnscopeError(
                 f"field {field!r} needs a .jsonl file, a table or a data set, but no source is one: leave it out, or "
-                "name a .jsonl, .parquet or .arrow file"
+                "name a .jsonl, .csv, .tsv, .parquet or .arrow file"
             )
         if all(isinstance(source, Given) and source.is_blank for source in opened):
             raise _no_text(objects)

@@ -6,9 +6,11 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import metadata
+from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -127,9 +129,15 @@ def tokenizer_sha256(tokenizer: Any) -> str:
     digest = hashlib.sha256(f"{type(tokenizer).__name__} {sorted(settings.items())}".encode())
     digest.update(json.dumps(tokenizer.get_added_vocab(), sort_keys=True).encode())
     with TemporaryDirectory() as folder:
-        tokenizer.save_vocabulary(folder)
-        for file in sorted(Path(folder).iterdir()):
+        takes_prefix = "filename_prefix" in signature(tokenizer.save_vocabulary).parameters
+        prefix = {"filename_prefix": None} if takes_prefix else {}  # ESM's requires one
+        with suppress(NotImplementedError):
+            tokenizer.save_vocabulary(folder, **prefix)
+        files = sorted(Path(folder).iterdir())
+        for file in files:
             digest.update(file.name.encode() + file.read_bytes())
+    if not files:  # a class that needs none, such as one of the caller's
+        digest.update(json.dumps(tokenizer.get_vocab(), sort_keys=True).encode())
     return digest.hexdigest()
 
 
