@@ -1,18 +1,21 @@
 """Edges against runs patched by hand, the slope at close texts, and circuits that are known."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import xarray as xr
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import attnscope
 from attnscope.capture.borrow import LoadedModel
 from attnscope.intervention.edges import EdgeRuns, Graph, with_own_layers
 from attnscope.intervention.gradients import embeddings_moved
 from attnscope.intervention.pairs import EncodedPairs, Pair
+from attnscope.intervention.patch_findings import NO_SHARE
 from attnscope.models.translator import IGNORED
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
@@ -489,10 +492,11 @@ def test_a_finding_needs_six_pairs_for_a_test_and_names_random_edges():
     assert few.finding.certainty == (
         "not tested; circuits are chosen and tested on the same pairs, with fewer than 6 of them"
     )
-    assert "they need 6 or more pairs" in few.finding.sentences[1]
+    assert "they need 6 or more pairs" in " ".join(few.finding.sentences)
+    assert few.finding.headline == "No test possible: circuits are tested with 6 or more pairs"
     tested, chosen = many.finding.certainty.split("; ")
     assert tested == "significant at 5%, corrected for all edges"
-    assert chosen == "circuits are chosen on one half of the pairs and tested on the other"
+    assert chosen == "edges, order and size of circuits are chosen on one half of the pairs and tested on the other"
     assert "as many random edges keep" in many.finding.sentences[0]
     shown = [row for row in many.rows if row["shown"]]
     assert shown
@@ -506,24 +510,68 @@ def test_the_headline_names_the_ranking_with_the_smallest_circuit():
         planted.model, planted_pairs(planted, 8), tokenizer=planted.tokenizer, draws=1, sizes=[0.1, 0.2, 1.0],
         progress=passed.append,
     )  # fmt: skip
-    curves = {"raising": [0.004, 0.79, 1], "changing": [0.3, 0.976, 1], "random": [0, 0.1, 1]}
-    found = found.assign(faithfulness=(("order", "size"), [curves[name] for name in found.order.values]))
-    first = report_of("edges", found).finding
-    assert first.headline.startswith("The smallest circuit that keeps 80% has 20.0% of the edges")
+    gap = found.clean - found.corrupted
+
+    def finding_of(raising, changing):
+        """The finding if circuits keep these shares of the difference in every pair."""
+        curves = xr.DataArray([raising, changing, [0, 0.1, 1]], {name: found[name] for name in ("order", "size")})
+        difference = (found.corrupted + gap * curves).transpose(*found.difference.dims)
+        return report_of("edges", found.assign(difference=difference)).finding
+
+    first = finding_of([0.004, 0.79, 1], [0.3, 0.976, 1])
+    assert first.headline.startswith("The smallest circuit that keeps 80% to 120% has 20.0% of the edges")
     assert first.headline.endswith("those with the largest scores.")
     assert "keeps 98%" in first.sentences[0]
-    found.faithfulness.loc["raising", 0.1] = 0.85
-    assert "has 10.0% of the edges" in report_of("edges", found).finding.headline
-    assert report_of("edges", found).finding.headline.endswith("those that raise the answer most.")
-    found.faithfulness.loc[:, :0.2] = 0.1
-    found.faithfulness.loc["changing", 0.2] = 0.5
-    last = report_of("edges", found).finding.headline
-    assert last.startswith("The best circuit (none keeps 80%) has 20.0%")
-    assert last.endswith("those with the largest scores.")
+    first = finding_of([0.85, 0.79, 1], [0.3, 0.976, 1])
+    assert "has 10.0% of the edges" in first.headline
+    assert first.headline.endswith("those that raise the answer most.")
+    for kept in (0.5, 1.5):
+        last = finding_of([0.1, 0.1, 1], [0.1, kept, 1])
+        assert last.headline.startswith(
+            "The best circuit (none keeps 80% to 120% on other pairs) has 20.0% of the edges"
+        )
+        assert last.headline.endswith("those with the largest scores.")
     whole = len(passed)  # 5 gradients, and 3 orders of 3 sizes, of every length in each half
     assert whole % (5 + 3 * 3) == 0
     assert [one.details["passes"] for one in passed] == [f"{at} of {whole}" for at in range(1, whole + 1)]
     assert passed[-1].share == 1
+
+
+def test_size_and_order_of_a_circuit_are_chosen_on_the_other_half():
+    """By hand: each half keeps all of the difference at another size, so that neither keeps it at the other's."""
+    planted = build("copying-decoder-1")
+    found = attnscope.edges(
+        planted.model, planted_pairs(planted, 8), tokenizer=planted.tokenizer, method="eap", draws=1, sizes=[0.1, 0.2]
+    )
+    gap = found.clean - found.corrupted
+    kept = xr.where(found.half == 0, xr.DataArray([1.0, 0.3], dims="size"), xr.DataArray([0.4, 1.1], dims="size"))
+    kept = kept.expand_dims(order=3)
+    difference = (found.corrupted + gap * kept).transpose(*found.difference.dims)
+    first = report_of("edges", found.assign(difference=difference)).finding.sentences[0]
+    share = float((gap * xr.where(found.half == 0, 0.3, 0.4)).sum() / gap.sum())
+    assert first.startswith("The best circuit (none keeps 80% to 120% on other pairs) has 10.0% or 20.0% of the edges")
+    assert f"It keeps {share:.0%} (" in first
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_untrained_model_has_no_circuit(seed):
+    """The differences of pairs have no common sign. Patching gives no shares of them either."""
+    torch.manual_seed(seed)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=1, n_head=2)).eval()
+    words = np.random.default_rng(seed).integers(3, 60, size=(8, 2, 6))
+    names = ("clean", "corrupted")
+    texts = [dict(zip(names, (" ".join(f"t{word}" for word in side) for side in pair), strict=True)) for pair in words]
+    pairs = [text | {"answer": f"t{3 + at}", "wrong": f"t{30 + at}"} for at, text in enumerate(texts)]
+    how = {"tokenizer": build("copying-decoder-1").tokenizer}
+    found = attnscope.edges(model, pairs, method="eap", sizes=[0.1, 0.5, 1.0], draws=1, **how)
+    gaps = (found.clean - found.corrupted).values
+    assert abs(gaps.mean()) < 2 * gaps.std(ddof=1) / np.sqrt(8)
+    finding = report_of("edges", found).finding
+    assert finding.headline == NO_SHARE
+    assert not re.search(r"\d%", " ".join(finding.sentences))
+    patched = report_of("patch", attnscope.patch(model, pairs, steps=0, **how))
+    assert finding.headline in patched.finding.sentences
+    assert not re.search(r"\d% of the difference", " ".join([patched.finding.headline, *patched.finding.sentences]))
 
 
 def test_wrong_sizes_are_named():

@@ -5,8 +5,10 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from attnscope.intervention.patch_findings import SEVERAL
-from attnscope.measure.documents import LEAST
+import numpy as np
+
+from attnscope.intervention.patch_findings import NO_SHARE, SEVERAL, describe_runs
+from attnscope.measure.documents import LEAST, by_document
 from attnscope.results.schema import Finding, Quantity, Report, Table, rows_of, with_ends
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import are, count, significant
@@ -29,7 +31,7 @@ ORDERS = {
 _KEPT = [with_ends(name, one[0], "percent", one[1], interval=name == "raising") for name, one in ORDERS.items()]
 _CIRCUITS = (Quantity("size", "share of edges", "percent"), Quantity("edges", unit="count"), *_KEPT)
 _RANKED = {"raising": "those that raise the answer most", "changing": "those with the largest scores"}
-_MOST = 0.8  # of the difference, as a circuit keeps it
+_FAR = 0.2  # from the whole difference, at most, as a circuit keeps it
 
 
 @reads("edges")
@@ -40,16 +42,11 @@ def report(found: xr.Dataset) -> Report:
     values |= {"shown": found.shown.astype(object).where(found.tested)}
     values |= {name: found.get(name) for name in ("sender_stack", "receiver_stack")}
     rows = sorted(rows_of(values, found.score), key=lambda row: -abs(row["score"]))
-    ends = {name + end: found[f"faithfulness{end}"].sel(order=name) for name in ORDERS for end in ("", "_low", "_high")}
+    certain = found.faithfulness_low.notnull() | (pairs < LEAST)  # a share needs a difference whose sign is certain
+    curves = {end: found[f"faithfulness{end}"].where(certain) for end in ("", "_low", "_high")}
+    ends = {name + end: curve.sel(order=name) for name in ORDERS for end, curve in curves.items()}
     circuits = rows_of(ends | {"edges": (found["size"] * len(rows)).round()}, found["size"])
-    less = [row for row in circuits if row["size"] < 1] or circuits  # all edges keep all of it in any model
-    # the smallest circuit that keeps enough, or the one that keeps most
-    one, name = max(product(less, _RANKED), key=lambda circuit: min(circuit[0][circuit[1]], _MOST))
-    own, low, high = (one[name + end] for end in ("", "_low", "_high"))
-    interval = "" if low is None else f" ({low:z.0%} to {high:z.0%})"
-    which = f"smallest circuit that keeps {_MOST:.0%}" if own >= _MOST else f"best circuit (none keeps {_MOST:.0%})"
-    first = f"The {which} has {one['size']:.1%} of the edges ({one['edges']:.0f} of {len(rows)}), {_RANKED[name]}."
-    kept = f"It keeps {own:z.0%}{interval} of the difference; as many random edges keep {one['random']:z.0%}."
+    first, *kept = _circuit(found, len(rows))
     shown = [row for row in rows if row["shown"]]
     largest = (shown or rows)[0]
     most = f"{largest['sender']} → {largest['receiver']} ({significant(largest['score'], 2)} {unit})"
@@ -64,7 +61,7 @@ def report(found: xr.Dataset) -> Report:
         f"Area under the curve (CPR): {cpr} with the best edges, {by_chance} with random ones. "
         f"Area up to 1 (CMD): {cmd} with the largest edges, {far} with random ones."
     )
-    tested = "circuits are chosen on one half of the pairs and tested on the other"
+    tested = "edges, order and size of circuits are chosen on one half of the pairs and tested on the other"
     if pairs < LEAST:
         tested = f"circuits are chosen and tested on the same pairs, with fewer than {LEAST} of them"
     care = {"Other pairs may need other edges.": "Pairs from one template say little about other sentences."}
@@ -76,9 +73,9 @@ def report(found: xr.Dataset) -> Report:
         title=f"Edges between the parts of {model}",
         read=f"{count(len(rows), 'edge')}, {count(pairs, 'pair')} of texts",
         finding=Finding(
-            [f"{first} {kept}", second, third],
+            [" ".join([first, *kept]), second, *describe_runs(found), *([third] if kept else [])],
             f"{'not tested' if largest['shown'] is None else 'significant at 5%, corrected for all edges'}; {tested}",
-            headline=first,
+            headline=first if pairs >= LEAST else f"No test possible: circuits are tested with {LEAST} or more pairs",
         ),
         tables=[
             Table("edges", "Edges", columns, rows, corrected="for all edges", least=f"{LEAST} or more pairs", page=100),
@@ -87,3 +84,34 @@ def report(found: xr.Dataset) -> Report:
         result=found,
         care=care | (SEVERAL if unit == "nats" else {}),
     )
+
+
+def _circuit(found: xr.Dataset, edges: int) -> list[str]:
+    """The circuit that each half of the pairs chooses for the other, and how much of the difference it keeps there."""
+    gaps, rest = (found.clean - found.corrupted).values, (found.difference - found.corrupted).transpose("pair", ...)
+    half = found.half.values
+    chosen = {side: _smallest(rest[half == side].sum("pair") / gaps[half == side].sum()) for side in np.unique(half)}
+    of_pair = [chosen[side if len(chosen) == 1 else 1 - side] for side in half]
+    kept = [rest[at].sel(order=[name, "random"], size=size).values for at, (size, name) in enumerate(of_pair)]
+    share = by_document(np.array(kept), range(len(gaps)), over=gaps)
+    if share.tested.all() and np.isnan(share.low[0]):
+        return [NO_SHARE]
+    own, by_chance = share.mean
+    sizes, names = ([*dict.fromkeys(values)] for values in zip(*sorted(chosen.values()), strict=True))
+    how_many = " or ".join(f"{round(size * edges):,}" for size in sizes)
+    share_of = " or ".join(f"{size:.1%}" for size in sizes)
+    ranked = " or ".join(_RANKED[name] for name in names)
+    between = f"{1 - _FAR:.0%} to {1 + _FAR:.0%}"
+    which = f"smallest circuit that keeps {between}"
+    if abs(1 - own) > _FAR:
+        which = f"best circuit (none keeps {between} on other pairs)"
+    first = f"The {which} has {share_of} of the edges ({how_many} of {edges:,}), {ranked}."
+    interval = "" if np.isnan(share.low[0]) else f" ({share.low[0]:z.0%} to {share.high[0]:z.0%})"
+    return [first, f"It keeps {own:z.0%}{interval} of the difference; as many random edges keep {by_chance:z.0%}."]
+
+
+def _smallest(kept: xr.DataArray) -> tuple[float, str]:
+    """Size and order of the smallest circuit that keeps the difference, or of the one that comes closest."""
+    sizes = [size for size in kept["size"].values.tolist() if size < 1] or [1.0]  # all edges keep it in any model
+    far = {(size, name): abs(1 - float(kept.sel(size=size, order=name))) for size, name in product(sizes, _RANKED)}
+    return min(far, key=lambda circuit: max(far[circuit], _FAR))

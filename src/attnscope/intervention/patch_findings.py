@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from scipy.stats import binom
 
-from attnscope.intervention.patch import MOVED, ends_of
+from attnscope.intervention.patch import MOVED
 from attnscope.intervention.verdicts import ESTIMATORS, HEADS, SURE, describe_agreement, describe_largest, together_rows
 from attnscope.measure.documents import LEAST
 from attnscope.results.schema import HEAD, Effect, Finding, Quantity, Report, Row, Table, heads_by, rows_of, with_ends
@@ -69,6 +69,8 @@ def patched_positions(tree: xr.DataTree) -> list[Row]:
     patched = tree["patched"].to_dataset()
     ends = [f"{name}{end}" for name in ("effect", "recovered") for end in ("", "_low", "_high")]
     columns: dict[str, xr.DataArray | None] = {name: patched[name] for name in ends}
+    # a share needs a difference between both runs whose sign is certain
+    columns["recovered"] = patched.recovered.where(patched.recovered_low.notnull() | ~patched.tested)
     columns |= {"shown": patched.shown.astype(object).where(patched.tested), "attention": patched.get("layer_kind")}
     if "token" in patched.coords:
         columns["token"] = patched.token
@@ -87,6 +89,7 @@ def name_of(row: Row) -> str:
 def report(tree: xr.DataTree) -> Report:
     rows, pairs = patched_positions(tree), tree["pairs"].to_dataset()
     tested = rows[0]["shown"] is not None
+    known = rows[0]["recovered"] is not None
     care = dict(_CARE) | (SEVERAL if pairs.attrs.get("unit", "logits") == "nats" else {})
     if tested:
         care["Intervals are for pairs like these."] = "Pairs from one template say little about other sentences."
@@ -102,7 +105,7 @@ def report(tree: xr.DataTree) -> Report:
             heads_by(
                 rows, lambda row: (TOWARDS if (row["recovered"] or 0) > 0 else AWAY) * bool(row["shown"]), TOWARDS, AWAY
             )
-            if tested and "head" in rows[0]
+            if tested and known and "head" in rows[0]
             else {},
             headline=_headline(rows, pairs),
         ),
@@ -185,20 +188,7 @@ def _headline(rows: Sequence[Row], pairs: xr.Dataset) -> str:
 
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     pairs, kinds = tree["pairs"].to_dataset(), _kinds(rows)
-    number, unit = pairs.sizes["pair"], pairs.attrs.get("unit", "logits")
-    clean, corrupted = pairs.clean.values, pairs.corrupted.values
-    both = (
-        f"Answer minus wrong answer: {f'{clean.mean():+.2f} {unit}'} in clean runs, {corrupted.mean():+.2f} in "
-        f"corrupted runs (mean over {count(number, 'pair')}). Clean runs prefer the answer in {int((clean > 0).sum())} "
-        f"of {number}, corrupted runs the wrong answer in {int((corrupted < 0).sum())}."
-    )
-    sentences = [both.replace("-", "−"), *_unsolved(int((clean > 0).sum()), number)]
-    source, base = ends_of(pairs)
-    turned = int((np.sign(source - base) != np.sign(float((source - base).mean()))).sum())
-    if turned:
-        sentences.append(
-            f"Check {count(turned, 'pair')} of {number}: there the difference has the opposite sign of the mean."
-        )
+    number, sentences = pairs.sizes["pair"], describe_runs(pairs)
     effects = [_EFFECT.effect(row) for row in rows]
     largest = describe_largest(effects, lambda number, effect: _describe_share(rows[number], effect), kinds)
     sentences.append(" ".join([_what_is_done(tree), *largest]))
@@ -207,21 +197,46 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
             f"There are no intervals: they need {LEAST} or more pairs of one kind, and there {are(number)}."
         )
     else:
-        shown = [row["recovered"] or 0 for row in rows if row["shown"]]
-        towards = sum(share > 0 for share in shown)
-        sentences.append(
-            f"{len(shown)} of {len(rows)} {kinds} have a significant effect (p < 0.05, corrected, over {number} "
-            f"pairs): {towards} towards the other run, {len(shown) - towards} away from it."
-        )
-        if rows[0]["recovered_low"] is None:
+        shown = [row["recovered"] for row in rows if row["shown"]]
+        if rows[0]["recovered"] is None:
             sentences.append(
-                "Shares of the difference have no interval, because some clean and corrupted runs are too similar."
+                f"{len(shown)} of {len(rows)} {kinds} have a significant effect (p < 0.05, corrected, over {number} "
+                "pairs)."
+            )
+            sentences.append(NO_SHARE)
+        else:
+            towards = sum(share > 0 for share in shown)
+            sentences.append(
+                f"{len(shown)} of {len(rows)} {kinds} have a significant effect (p < 0.05, corrected, over {number} "
+                f"pairs): {towards} towards the other run, {len(shown) - towards} away from it."
             )
     agreement = ""
     if "agreement" in tree.children:
         orders = tree["agreement"].to_dataset()
         agreement = describe_agreement(orders, orders.estimator.values.tolist())
     return [*sentences, *([f"Rank correlation of estimates with measured changes: {agreement}."] * bool(agreement))]
+
+
+#: Where the interval of the mean difference includes 0.
+NO_SHARE = "The difference between clean and corrupted runs may be 0 on average, so there are no shares of it."
+
+
+def describe_runs(pairs: xr.Dataset) -> list[str]:
+    """The answers of clean and corrupted runs, with warnings if the model guesses or pairs contradict each other."""
+    clean, corrupted = pairs.clean.values, pairs.corrupted.values
+    number, unit = len(clean), pairs.attrs.get("unit", "logits")
+    both = (
+        f"Answer minus wrong answer: {f'{clean.mean():+.2f} {unit}'} in clean runs, {corrupted.mean():+.2f} in "
+        f"corrupted runs (mean over {count(number, 'pair')}). Clean runs prefer the answer in {int((clean > 0).sum())} "
+        f"of {number}, corrupted runs the wrong answer in {int((corrupted < 0).sum())}."
+    )
+    sentences = [both.replace("-", "−"), *_unsolved(int((clean > 0).sum()), number)]
+    turned = int((np.sign(clean - corrupted) != np.sign((clean - corrupted).mean())).sum())
+    if turned:
+        sentences.append(
+            f"Check {count(turned, 'pair')} of {number}: there the difference has the opposite sign of the mean."
+        )
+    return sentences
 
 
 def _unsolved(right: int, pairs: int) -> list[str]:
@@ -235,11 +250,13 @@ def _unsolved(right: int, pairs: int) -> list[str]:
 
 def _describe_share(row: Row, effect: Effect) -> str:
     """The recovered share, with an interval if the effect has one."""
-    share = RECOVERED.effect(row)
+    share, name = RECOVERED.effect(row), name_of(row) if "block" in row else f"head {name_of(row)}"
+    if not np.isfinite(share.mean):
+        return f"with {name}"
     text = f"{share.mean:.0%} of the difference"
     if np.isfinite(effect.low) and np.isfinite(share.low):
         text += f" ({share.low:.0%} to {share.high:.0%})"
-    return f"{text.replace('-', '−')}, with {name_of(row) if 'block' in row else f'head {name_of(row)}'}"
+    return f"{text.replace('-', '−')}, with {name}"
 
 
 def _what_is_done(tree: xr.DataTree) -> str:

@@ -28,7 +28,8 @@ captions = {
 
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
-    yield "faithfulness", grid(report)
+    if any(row["raising"] is not None for row in report.tables[1].rows):
+        yield "faithfulness", grid(report)
     yield "edges", drawn(graph_of(report))
 
 

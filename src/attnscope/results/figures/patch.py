@@ -55,7 +55,8 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     """Every figure that the result has values for, with its name."""
     tree = report.result
     yield "recovered-by-position" if "position" in tree["patched"].dims else "recovered-map", grid(report)
-    yield "recovered-intervals", recovered_intervals(report)
+    if report.rows[0]["recovered"] is not None:
+        yield "recovered-intervals", recovered_intervals(report)
     if "agreement" in tree:
         patched, agreement = tree["patched"].to_dataset(), tree["agreement"].to_dataset()
         unit = tree["pairs"].attrs.get("unit", "logits")
