@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 from tokenizers.normalizers import Prepend, Replace, Sequence
 from tokenizers.pre_tokenizers import Split
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from attnscope import AttnscopeError, attribute, circuits, explain
 from attnscope.bundled import MODEL
@@ -249,3 +249,25 @@ def test_a_model_that_attends_over_patches_of_bytes_is_rejected(verb):
     given = {} if verb is circuits else {"texts": IDS, "tokenizer": TOKENIZER, "window": 12}
     with pytest.raises(AttnscopeError, match=r"attends over \d+ states of a text of \d+ tokens"):
         verb(model, **given)
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_a_head_that_lowers_the_token_is_not_said_to_favour_it(count):
+    """With two windows nothing is tested; with eight, an untrained model has no head with a significant part."""
+    rng = np.random.default_rng(1)
+    tokenizer = build("copying-decoder-1").tokenizer
+    texts = [rng.integers(5, len(tokenizer), 12).tolist() for _ in range(count)]
+    seen = set()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        config = GPT2Config(vocab_size=len(tokenizer), n_positions=16, n_embd=16, n_layer=2, n_head=2)
+        tree = attribute(GPT2LMHeadModel(config).eval(), texts, tokenizer=tokenizer, window=12)
+        part = tree["predictions"].part - tree["predictions"].random
+        mean = part.mean("window")[part["kind"] == "head"]
+        largest = float(mean[np.argmax(np.abs(mean.values))])
+        headline = report_of("attribute", tree).finding.headline
+        assert "avour" not in headline
+        assert f"{largest:+.2f} logits" in headline
+        assert ("None of 4 heads" in headline) is (count == 8)
+        seen.add(largest > 0)
+    assert seen == {True, False}

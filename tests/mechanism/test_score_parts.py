@@ -118,7 +118,7 @@ def test_the_previous_token_head_comes_out_of_a_planted_induction_circuit():
     parts = tree["parts"]
     assert not parts.tested.sel(relation="strongest key").any()  # the scores choose it
     assert parts.tested.sel(relation="token after the same token").any()
-    assert "attends to the token after the same token because of head 0.3" in _first(tree)
+    assert "attends to the token after the same token; the largest source in the keys is head 0.3" in _first(tree)
     tree["parts"] = parts.to_dataset().assign(excess=parts.excess * 1e-3)
     assert "has no clear preference" in _first(tree)
     found = parts.sel(relation="token after the same token")
@@ -186,11 +186,25 @@ def test_a_random_head_is_said_to_prefer_nothing():
     assert "has no clear preference for a kind of key" in _first(of(tiny("gpt2"), (1, 2)))
 
 
+def test_a_source_that_was_tested_and_is_not_significant_is_not_called_untested():
+    planted = build("induction-decoder-1")
+    halves = [np.random.default_rng(seed).choice(np.arange(5, 19), 10, replace=False).tolist() for seed in range(8)]
+    tree = of(planted.model, (1, 3), [half + half for half in halves])
+    assert report_of("attribute", tree).finding.certainty == "significant at 5%, corrected for all components"
+    parts = tree["parts"].to_dataset()
+    tree["parts"] = parts.assign(shown=parts.shown & False)
+    finding = report_of("attribute", tree).finding
+    assert finding.certainty.startswith("the largest source in the keys is not significant")
+    assert not finding.leading
+    tree["parts"] = parts.assign(shown=parts.shown & False, tested=parts.tested & False)
+    assert report_of("attribute", tree).finding.certainty == "not tested"
+
+
 def test_the_command_names_the_source(tmp_path):
     asked = ["attribute", "--limit", "6", "--window", "32", "--head"]
     printed = json.loads(attnscope(*asked, "2.1", "--out", "run", "--json", cwd=tmp_path).stdout)
-    assert "because of" in printed["finding"]["text"]
+    assert "the largest source in the keys" in printed["finding"]["text"]
     assert {"heads", "others", "keys", "pairs"} <= {*printed["tables"]}
     assert "attends where it does" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     first = attnscope(*asked, "0.1", "--out", "first", cwd=tmp_path).stdout  # no head before it
-    assert "the next token because of the position embedding in the keys" in " ".join(first.split())
+    assert "the next token; the largest source in the keys is the position embedding" in " ".join(first.split())

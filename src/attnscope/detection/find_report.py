@@ -26,24 +26,26 @@ def report(result: xr.Dataset) -> schema.Report:
         **{name: result[name] for name in ("uniform", "same_offset", "first_of", "rank", "strongest")},
     }
     rows = sorted(schema.rows_of(columns, result.weight), key=lambda row: -row["weight"])
+    tested = any(row["above_shown"] is not None for row in rows)
     # the word gets the most of all words in most texts, and more than both baselines
-    own = [row for row in rows if row["first_of"] > _MOST and row["above_mean"] > 0 and row["above_shown"] is not False]
+    own = [row for row in rows if row["first_of"] > _MOST and row["above_mean"] > 0]
+    own = [row for row in own if row["above_shown"] or (not tested and row is rows[0])]
     certainty = (
         f"95% intervals over {result.attrs['intervals_over']}; above both baselines, corrected for all heads"
-        if any(row["above_shown"] is not None for row in rows)
+        if tested
         else f"no test: {LEAST} or more windows with both words are needed"
     )
     headline = ""
-    if len(own) == 1:
+    if tested and len(own) == 1:
         weight = f"{own[0]['weight']:.2f}"
         headline = f"Head {own[0]['layer']}.{own[0]['head']} attends from {query!r} most to {key!r}: weight {weight}"
     return schema.Report(
         title=f"Attention from {query!r} to {key!r} in {result.attrs['model']}",
         read=f"{describe_corpus(result)}; both words in {count(int(result.attrs['with_both']), 'window')}",
         finding=schema.Finding(
-            _sentences(rows, own, query, key),
+            _sentences(rows, own, query, key, tested=tested),
             certainty,
-            schema.heads_by(own, lambda _: "beyond both baselines"),
+            schema.heads_by(own, lambda _: "beyond both baselines" if tested else "largest weight"),
             headline,
         ),
         tables=[
@@ -63,21 +65,25 @@ def report(result: xr.Dataset) -> schema.Report:
     )
 
 
-def _sentences(rows: list[schema.Row], own: list[schema.Row], query: str, key: str) -> list[str]:
-    """How many heads attend to the word, and what the strongest of them does."""
-    top = (own or rows)[0]
+def _sentences(rows: list[schema.Row], own: list[schema.Row], query: str, key: str, *, tested: bool) -> list[str]:
+    """How many heads attend to the word if that was tested, and what the strongest of them does."""
+    top = own[0] if tested and own else rows[0]
     uniform, weight = significant(top["uniform"], 2), significant(top["weight"], 2)
     position = "undefined" if top["same_offset"] is None else significant(top["same_offset"], 2)
-    attend = (
-        f"{len(own)} of {len(rows)} heads attend{'s' * (len(own) == 1)} from {query!r} most to {key!r}, beyond both "
-        "baselines."
-    )
+    if own:
+        attend = (
+            f"{len(own)} of {len(rows)} heads attend{'s' * (len(own) == 1)} from {query!r} most to {key!r}, "
+            "significantly beyond both baselines."
+        )
+    else:
+        attend = f"No head of {len(rows)} attends from {query!r} most to {key!r}, significantly beyond both baselines."
+    which = "largest weight among them" if tested and own else f"largest weight from {query!r} to {key!r}"
     largest = (
-        f"The largest weight is {weight} (head {top['layer']}.{top['head']}); uniform attention {uniform}, the same "
-        f"offset from other words {position}."
+        f"The {which} is {weight} (head {top['layer']}.{top['head']}); uniform attention {uniform}, the same offset "
+        f"from other words {position}."
     )
     rank = f"In this head {key!r} has rank {int(top['rank'])} among the words, and {top['strongest']!r} gets the most."
-    return [attend, largest] if own else [attend, largest, rank]
+    return [attend] * tested + [largest] + [rank] * (not tested or not own)
 
 
 _MOST = 0.5  # share of the windows

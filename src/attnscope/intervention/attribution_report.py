@@ -63,7 +63,13 @@ _PAIRS = (
     Quantity("key_source", "key from"),
     Quantity("pair_share", "share", "percent", "share of the excess", low="pair_low", high="pair_high", interval=True),
 )
-_MOST = 0.5  # of rows or of the excess
+#: By whether the largest source in the keys is significant.
+_CERTAINTY = {
+    True: "significant at 5%, corrected for all components",
+    False: "the largest source in the keys is not significant at 5%, corrected for all components",
+    None: "not tested",
+}
+_MOST = 0.5  # of rows
 _TWICE = np.log(2)  # nats: twice the weight of the mean key
 _KINDS = ({"head"}, {"mlp"}, {"embedding", "position"}, {"bias"})
 
@@ -129,17 +135,21 @@ def _favours(row: Row) -> str:
 def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what: str) -> list[str]:
     sums = [sum(row["part_mean"] for row in rows if row["kind"] in kinds) for kinds in _KINDS]
     whole, *own = (f"{value:+.2f}" for value in (float(predictions.total.mean()), *sums))
-    shown, most = sum(bool(row["excess_shown"]) for row in heads), f"{heads[0]['layer']}.{heads[0]['head']}"
-    largest, tested = f"{heads[0]['excess_mean']:+.2f}", heads[0]["excess_shown"] is not None
-    if "random" in predictions:
+    shown, tested = [row for row in heads if row["excess_shown"]], heads[0]["excess_shown"] is not None
+    head = (shown or heads)[0]
+    most, largest = f"{head['layer']}.{head['head']}", f"{head['excess_mean']:+.2f}"
+    less = "random" in predictions  # parts are those of the token less those of the mean token
+    if tested and not shown:
+        found = f"None of {len(heads)} heads has a significant part; the largest is that of {most} ({largest} logits)."
+    elif tested and less:
         found = (
-            f"Heads that favour the token over the mean token significantly, or oppose it: {shown} of {len(heads)}, "
-            f"most {most} ({largest} logits)."
-            if tested
-            else f"Head {most} favours the right token most: {largest} logits more than it adds to the mean token."
+            f"Heads that favour the token over the mean token significantly, or oppose it: {len(shown)} of "
+            f"{len(heads)}, the largest part {most} ({largest} logits)."
         )
     elif tested:
-        found = f"Heads with a significant part: {shown} of {len(heads)}, the largest {most} ({largest} logits)."
+        found = f"Heads with a significant part: {len(shown)} of {len(heads)}, the largest {most} ({largest} logits)."
+    elif less:
+        found = f"Head {most} has the largest part of the token less that of the mean token: {largest} logits."
     else:
         found = f"Head {most} has the largest part: {largest} logits."
     return [
@@ -177,14 +187,12 @@ def _of_scores(tree: xr.DataTree) -> Report:
     name, share, other = str(one["relation"].values), f"{key['key_mean']:.0%}", f"{query['query_mean']:.0%}"
     share += "" if key["key_low"] is None else f" ({key['key_low']:.0%} to {key['key_high']:.0%})"
     chosen, chance, excess = (float(keys[side].sel(relation=name)) for side in ("chosen", "chance", "excess"))
-    first = f"Head {head} attends to the {name} because of {named[0]} in the keys: {share} of the excess."
+    first = f"Head {head} attends to the {name}; the largest source in the keys is {named[0]}: {share} of the excess."
     if chosen <= _MOST or excess <= _TWICE or name == RELATIONS[0]:
         first = (
-            f"Head {head} has no clear preference for a kind of key. At the {name}, the excess comes most from "
-            f"{named[0]} in the keys: {share}."
+            f"Head {head} has no clear preference for a kind of key. At the {name}, the largest source in the keys is "
+            f"{named[0]}: {share} of the excess."
         )
-    elif key["key_mean"] <= _MOST:
-        first = f"Head {head} attends to the {name}, in part because of {named[0]} in the keys: {share} of the excess."
     often = (
         f"Such a key is strongest in {chosen:.0%} of rows, by chance in {chance:.0%}; its excess is {excess:.2g} nats."
         if name != RELATIONS[0]
@@ -200,7 +208,7 @@ def _of_scores(tree: xr.DataTree) -> Report:
                 often,
                 f"The parts add up to the scores within {data.attrs['difference']:.0e}.",
             ],
-            "significant at 5%, corrected for all components" if key["key_shown"] else "not tested",
+            _CERTAINTY[key["key_shown"]],
             heads_by(
                 heads, lambda row: "in the keys" * bool(row["key_shown"]) or "in the queries" * bool(row["query_shown"])
             ),
