@@ -288,6 +288,58 @@ def test_every_kind_of_family_is_loaded_as_transformers_loads_it(family, tmp_pat
     assert torch.equal(ours[0], theirs[0])
 
 
+Q = "model.layers.1.self_attn.q_proj"
+
+
+def with_tensors(folder, family, others):
+    """The folder of a tiny model, some of whose tensors are others; a function makes one from those that it has."""
+    tiny(family).save_pretrained(folder)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    others = {name: one(tensors) if callable(one) else one for name, one in others.items()}
+    save_file(tensors | others, file, metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("others", "says"),
+    [
+        ({f"{Q}.bias": torch.ones(32)}, rf"contains {Q}\.bias, which LlamaForCausalLM does not read"),
+        ({"model.layers.1.self_attn.q_norm.weight": torch.ones(8)}, r"contains model\.layers\.1\.self_attn\.q_norm"),
+        ({"model.layers.1.self_attn.sinks": torch.ones(4)}, r"contains model\.layers\.1\.self_attn\.sinks"),
+        ({f"{Q}.weight": lambda of: of[f"{Q}.weight"].mul(100).round().to(torch.int8)}, r"whole numbers \(I8\), and"),
+        (
+            {
+                f"{Q}.weight": lambda of: of[f"{Q}.weight"].to(torch.float8_e4m3fn),
+                f"{Q}.weight_scale_inv": torch.ones(1, 1),
+            },
+            rf"contains {Q}\.weight_scale_inv",
+        ),
+    ],
+)
+def test_weights_that_the_config_does_not_use_are_rejected(tmp_path, others, says):
+    with pytest.raises(AttnscopeError, match=says):
+        load_model(with_tensors(tmp_path, "llama", others), device="cpu", need_tokenizer=False)
+
+
+@pytest.mark.parametrize(
+    ("family", "others"),
+    [
+        ("llama", {f"{Q}.bias": torch.zeros(32)}),
+        ("llama", {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}),
+        ("llama", {"score.weight": torch.ones(2, 32)}),  # the head of another task
+        ("gpt2", {"transformer.h.0.attn.bias": torch.ones(1, 1, 64, 64, dtype=torch.uint8)}),
+        ("gpt2", {"transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}),
+        ("gpt2", {"lm_head.weight": lambda of: of["transformer.wte.weight"].clone()}),  # tied
+        ("bert", {"bert.embeddings.position_ids": torch.arange(64)[None]}),
+        ("bert", {"bert.pooler.dense.weight": torch.ones(32, 32), "cls.seq_relationship.weight": torch.ones(2, 32)}),
+    ],
+)
+def test_tensors_that_are_no_weights_of_the_model_do_not_matter(tmp_path, family, others):
+    found = load_model(with_tensors(tmp_path, family, others), device="cpu", need_tokenizer=False).model
+    assert all(torch.equal(own, tiny(family).state_dict()[name]) for name, own in found.state_dict().items())
+
+
 def test_a_config_of_older_ways_says_how_to_generate(tmp_path):
     tiny("bart").save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").unlink()

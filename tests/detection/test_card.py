@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 
 import numpy as np
 import pytest
@@ -202,12 +203,24 @@ def test_every_format_is_read_back_as_it_was_written(grouped, tmp_path):
         ("heads.txt", "none", "lists none of the heads"),
         ("heads.json", "[1", "lists no heads"),
         ("heads.tsv", "0.1\t0.2", "3 x 2"),
+        ("heads.tsv", "0.1\t0.2\n0.1\tnan\n1\t1", "a gate is NaN"),
+        ("heads.json", "[" * 100_000, "lists no heads"),
+        ("heads.json", '[{"0": ["stream_llm", 1, 1]}]', "patterns of 1 layers, and the model has 3"),
+        ("heads.json", '{"alignment_heads": [[0, 1.5]]}', "1.5 as a layer or head"),
+        ("heads.json", '{"alignment_heads": [[true, 0]]}', "True as a layer or head"),
+        ("heads.json", '{"alignment_heads": [[0, -1]]}', "lists head 0.-1, which small lacks"),
     ],
 )
 def test_a_file_that_does_not_fit_is_explained(name, text, message, grouped, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(AttnscopeError, match=message):
         read_heads(listing_of(tmp_path / name), grouped)
+
+
+def test_a_pipe_is_no_published_list(tmp_path):
+    os.mkfifo(tmp_path / "heads.tsv")
+    with pytest.raises(AttnscopeError, match=r"cannot read the published heads in .*heads\.tsv: it is not a regular file"):
+        listing_of(tmp_path / "heads.tsv")
 
 
 def test_scores_of_other_authors_list_the_heads_at_their_threshold(grouped, tmp_path):

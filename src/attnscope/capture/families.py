@@ -206,6 +206,25 @@ _TABLES = (
 _BUFFERS = ("pos_encoding",)  # CTRL; as above
 # Tables that rotate queries and keys instead of being added to the inputs. A missing class here counts as added.
 _TURNING = ("RoFormerSinusoidalPositionalEmbedding",)
+# Names of masks, positions and rotations that older checkpoints store in every layer, and a model computes itself. A
+# checkpoint with one under another name is rejected.
+_COMPUTED = (
+    "masked_bias",
+    "attn_mask",
+    "causal_mask",
+    "position_ids",
+    "token_type_ids",
+    "relative_position_index",
+    "relative_coords_table",
+    "inv_freq",
+    "original_inv_freq",
+    "cos_cached",
+    "sin_cached",
+    "embed_positions",  # sines and cosines of GPT-J and CodeGen
+    "num_batches_tracked",
+    "version",
+    "_float_tensor",
+)
 # Names of the projection from a narrower table to the model's width. Under another name, the table is analysed in its
 # own width, and the first layer is not split into position and content.
 _PROJECTIONS = ("embedding_hidden_mapping_in", "embeddings_project")
@@ -386,3 +405,8 @@ def counts_layers(setting: str) -> bool:
 def is_pooler(tensor: str) -> bool:
     """Whether a tensor belongs to a pooler, which a checkpoint may lack because no attention layer reads it."""
     return "pooler" in tensor
+
+
+def is_computed(tensor: str) -> bool:
+    """Whether a tensor of that name is no weight, though older checkpoints store it: a mask, positions, rotations."""
+    return tensor in _COMPUTED

@@ -8,7 +8,7 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from transformers.utils.import_utils import is_peft_available
 from attnscope.bundled import MODEL, MODELS
 from attnscope.capture.borrow import Envoy, LoadedModel, inner_model, quiet
 from attnscope.capture.checkpoint import GGUF, Checkpoint, Repository, asking_trust, every_setting, out_of_reach
-from attnscope.capture.families import is_pooler
+from attnscope.capture.families import is_computed, is_pooler
 from attnscope.capture.parameters import Loading
 from attnscope.capture.placement import (
     INTEGERS,
@@ -326,8 +326,10 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
                     ignore_mismatched_sizes=True,  # so that the report lists them, for the check below
                 )
                 model, report = make() if loading.placement is None else loading.placement.load(make)
-        repository.refuse_changed()
-        _reject_gaps(model, report, source)
+            repository.refuse_changed()
+            _reject_gaps(model, report, source)
+            if not packed:  # a quantiser claims what it reads
+                _reject_unread(model, report["unexpected_keys"], tensors, source)
         if model.can_generate():
             settings, own = transformers.GenerationConfig, checkpoint.generation  # older ones have them in config.json
             made = settings.from_model_config(checkpoint.config) if own is None else settings.from_dict(own)
@@ -400,6 +402,30 @@ def _reject_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) ->
             f"the checkpoint {source} contains {beyond[0]}, and config.json describes a smaller "
             f"{type(model).__name__}. Is it the right config.json?"
         )
+
+
+def _reject_unread(model: PreTrainedModel, unexpected: Iterable[str], tensors: dict[str, Any], source: str) -> None:
+    """Raise an error if weights are codes of a quantiser, or if layers of the model would have more weights."""
+    parameters, modules = {name for name, _ in model.named_parameters()}, dict(model.named_modules())
+    for key, tensor in tensors.items():
+        if tensor.get_dtype().startswith(("I", "U")) and (key in parameters or key.endswith(".weight")):
+            raise AttnscopeError(
+                f"the checkpoint {source} stores {key} as whole numbers ({tensor.get_dtype()}), and config.json has no "
+                "quantization_config that says how to read them. Add it, or convert the weights to float32"
+            )
+    for key in sorted(unexpected):
+        parent, _, name = key.rpartition(".")
+        module = modules.get(parent)
+        direct = module is not None and any(True for _ in module.parameters(recurse=False))
+        in_layer = any(key[: match.end()] in modules for match in _NUMBER.finditer(key))
+        # what an attention module computes itself: the causal mask of GPT-2 is also called bias
+        computed = is_computed(name) or (name == "bias" and module is not None and not direct)
+        zero = name == "bias" and key in tensors and not bool(tensors[key][:].any())
+        if (direct or in_layer) and not computed and not zero:
+            raise AttnscopeError(
+                f"the checkpoint {source} contains {key}, which {type(model).__name__} does not read with this "
+                "config.json. Is it the right config.json?"
+            )
 
 
 @runtime_checkable

@@ -77,7 +77,7 @@ _OPTION_TYPES: dict[str, tuple[Any, Any]] = {
 def _shared(panel: str, name: str, **more: Any) -> tuple[Any, Any]:
     """The option of a parameter that verbs share: its type and default, and the first sentence of what it means."""
     kind, default = _OPTION_TYPES.get(_TYPES[name], (str | None, None))
-    first = re.match(r".*?\.(?= [A-Z]|$)", " ".join(_DOCS[name].split()))
+    first = re.match(r".*?\.(?= [A-Z]|$)", " ".join(_DOCS.get(name, "").split()))  # without docstrings: python -OO
     flags = [f"--{name.replace('_', '-')}"] if kind is bool else []
     return option(kind, default, more.pop("help", first[0] if first else ""), *flags, panel=panel, **more)
 

@@ -106,6 +106,8 @@ def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | No
 def listing_of(path: Path) -> tuple[Path, str]:
     """The file, and its text, at a path, or in a folder that `attnscope.results.export.export` wrote."""
     file = next(iter(sorted(path.glob("*"), key=lambda one: one.suffix != ".tsv")), path) if path.is_dir() else path
+    if file.exists() and not file.is_file():  # to read a pipe can take for ever
+        raise AttnscopeError(f"cannot read the published heads in {file}: it is not a regular file")
     try:
         return file, file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -116,14 +118,14 @@ def read_heads(listing: tuple[Path, str], card: xr.Dataset) -> np.ndarray:
     """Which heads a file lists, ``(layer, head)``, 1 or 0; NaN in other layers."""
     file, text = listing
     try:
-        pairs = _table(text, card) if file.suffix == ".tsv" else _pairs(text)
-    except (ValueError, TypeError, IndexError, AttributeError) as error:
+        pairs = _table(text, card) if file.suffix == ".tsv" else _pairs(text, card)
+    except (ValueError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise AttnscopeError(f"{file} lists no heads ({error}); expected one of {', '.join(FORMATS)}") from error
     rows = _numbers(card, "alignment" if "alignment_heads" in text else "")
     known = card.score.notnull().any("role").values
     listed = np.where(known & np.isin(np.arange(len(known)), [*rows.values()])[:, None], 0.0, np.nan)
     for layer, head in pairs:
-        if layer not in rows or head >= known.shape[1] or not known[rows[layer], head]:
+        if layer not in rows or not 0 <= head < known.shape[1] or not known[rows[layer], head]:
             raise AttnscopeError(
                 f"{file} lists head {layer}.{head}, which {card.attrs.get('model', 'the model')} lacks"
             )
@@ -140,21 +142,29 @@ def _table(text: str, card: xr.Dataset) -> list[tuple[int, int]]:
     shape = len(numbers), sizes[0][1] // sizes[0][0]
     if gates.shape != shape:
         raise ValueError(f"a table of {gates.shape[0]} x {gates.shape[1]}, and the model has {shape[0]} x {shape[1]}")
+    if not np.isfinite(gates).all():
+        raise ValueError("a gate is NaN or infinite")
     listed = zip(numbers, gates, sizes, strict=True)
     return [
         (layer, head) for layer, row, (size, _) in listed for head in np.where(row.repeat(size) >= _GATE)[0].tolist()
     ]
 
 
-def _pairs(text: str) -> list[tuple[int, int]]:
+def _pairs(text: str, card: xr.Dataset) -> list[tuple[int, int]]:
     """Heads of the other formats, as layer and head."""
     if text.lstrip().startswith("["):
-        patterns = enumerate(json.loads(text))
-        return [(layer, int(head)) for layer, row in patterns for head, one in row.items() if one[0] == "stream_llm"]
+        patterns, numbers = json.loads(text), _numbers(card)
+        if len(patterns) != len(numbers):
+            raise ValueError(f"patterns of {len(patterns)} layers, and the model has {len(numbers)}")
+        rows = zip(numbers, patterns, strict=True)
+        return [(layer, int(head)) for layer, row in rows for head, one in row.items() if one[0] == "stream_llm"]
     if text.lstrip().startswith("{"):
         known = json.loads(text)
         if "alignment_heads" in known:
-            return [(int(layer), int(head)) for layer, head in known["alignment_heads"]]
+            pairs = known["alignment_heads"]
+            if odd := [one for pair in pairs for one in pair if type(one) is not int]:
+                raise ValueError(f"{odd[0]} as a layer or head")
+            return [(layer, head) for layer, head in pairs]
         text = " ".join(name for name, scores in known.items() if np.mean(scores) >= _RETRIEVES)
     if named := re.search(r"attn_head_set:([^#\n]*)", text):
         text = named[1]
