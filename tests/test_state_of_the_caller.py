@@ -7,6 +7,7 @@ import pytest
 import torch
 import xarray as xr
 from safetensors.torch import load_file, save_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import attnscope
 from attnscope.bundled import MODEL
@@ -43,6 +44,10 @@ def modes(*chosen):
             stack.enter_context(torch.device("meta"))
         if "errors" in chosen:
             stack.enter_context(np.errstate(all="raise"))
+        if "kernels" in chosen:
+            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision("medium")
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         before = state()
         yield
         assert state() == before
@@ -59,6 +64,8 @@ def state():
         torch.is_grad_enabled(),
         torch.random.get_rng_state().numpy().tobytes(),
         torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.cuda.flash_sdp_enabled(),
         np.geterr(),
         (kind, numbers.tobytes(), *rest),
     )
@@ -180,6 +187,13 @@ class Stopped(Exception):  # noqa: N818 says what it is
 
 def stop(*_):
     raise Stopped
+
+
+@pytest.mark.parametrize("verb", [scan, intervene])
+def test_kernels_that_the_caller_chose_change_no_bit(verb, folder):
+    expected = bits(verb(folder))
+    with modes("kernels"):
+        assert bits(verb(folder)) == expected
 
 
 @pytest.mark.parametrize("verb", [scan, intervene, generate, translate, train, compare, relearn, load_without_its_head])

@@ -219,7 +219,7 @@ def test_a_file_that_does_not_fit_is_explained(name, text, message, grouped, tmp
 
 def test_a_pipe_is_no_published_list(tmp_path):
     os.mkfifo(tmp_path / "heads.tsv")
-    with pytest.raises(AttnscopeError, match=r"cannot read the published heads in .*heads\.tsv: it is not a regular file"):
+    with pytest.raises(AttnscopeError, match=r"published heads in .*heads\.tsv: it is not a regular file"):
         listing_of(tmp_path / "heads.tsv")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 _in_own_state: ContextVar[bool] = ContextVar("attnscope_in_own_state", default=False)
 
@@ -37,10 +38,26 @@ def own_state(*, gradients: bool = True) -> Generator[None]:
             stack.enter_context(torch.inference_mode(mode=False))
         if gradients and not torch.is_grad_enabled():
             stack.enter_context(torch.enable_grad())
+        if gradients:  # not where a pass of the caller's is measured, which is in its precision
+            _own_kernels(stack)
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
         stack.enter_context(np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"))
         yield
+
+
+def _own_kernels(stack: ExitStack) -> None:
+    """Choose the kernels of matrix products and of attention as a fresh process does."""
+    precision = torch.get_float32_matmul_precision()
+    if precision != "highest":
+        stack.callback(torch.set_float32_matmul_precision, precision)
+        torch.set_float32_matmul_precision("highest")
+    kinds = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH, SDPBackend.CUDNN_ATTENTION]
+    of = torch.backends.cuda
+    if not (
+        of.flash_sdp_enabled() and of.mem_efficient_sdp_enabled() and of.math_sdp_enabled() and of.cudnn_sdp_enabled()
+    ):
+        stack.enter_context(sdpa_kernel(kinds))
 
 
 @contextmanager
