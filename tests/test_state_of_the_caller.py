@@ -125,17 +125,6 @@ def load_without_its_head(folder):
     return load_model(folder / "headless", device="cpu", need_tokenizer=False)
 
 
-def watch(_):
-    with torch.device("cpu"), torch.random.fork_rng():  # the module is the caller's, and so is its type
-        states = torch.linspace(-1, 1, 2 * 7 * 16, dtype=torch.float32).view(2, 7, 16)
-        layer = torch.nn.MultiheadAttention(16, 4, batch_first=True, dtype=torch.float32).eval()
-        for parameter in layer.parameters():
-            torch.nn.init.constant_(parameter, 0.1)
-        with torch.autocast("cpu", enabled=False), attnscope.watch(layer) as seen:
-            layer(states, states, states)
-        return seen.result()
-
-
 def bits(result):
     """All numbers of a result, as bytes."""
     if isinstance(result, xr.DataTree):
@@ -168,9 +157,7 @@ def folder(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize(
-    "verb", [scan, explain, intervene, roles, patch, walk, generate, translate, align, train, watch]
-)
+@pytest.mark.parametrize("verb", [scan, explain, intervene, roles, patch, walk, generate, translate, align, train])
 def test_modes_of_the_caller_change_no_bit(verb, folder):
     expected = bits(verb(folder))
     with modes("type", "autocast", "inference", "device", "errors"):
@@ -179,6 +166,27 @@ def test_modes_of_the_caller_change_no_bit(verb, folder):
     if verb in {intervene, patch, train}:  # which take gradients
         with modes("no gradients"):
             assert bits(verb(folder)) == expected
+
+
+@pytest.mark.parametrize("chosen", [(), ("type", "inference", "device", "errors"), ("autocast",)])
+def test_watch_measures_the_pass_that_happens_in_the_modes_of_the_caller(chosen):
+    """The pass is the caller's, with the kernels and the types of these modes, and so are its queries and keys."""
+    with torch.device("cpu"), torch.random.fork_rng():
+        torch.manual_seed(0)
+        states = torch.randn(2, 7, 16)
+        layer = torch.nn.MultiheadAttention(16, 4, batch_first=True, bias=False).eval()
+        torch.nn.init.normal_(layer.in_proj_weight, std=0.5)
+    with modes(*chosen):
+        with torch.no_grad(), attnscope.watch(layer, statistics="entropy") as seen:
+            layer(states, states, states)
+            query, key = (
+                torch.nn.functional.linear(states.transpose(0, 1), matrix).unflatten(-1, (4, 4)).permute(1, 2, 0, 3)
+                for matrix in layer.in_proj_weight.chunk(3)[:2]
+            )
+        found = seen.result()
+    assert query.dtype == (torch.bfloat16 if "autocast" in chosen else torch.float32)
+    weights = (query.double() @ key.double().mT / 2).softmax(-1)
+    np.testing.assert_allclose(found.entropy[:, 0], torch.special.entr(weights).sum(-1).mean(-1), atol=1e-5)
 
 
 class Stopped(Exception):  # noqa: N818 says what it is

@@ -166,6 +166,18 @@ def test_the_metric_that_stops_also_chooses_the_weights(metric, mean, tmp_path, 
     )
 
 
+def test_weights_that_overflow_in_an_update_stop_the_training_at_its_validation(tmp_path, monkeypatch):
+    """The update's own loss is from before: on some processors the next one is the first that is not finite."""
+
+    def overflow(training, _):
+        next(training.model.parameters()).data.fill_(float("nan"))
+        return 1.0, 1
+
+    monkeypatch.setattr(Training, "_update", overflow)
+    with pytest.raises(AttnscopeError, match="the validation loss of update 4 is nan: reduce learning_rate"):
+        train(out=tmp_path, **SMALL | RECURRENT)
+
+
 @contextmanager
 def no_file_above(size):
     """As on a full disk, the system itself refuses to write on."""

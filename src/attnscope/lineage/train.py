@@ -249,12 +249,15 @@ class Training:
         nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         self.optimizers.step(learning_rate(config, step))
         summed = float(self.group.sum(total))
-        if not math.isfinite(summed):
-            raise AttnscopeError(
-                f"the loss of update {step} is {summed}: reduce learning_rate (now {config.learning_rate:g}), increase "
-                "warmup, or use float32"
-            )
+        self._check_finite(f"the loss of update {step}", summed)
         return summed, count
+
+    def _check_finite(self, name: str, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise AttnscopeError(
+                f"{name} is {loss}: reduce learning_rate (now {self.config.learning_rate:g}), increase warmup, or use "
+                "float32"
+            )
 
     def _precision(self) -> AbstractContextManager[Any]:
         chosen, kind = self.config.precision, self.device.type
@@ -312,6 +315,8 @@ class Training:
             with self._precision():
                 total += float(self.model.summed_loss(**self._to_device(batch)))
             count += target_tokens(batch)
+        # here too: which update overflows first depends on the processor's arithmetic
+        self._check_finite(f"the validation loss of update {self.state.update}", total)
         metrics = {"loss": total / count}
         if isinstance(self.data, Pairs):
             from sacrebleu.metrics.bleu import BLEU
