@@ -15,7 +15,7 @@ from torch import nn
 from transformers import BertConfig, BertModel
 
 import attnscope
-from attnscope import AttnscopeError
+from attnscope import AttnscopeError, verbs
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.capture.parameters import Reading
@@ -261,3 +261,28 @@ def test_what_is_left_out_of_the_shared_parameters_reaches_a_verb_as_its_default
 @validated
 def taking_shared(**reading: "Unpack[Reading]") -> dict[str, object]:
     return {**reading}
+
+
+LATE = {
+    "card": [{"needles": "absent"}, {"published": "absent"}, {"controls": "none_such"}, {"kept": [(0, 1)]}],
+    "roles": [{"needles": "absent"}, {"only": "none_such"}],
+    "patch": [{"pairs": Path("absent")}, {"receiver": "1"}],
+    "edges": [{"pairs": Path("absent")}, {"sizes": [2.0]}],
+    "attribute": [{"pairs": Path("absent")}],
+    "intervene": [{"ablations": ["none_such"]}, {"steps": -1}],
+    "head_outputs": [{"on": "none_such"}],
+    **{verb: [] for verb in ("explain", "circuits")},
+}
+
+
+@pytest.mark.parametrize("verb", LATE)
+@pytest.mark.usefixtures("no_types")
+def test_what_needs_no_model_is_checked_before_one_is_loaded(verb, tmp_path, monkeypatch):
+    module = importlib.import_module(f"attnscope.{verbs.VERBS[verb].module}")
+    monkeypatch.setattr(module, "load_model", lambda *_, **__: pytest.fail("a model is loaded"))
+    (tmp_path / "notes.txt").write_text("of somebody else")
+    folders = [] if verb == "head_outputs" else [{"out": tmp_path}, {"out": tmp_path / "notes.txt"}]
+    for settings in [*LATE[verb], *folders]:
+        with pytest.raises(AttnscopeError):
+            getattr(attnscope, verb)(**settings)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

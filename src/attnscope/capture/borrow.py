@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -18,7 +19,8 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from attnscope.bundled import SENTENCES
-from attnscope.store.files import local_folder
+from attnscope.store.files import explained, local_folder
+from attnscope.store.folder import OwnedFolder
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
@@ -121,14 +123,20 @@ def _is_own(hook: Any) -> bool:
 
 def verb(**defaults: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """`validated` for functions that run models: it borrows the models and makes `out` a local folder."""
-    return validated(enter=_borrowed_arguments, **defaults)
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        return validated(enter=partial(_borrowed_arguments, function.__name__), **defaults)(function)
+
+    return decorated
 
 
 @contextmanager
-def _borrowed_arguments(arguments: dict[str, Any]) -> Generator[None]:
-    """Borrow the models among the arguments of a verb."""
+def _borrowed_arguments(command: str, arguments: dict[str, Any]) -> Generator[None]:
+    """Check the folder of a run before a model is loaded, and borrow the models among the arguments of a verb."""
     if isinstance(arguments.get("out"), str | Path):
-        arguments["out"] = local_folder(arguments["out"])
+        arguments["out"] = folder = local_folder(arguments["out"])
+        with explained(f"use {folder} as a run folder", "Choose another folder with --out"):
+            OwnedFolder(folder, command).look()
     model, texts = arguments.get("model"), arguments.get("texts")
     if isinstance(model, str) and model == "bundled:pronoun" and texts is None and "by_line" in arguments:
         arguments |= {"texts": SENTENCES, "by_line": True}

@@ -18,8 +18,9 @@ from attnscope.capture.load import check_same_model, load_model
 from attnscope.capture.parameters import Reading, loading
 from attnscope.capture.placement import device_of
 from attnscope.detection.head_files import agreement, listing_of, read_heads
+from attnscope.detection.probes import needles_of
 from attnscope.detection.role import ROLES
-from attnscope.detection.roles import SHARED, scores_of
+from attnscope.detection.roles import SHARED, scores_of, wanted_controls
 from attnscope.intervention.ablation import half_of
 from attnscope.intervention.effects import by_layer, effect_variables
 from attnscope.intervention.limits import alone
@@ -145,10 +146,12 @@ def card(
     for recent, sinks in kept:
         check_whole(1, _MOST, kept=recent)
         check_whole(0, _MOST, kept=sinks)
+    listing = None if published is None else listing_of(Path(published))
+    needles_of(needles)  # these are checked again with the model, which takes long to load
+    wanted_controls(controls)
     loaded = load_model(model, **loading(reading))
     if effects is not None:
         check_same_model(effects, loaded, "effects (--effects)")
-    listing = None if published is None else listing_of(Path(published))
 
     def more(summary: xr.Dataset, own: xr.Dataset, documents: list[str], probes: Sequence[Probe]) -> xr.Dataset:
         halves = [

@@ -68,6 +68,8 @@ def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | No
     if to == "duo":
         full = pooled(card, scores, lowest=is_reach)[[*rows.values()]]
         table = io.StringIO()
+        if role in changes:  # DuoAttention clips its table to 0 to 1, where changes in nats would be ties
+            full = (full - np.nanmin(full)) / max(float(np.nanmax(full) - np.nanmin(full)), np.finfo(float).tiny)
         np.savetxt(table, 1 - full if is_reach else full, delimiter="\t")
         signature = Signature.from_json(card.attrs["signature"]).format()
         config = {"model_name": card.attrs["model"], "sink_size": sinks, "recent_size": recent, "signature": signature}

@@ -138,6 +138,12 @@ def roles(
     return scores_of("roles", chosen("role", only, ROLES), model, texts, needles, controls, batch_size, reading)
 
 
+def wanted_controls(given: Sequence[str] | str | None) -> list[str]:
+    """The names of the controls that are wanted."""
+    none = given is not None and (given == "none" or tuple(given) in {(), ("none",)})
+    return [] if none else chosen("control", given, CONTROLS)
+
+
 def scores_of(
     command: str,
     names: Sequence[str],
@@ -152,8 +158,7 @@ def scores_of(
     **settings: Any,
 ) -> xr.Dataset:
     """Scores of roles as the result of a command; `more` completes them from the scores of windows."""
-    none = controls is not None and (controls == "none" or tuple(controls) in {(), ("none",)})
-    drawn = [] if none else chosen("control", controls, CONTROLS)
+    drawn = wanted_controls(controls)
     limit, seed = reading["limit"] or _TEXTS, reading["seed"]
     if needles is not None and all(ROLES[name].probe != "needle" for name in names):
         raise AttnscopeError("needles (--needles) need retrieval heads: add retrieval (--only)")

@@ -123,12 +123,12 @@ def edges(
     >>> found.score.dims, found.receiver.values[[0, -1]].tolist()
     (('sender', 'receiver'), ['a0.h0<q>', 'logits'])
     """
-    loaded = load_model(model, **loading(reading))
-    loaded = replace(loaded, model=with_own_layers(loaded.model))
     check_whole(1, 1000, draws=draws)
     if not sizes or sorted(sizes) != [*sizes] or not 0 <= sizes[0] <= sizes[-1] <= 1:
         raise AttnscopeError(f"found sizes {[*sizes]}; expected shares of the edges from 0 to 1, the smallest first")
     given = given_pairs(pairs, model, answer, wrong)
+    loaded = load_model(model, **loading(reading))
+    loaded = replace(loaded, model=with_own_layers(loaded.model))
     job = PatchJob(loaded, given, "heads", False, "noising", None, 0, None, no_progress)
     job.read(batch_size)
     settings = {"method": method, "steps": steps, "sizes": [*sizes], "draws": draws, "batch_size": batch_size}

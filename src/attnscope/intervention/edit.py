@@ -302,6 +302,8 @@ def head_outputs(
     >>> found.dims, found.length.values.tolist()
     (('window', 'head', 'position', 'width'), [9, 8])
     """
+    if "." not in on and on not in get_args(On):
+        raise AttnscopeError(f"found on {on!r}; expected {', '.join(get_args(On))}, or the name of a hook")
     reject_modalities("head_outputs", model if model is not None else "bundled", texts, revision=reading["revision"])
     loaded = load_model(model, **loading(reading))
     windows = _windows(loaded, texts, reading)
@@ -310,8 +312,6 @@ def head_outputs(
     if "." in on:
         (one, what), layer = hook_point(on, sites), 0
         chosen = [one]
-    elif on not in get_args(On):
-        raise AttnscopeError(f"found on {on!r}; expected {', '.join(get_args(On))}, or the name of a hook")
     else:
         one, what = chosen_site(sites, layer or 0, kind), on
         chosen = [site for site in sites if kind in {None, site.kind}] if layer is None else [one]
