@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -115,7 +116,8 @@ class HeadMonitor(TrainerCallback):
         """All measurements, over ``step, layer, head``.
 
         ``logit`` is the largest score after scale, cap, bias and mask. Means over queries, then texts: ``entropy``,
-        ``entropy_share`` (of the entropy of uniform attention), ``sink`` (weight on the first token), ``reach``.
+        ``entropy_share`` (entropy of the weights on tokens, without a learned sink, over that of uniform attention),
+        ``sink`` (weight on the first token), ``reach``.
         """
         if not self._steps:
             raise AttnscopeError("the monitor has measured nothing yet: train a step, or call it with a model")
@@ -143,9 +145,11 @@ class HeadMonitor(TrainerCallback):
         """Measure the heads in the next forward pass with gradients, before dropout, and log the scalars at its end."""
         self._next.close()
         hooks, self._sites = self._next, []
+        parts: list[Tensor] = []
 
         def see(site: Site, captured: CapturedCall) -> None:
             self._sites.append(site)
+            parts.extend([captured.parts()] if captured.kind != "cross" else [])
             with own_state(gradients=False), torch.no_grad():
                 self._measure(site, captured.call, captured.queries, captured.keys)
 
@@ -160,6 +164,9 @@ class HeadMonitor(TrainerCallback):
             if missing and "missing" not in self._reported:
                 self._reported.add("missing")
                 _log.warning("no attention was captured in %s, which is not measured", ", ".join(missing[:3]))
+            if parts and "packed" not in self._reported and bool(torch.stack(parts).all(0).any()):
+                self._reported.add("packed")
+                _log.warning("rows pack several documents: sink is the weight on the first token of a row")
             scalars = self._recorded(step)
             if self.log is not None:
                 self.log(scalars)
@@ -226,10 +233,15 @@ class HeadMonitor(TrainerCallback):
         names = ("entropy", "first_token", "attention_distance")
         reach, marks = max(call.query.shape[2], call.key.shape[2]) - 1, Marks(queries, keys, torch.zeros_like(keys))
         means = {name: of.nanmean(0) for name, of in measure_call(call, names, 0, reach, marks)[1].items()}
+        # a head that gives its weight to a learned sink attends to no single token
+        entropy = means["entropy"]
+        if call.sinks is not None:
+            of_tokens = measure_call(replace(call, sinks=None), names[:1], 0, reach, marks)[1]
+            entropy = of_tokens["entropy"].nanmean(0)
         output, rows = measure(call, Need(largest=True))
         hidden = ~queries[:, None] | (rows.mass == 0)  # NaN stays
         logit = (rows.log_sum_exp + cast("Tensor", rows.largest).log()).masked_fill(hidden, -torch.inf).amax((0, 2))
-        values = (logit, means["entropy"], means["entropy"] / means[f"{EQUAL}entropy"], *(means[n] for n in names[1:]))
+        values = (logit, means["entropy"], entropy / means[f"{EQUAL}entropy"], *(means[n] for n in names[1:]))
         self._found[site.index] = {name: of.cpu().numpy() for name, of in zip(_NUMBERS, values, strict=True)}
         return output
 

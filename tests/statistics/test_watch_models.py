@@ -8,6 +8,7 @@ from torch.nn import functional
 from transformers import DiffLlamaConfig, DiffLlamaModel, DynamicCache
 
 import attnscope
+from attnscope.callbacks import HeadMonitor
 from attnscope.support.errors import AttnscopeError
 from tests.families import tiny
 
@@ -121,14 +122,41 @@ class MultiHeadMemory(nn.Module):
         return self.attention(x, known, known)[0]
 
 
+class Attend(nn.Module):
+    def forward(self, query, key):
+        return functional.scaled_dot_product_attention(query, key, key)
+
+
+class MemoryOfHeads(nn.Module):
+    """As x-transformers': keys of its own for each head, and an inner module that takes what the heads compare."""
+
+    def __init__(self):
+        super().__init__()
+        self.keys, self.attend = nn.Parameter(torch.randn(2, 3, 4)), Attend()
+
+    def forward(self, x):
+        query = x.unflatten(-1, (2, -1)).transpose(1, 2)
+        return self.attend(query, torch.cat([self.keys.expand(len(x), -1, -1, -1), query], 2))
+
+
+class AcrossInside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attend = Attend()
+
+    def forward(self, x, source):
+        return self.attend(*(one.unflatten(-1, (2, -1)).transpose(1, 2) for one in (x, source)))
+
+
 @pytest.mark.parametrize(
     ("model", "given", "message"),
     [
         (Prefixed(), IDS, "model has a cache of keys in past_key_values"),
         (Memory(), torch.randn(2, 5, 8), "from 5 tokens to 8 keys, 3 of which are not its tokens"),
+        (MemoryOfHeads(), torch.randn(2, 5, 8), "attend attends from 5 tokens to 8 keys, 3 of"),
         (MultiHeadMemory().eval(), torch.randn(2, 5, 8), "has 3 keys before its own tokens"),
     ],
-    ids=["prefix tuning", "memory", "nn.MultiheadAttention"],
+    ids=["prefix tuning", "memory", "memory of heads", "nn.MultiheadAttention"],
 )
 def test_keys_before_the_tokens_are_rejected(model, given, message):
     with pytest.raises(AttnscopeError, match=message):
@@ -146,7 +174,8 @@ def test_layers_are_distinguished_by_their_weights_masks_and_sources():
     twice = watched(large(DiffLlamaModel(DiffLlamaConfig(**SIZES))), IDS)
     assert twice.layer_name.values.tolist() == ["layers.0.self_attn", "layers.1.self_attn"]
     assert watched(TwoMasks(), torch.randn(1, 5, 8)).layer_kind.values.tolist() == ["self", "causal"]
-    assert watched(Across(), torch.randn(2, 5, 8), torch.randn(2, 9, 8)).layer_kind.item() == "cross"
+    for across in (Across(), AcrossInside()):
+        assert watched(across, torch.randn(2, 5, 8), torch.randn(2, 9, 8)).layer_kind.item() == "cross"
 
 
 class TalkingHeadAttn(nn.Module):
@@ -178,6 +207,45 @@ def test_layers_that_made_no_call_are_named():
     assert found.layer_name.values.tolist() == ["5"]
     note = "in 0 (TalkingHeadAttn), 1 (TalkingHeadAttn), 2 (TalkingHeadAttn) and 2 more"
     assert note in found.uncaptured
+
+
+class Mixer(nn.Module):
+    """Attention by hand under another name, and a softmax that is not over keys."""
+
+    def __init__(self, softmax):
+        super().__init__()
+        self.softmax, self.gate = softmax, nn.Linear(8, 3)
+
+    def forward(self, x):
+        query = x.unflatten(-1, (2, -1)).transpose(1, 2)
+        return x + (self.softmax(query @ query.mT) @ query).transpose(1, 2).flatten(2) * self.gate(x).softmax(-1).amax()
+
+
+def test_a_softmax_over_as_many_keys_names_its_module():
+    by_hand = [lambda x: x.softmax(-1), lambda x: functional.softmax(x, -1), nn.Softmax(-1)]
+    found = watched(nn.Sequential(*map(Mixer, by_hand), ClassAttn()), torch.randn(1, 5, 8))
+    assert found.layer_name.values.tolist() == ["3"]
+    assert "in 0 (Mixer), 1 (Mixer), 2 (Mixer): if" in found.uncaptured
+
+    class Gate(nn.Module):
+        def forward(self, x):
+            return x * x[..., :3].softmax(-1).amax()
+
+    assert "uncaptured" not in watched(nn.Sequential(Gate(), ClassAttn()), torch.randn(1, 5, 8)).attrs
+
+
+def test_documents_packed_in_a_text_are_noted(caplog):
+    model = tiny("llama").model
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
+    found = watched(model, IDS[:1], position_ids=positions, use_cache=False)
+    assert "Parts of 1 of 1 texts do not attend to each other (packed documents)" in found.packed
+    padded = torch.ones_like(IDS)
+    padded[0, :3] = 0
+    assert "packed" not in watched(model, IDS, attention_mask=padded, use_cache=False).attrs
+    monitor = HeadMonitor()
+    monitor.measure_next(model.train(), 0)
+    model(IDS[:1], position_ids=positions, use_cache=False)
+    assert "rows pack several documents" in caplog.text
 
 
 @pytest.mark.parametrize("forbidden", ["False", "-inf", "lowest"])

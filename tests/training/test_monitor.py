@@ -22,6 +22,7 @@ from attnscope import AttnscopeError
 from attnscope.callbacks import HeadMonitor
 from attnscope.capture.functional import before_dropout
 from attnscope.capture.load import load_model
+from tests.families import tiny
 
 TOKENS, WIDTH, LENGTH, STEPS, EVERY = 40, 32, 12, 6, 3
 SIZES = {"vocab_size": TOKENS, "hidden_size": WIDTH, "num_hidden_layers": 2, "intermediate_size": 64}
@@ -152,6 +153,24 @@ def test_collapse_and_large_scores_come_out_with_a_large_learning_rate_alone(nam
         "a score above 100",
         "an entropy below 1% of the uniform row's",
     ]
+
+
+def test_a_head_that_rests_on_a_learned_sink_has_not_collapsed(caplog):
+    model = tiny("gpt_oss").model.eval()
+    for layer in model.layers:
+        layer.self_attn.sinks.data.fill_(24.0)
+    monitor = HeadMonitor({"input_ids": IDS[:6]})
+    with caplog.at_level(logging.WARNING, "attnscope"):
+        monitor(model, 0)
+    assert not caplog.text
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        weights = torch.stack(model(IDS[:6], output_attentions=True).attentions).double()
+    assert weights.sum(-1).max() < 1e-3
+    shares = weights / weights.sum(-1, keepdim=True)
+    uniform = (weights > 0).sum(-1).double().log().mean((1, 3))
+    entropy = torch.special.entr(shares).sum(-1).mean((1, 3)) / uniform
+    np.testing.assert_allclose(monitor.dataset.entropy_share[0], entropy, rtol=1e-4)
 
 
 def test_scalars_reach_tensorboard_and_mixed_precision_trains_alike(tmp_path, monkeypatch):

@@ -18,13 +18,15 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from attnscope.capture.eager import UncapturedError
 from attnscope.capture.families import is_attention, is_called_attention, is_pooling_head, unrelated
 from attnscope.capture.watch import Site, Watch, way_of
-from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.call import AttentionCall, largest_score, with_masked_keys
+from attnscope.kernels.masks import forbids
 from attnscope.kernels.reference import causal_mask
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
 from attnscope.support.state import own_random_numbers, replaced
@@ -49,6 +51,17 @@ class CapturedCall:
     keys: Tensor  # ``(batch, key)``: False on padding
     # output of PyTorch's function, ``(batch, head, query, width)``; None of ``nn.MultiheadAttention``, which mixes it
     output: Tensor | None
+
+    def parts(self) -> Tensor:
+        """``(batch, position)``: tokens that begin another part of their text: no query attends across."""
+        after = self.queries[:, 1:] & self.queries[:, :-1]  # both are real tokens
+        if self.kind == "cross" or (self.call.mask is None and self.call.bias is None):
+            return pad(torch.zeros_like(after), (1, 0))
+        start, stop = (bound.expand(len(after), -1) for bound in self.call.visible[:2])
+        empty = stop <= start
+        earliest = start.masked_fill(empty, start.shape[1]).flip(1).cummin(1).values.flip(1)
+        place = torch.arange(1, start.shape[1], device=start.device)
+        return pad(after & (stop.cummax(1).values[:, :-1] <= place) & (earliest[:, 1:] >= place), (1, 0))
 
 
 def call_of_product(
@@ -80,7 +93,7 @@ def call_of_product(
         spread = spread.expand(*spread.shape[:2], query.shape[2], key.shape[2])
         mask, bias = (spread, None) if attn_mask.dtype == torch.bool else (None, spread)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    return AttentionCall(query, key, value, scale, is_causal, mask, bias)
+    return with_masked_keys(AttentionCall(query, key, value, scale, is_causal, mask, bias))
 
 
 def of_scaled_dot_product(output: Tensor, *given: Any, **named: Any) -> CapturedCall:
@@ -112,17 +125,14 @@ def of_multi_head(*given: Any, **named: Any) -> CapturedCall:
     options = arguments_of_multi_head(*given, **named)
     with torch.no_grad():
         call, is_cross = call_of_multi_head(options)
-    query, key, padding = options["query"], options["key"], options.get("key_padding_mask")
-    keys = call.key.new_ones(len(call.key), call.key.shape[2], dtype=torch.bool)
-    if padding is not None:
-        keys = ~(padding if padding.dtype == torch.bool else padding == -math.inf).reshape(keys.shape)
+    query, key = options["query"], options["key"]
     tokens, more = len(query), len(key) - len(query)  # (position, batch, width), whatever `batch_first`
     if more > 0 and tokens > 1 and torch.equal(key[more:], query):
         raise AttnscopeError(
             f"nn.MultiheadAttention has {more} keys before its own tokens, so the positions of its queries are "
             "unknown. Leave these keys out, or pass the weights to attnscope.measure_weights"
         )
-    return _seen(call, None, keys, is_cross=is_cross)
+    return _seen(call, None, is_cross=is_cross)
 
 
 def arguments_of_multi_head(*given: Any, **named: Any) -> dict[str, Any]:
@@ -197,13 +207,11 @@ def sees_ahead(call: AttentionCall) -> bool:
         return True
     rows = call.bias[..., :_ROWS, :]
     later = torch.ones(rows.shape[-2], keys, dtype=torch.bool, device=rows.device).triu(1)
-    return bool((later & (rows > torch.finfo(rows.dtype).min / 2)).any())
+    return bool((later & ~forbids(rows)).any())
 
 
-def _seen(
-    call: AttentionCall, output: Tensor | None, keys: Tensor | None = None, *, is_cross: bool = False
-) -> CapturedCall:
-    """The call with its kind and padding: tokens that no query may attend to, unless `keys` says so."""
+def _seen(call: AttentionCall, output: Tensor | None, *, is_cross: bool = False) -> CapturedCall:
+    """The call with its kind and padding: tokens that no query may attend to."""
     batch, _, queries, length = (*call.query.shape[:3], call.key.shape[2])
     allowed = torch.ones(1, 1, queries, length, dtype=torch.bool, device=call.query.device)
     if call.causal:
@@ -211,10 +219,9 @@ def _seen(
     if call.mask is not None:
         allowed = allowed & call.mask
     if call.bias is not None:
-        allowed = allowed & (call.bias > torch.finfo(call.bias.dtype).min / 2)
+        allowed = allowed & ~forbids(call.bias)
     output = None if output is None else output.detach()
-    if keys is None:
-        keys = allowed.any(1).any(1).expand(batch, length)
+    keys = allowed.any(1).any(1).expand(batch, length)
     if is_cross or queries != length:
         return CapturedCall(call, "cross", keys.new_ones(batch, queries), keys, output)
     is_causal = queries > 1 and not bool(allowed.triu(1).any())
@@ -301,7 +308,8 @@ def call_of_flex(
         mask = create_mask(block_mask.mask_mod, texts, each, queries, keys, device=str(query.device))
     nothing = scores.new_empty(batch, heads, queries, 0), scores.new_empty(batch, heads, keys, 0)
     values = value.repeat_interleave(heads // value.shape[1], 1).to(wide)
-    return AttentionCall(*nothing, values, scale=1.0, mask=mask, bias=scores)
+    call = AttentionCall(*nothing, values, scale=1.0, mask=mask, bias=scores)
+    return with_masked_keys(call, largest_score(query, key, width**-0.5 if scale is None else scale))
 
 
 def _changed(score_mod: Callable[..., Tensor], scores: Tensor) -> Tensor:
@@ -451,15 +459,18 @@ class ModuleCalls:
         self.seen, self.done, self.lost = seen, done, lost
         self.running: list[str] = []
         self.given: list[Sequence[Any]] = []  # arguments of each running module
-        self.attending: dict[str, str] = {}  # modules that are called attention and ran, with their classes
+        self.classes: dict[str, str] = {}  # class of each module
+        self.attending: set[str] = set()  # modules that are called attention and ran
+        self.sizes: set[tuple[int, int]] = set()  # numbers of queries and keys of captured calls
+        self.softmaxes: set[tuple[str, int, int]] = set()  # modules, and the last sizes of a softmax that they called
         self.calls = self.thread = 0
         self.last: CapturedCall | None = None
         self.is_aside = False  # whether calls are captured elsewhere
         self.in_fast = self.in_flex = False
-        self.mode = _ModuleCalls(self.see)
+        self.mode = _ModuleCalls(self.see, self.note_softmax)
 
     def wrap(self, name: str, module: nn.Module) -> Callable[..., Any]:
-        inner = module.forward
+        inner, self.classes[name] = module.forward, type(module).__name__
         may_be_fast = isinstance(module, _FAST)
 
         @wraps(inner)
@@ -483,7 +494,7 @@ class ModuleCalls:
                         "the positions of its queries are unknown. Leave it out, or call generate() within the context"
                     )
             if is_called_attention(module):
-                self.attending[name] = type(module).__name__
+                self.attending.add(name)
             with self.within(name, [*args, *options.values()]):
                 if may_be_fast and not self.in_fast and not module.training:
                     return self.twice(inner, args, options)
@@ -493,8 +504,20 @@ class ModuleCalls:
         return forward
 
     def uncaptured(self, seen: Iterable[str]) -> dict[str, str]:
-        """Modules that are called attention and ran without a captured call, with their classes."""
-        return {name: self.attending[name] for name in unrelated(self.attending, seen)}
+        """Modules that seem to attend and ran without a captured call, with their classes.
+
+        They are called attention, or call a softmax whose sizes are those of a captured call.
+        """
+        by_hand = {name for name, queries, keys in self.softmaxes if (queries, keys) in self.sizes}
+        names = [name for name in self.classes if name in self.attending or name in by_hand]
+        return {name: self.classes[name] for name in unrelated(names, seen)}
+
+    def note_softmax(self, weights: Tensor) -> None:
+        """Note the module that calls a softmax over keys, which may be attention by hand."""
+        if weights.ndim > 2:  # noqa: PLR2004
+            owner = next((name for name in reversed(self.running) if self.classes.get(name) != "Softmax"), None)
+            if owner is not None:
+                self.softmaxes.add((owner, weights.shape[-2], weights.shape[-1]))
 
     @contextmanager
     def within(self, name: str, given: Sequence[Any] = ()) -> Generator[None]:
@@ -559,18 +582,22 @@ class ModuleCalls:
         if last is not None and last.kind == name and have_same_weights(last.call, call.call):
             return  # the second half of the values (DiffLlama) belongs to the same layer
         if call.kind == "cross":
-            _reject_own_keys(name, call.call, self.given[-1])
+            _reject_own_keys(name, call.call, self.given)
+        self.sizes.add((call.call.query.shape[2], call.call.key.shape[2]))
         site = Site(self.calls, name, call.kind)
         self.calls += 1
         self.seen(site, call)
 
 
+_SOFTMAXES = {torch.softmax, Tensor.softmax, functional.softmax}
+
+
 class _ModuleCalls(TorchFunctionMode):
     """Intercept calls of PyTorch's functions."""
 
-    def __init__(self, see: Callable[[CapturedCall], None]) -> None:
+    def __init__(self, see: Callable[[CapturedCall], None], note: Callable[[Tensor], None]) -> None:
         super().__init__()
-        self.see = see
+        self.see, self.note = see, note
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -581,6 +608,8 @@ class _ModuleCalls(TorchFunctionMode):
             self.see(of_scaled_dot_product(output, *args, **options))
         elif func is functional.multi_head_attention_forward:
             self.see(of_multi_head(*args, **options))
+        elif func in _SOFTMAXES:
+            self.note(output)
         return output
 
 
@@ -590,11 +619,19 @@ def cached_tokens(cache: Any) -> int:
     return int(cache.get_seq_length()) or max((int(layer.get_seq_length()) for layer in layers), default=0)
 
 
-def _reject_own_keys(name: str, call: AttentionCall, given: Sequence[Any]) -> None:
-    """Raise an error for more keys than queries if no argument of the module has that many positions."""
+def _reject_own_keys(name: str, call: AttentionCall, given: Sequence[Sequence[Any]]) -> None:
+    """Raise an error for more keys than queries if no argument of the module has that many positions.
+
+    `given` has the arguments of all running modules: one that takes the keys of the heads is part of another.
+    """
     queries, keys = call.query.shape[2], call.key.shape[2]
-    leaves = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    states = [leaf.shape[:-1] for leaf in leaves if leaf.ndim > 2]  # noqa: PLR2004
+    states: list[torch.Size] = []
+    for arguments in reversed(given):
+        leaves = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        if any(leaf.ndim == _FOUR and leaf.shape[-2:] == call.key.shape[-2:] for leaf in leaves):
+            continue
+        states = [leaf.shape[:-1] for leaf in leaves if leaf.ndim > 2]  # noqa: PLR2004
+        break
     if keys > queries > 1 and states and all(queries in shape and keys not in shape for shape in states):
         raise AttnscopeError(
             f"{name} attends from {queries} tokens to {keys} keys, {keys - queries} of which are not its tokens (a "

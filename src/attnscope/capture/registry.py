@@ -19,7 +19,7 @@ from attnscope.capture.borrow import implementations, quiet, restore
 from attnscope.capture.eager import UncapturedError, disentangled
 from attnscope.capture.functional import products, sees_ahead
 from attnscope.capture.watch import Site, current, passes_of
-from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.call import AttentionCall, with_masked_keys
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.masks import MASK_ENTRIES, RowMask, extent_by_rows
 from attnscope.support.errors import AttnscopeError, reason_of
@@ -69,7 +69,9 @@ def attnscope_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     bias = None if bias is None else _four(bias)
     extent = None if watch is None or mask is None else watch.extent_of(mask)
-    call = AttentionCall(query, key, value, scale, causal, mask, bias, softcap, s_aux, mask_extent=extent)
+    call = with_masked_keys(
+        AttentionCall(query, key, value, scale, causal, mask, bias, softcap, s_aux, mask_extent=extent)
+    )
     if watch is None:
         return output_of(call).transpose(1, 2).contiguous(), None
     if watch.before is not None and watch.before[0]() is query and watch.before[1]() is key:

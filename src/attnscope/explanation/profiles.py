@@ -20,6 +20,7 @@ from attnscope.explanation.arrays.spectrum import Offsets
 from attnscope.explanation.inputs import interval, read_all, token_ids
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
+from attnscope.kernels.masks import forbids
 from attnscope.measure.documents import units_of
 from attnscope.support.errors import AttnscopeError
 
@@ -64,7 +65,7 @@ def centred_keys(call: AttentionCall, keys: Sequence[Tensor]) -> list[Tensor]:
 
 def visible_offsets(call: AttentionCall, band: int) -> Bool[np.ndarray, " offset"]:
     """Offsets from ``-band`` to ``band`` that the mask allows for some query of some text."""
-    start, stop = (bound.cpu() for bound in call.extent)
+    start, stop = (bound.cpu() for bound in call.visible[:2])
     first, last = (bound - torch.arange(call.query.shape[2]) for bound in (start, stop))
     offsets = torch.arange(-band, band + 1)[:, None, None]
     return ((first <= offsets) & (offsets < last)).any(-1).any(-1).numpy()
@@ -75,11 +76,10 @@ def bias_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head off
     batch, heads = call.query.shape[:2]
     if call.bias is None:
         return torch.zeros(batch, heads, 2 * band + 1, dtype=torch.float64)
-    lowest = torch.finfo(call.bias.dtype).min / 2
     traces: list[Tensor] = []
     for t in range(-band, band + 1):
         values = call.bias.diagonal(t, -2, -1)
-        allowed = values > lowest
+        allowed = ~forbids(values)
         total = torch.where(allowed, values.double(), 0.0).sum(-1)
         # a sum over all pairs, as if the forbidden ones had the mean of the others, so that a mask bends no trace;
         # 0 / 0 where all is forbidden, or there is no pair
@@ -115,7 +115,7 @@ class Reach:
     @classmethod
     def of(cls, call: AttentionCall, band: int) -> Reach:
         """Read the mask of the first text; an offset counts as visible if any head's mask allows it."""
-        start, stop = (bound[0].cpu().numpy() for bound in call.extent)
+        start, stop = (bound[0].cpu().numpy() for bound in call.visible[:2])
         row = np.arange(len(start))
         count = stop - start
         if call.mask is not None and not call.is_contiguous:
@@ -140,7 +140,7 @@ def without_bias(call: AttentionCall) -> AttentionCall:
     r"""Set a call's bias to its mean over each head's pairs; masked pairs stay masked."""
     if call.bias is None:
         return call
-    allowed = call.bias > torch.finfo(call.bias.dtype).min / 2
+    allowed = ~forbids(call.bias)
     total = torch.where(allowed, call.bias, 0.0).sum((-2, -1), keepdim=True)
     mean = total / allowed.sum((-2, -1), keepdim=True).clamp_min(1)
     return replace(call, bias=torch.where(allowed, mean.to(call.bias.dtype), call.bias))

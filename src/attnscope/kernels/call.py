@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnscope.kernels.masks import Extent, RowMask, extent_of
+from attnscope.kernels.masks import Extent, OffsetBias, RowMask, extent_by_rows, extent_of, forbids
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -96,6 +96,20 @@ class AttentionCall:
         return self._mask_extent or extent_of(cast("Tensor", self.mask))
 
     @cached_property
+    def visible(self) -> Extent:
+        """The keys that some head of each query may see: `extent` without those that the bias masks."""
+        if self.bias is None:
+            return Extent(*self.extent, self.is_contiguous)
+        bias, mask, keys = self.bias, self.mask, torch.arange(self.key.shape[2], device=self.key.device)
+
+        def written(rows: slice) -> Tensor:
+            start, stop = (bound[:, None, rows, None] for bound in self.extent)
+            allowed = ~forbids(bias[:, :, rows]) & (keys >= start) & (keys < stop)
+            return (allowed if mask is None else allowed & mask[:, :, rows]).any(1, keepdim=True)
+
+        return extent_by_rows(written, self.query.shape[2], len(self.query) * self.query.shape[1] * len(keys))
+
+    @cached_property
     def query_positions(self) -> Int[Tensor, "_ query"]:
         """Position of each query among the keys, ``(batch or 1, query)``."""
         if self.positions is not None:
@@ -142,8 +156,44 @@ class AttentionCall:
         if self.mask is not None and not self.is_contiguous:
             allowed &= own(self.mask)
         if self.bias is not None:
-            allowed &= own(self.bias) > torch.finfo(self.bias.dtype).min / 2
+            allowed &= ~forbids(own(self.bias))
         return allowed
+
+
+_VANISHES = 750.0  # e to the minus that power is 0 in every float type
+
+
+def with_masked_keys(call: AttentionCall, scores: float | None = None) -> AttentionCall:
+    """The call with the lowest number as bias of the keys whose weight is 0 in all heads, whatever the query.
+
+    Models mask with numbers such as -1e4 and -1e9. Such a key is one whose bias is so far below the largest of its
+    head that no score makes up for it. `scores` is the largest size of a score; by default, it is bounded by the norms
+    of queries and keys.
+    """
+    bias = call.bias
+    if bias is None or not bias.numel():
+        return call
+    values = (bias.by_offset if isinstance(bias, OffsetBias) else bias).detach()
+    if scores is None:
+        scores = largest_score(call.query, call.key, call.scale)
+    scores = scores if call.softcap is None else min(scores, call.softcap)
+    largest = values.amax((0, *range(2, values.ndim)), keepdim=True)
+    level = largest.double() - 2 * scores - _VANISHES
+    if not bool(((values.amin() <= level) & (largest < torch.inf)).all()):
+        return call
+    masked = (values <= level).all(1, keepdim=True) & ~forbids(values)
+    if not bool(masked.any()):
+        return call
+    lowest = torch.finfo(bias.dtype).min
+    if isinstance(bias, OffsetBias):
+        return replace(call, bias=OffsetBias(bias.by_offset.masked_fill(masked, lowest), bias.shape[-2]))
+    return replace(call, bias=bias.masked_fill(masked, lowest))
+
+
+def largest_score(query: Tensor, key: Tensor, scale: float) -> float:
+    """A bound of the size of all products of queries and keys, by Cauchy and Schwarz."""
+    sizes = (torch.linalg.vector_norm(side.detach(), dim=-1, dtype=torch.float64).amax() for side in (query, key))
+    return abs(scale) * float(torch.stack([*sizes]).prod())
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 MASK_ENTRIES = 1 << 19
 
 
+def forbids(bias: Shaped[Tensor, ...]) -> Bool[Tensor, ...]:
+    """Where a bias masks a key: at -inf, or about the lowest number of its type (see `with_masked_keys`)."""
+    return bias <= torch.finfo(bias.dtype).min / 2
+
+
 class Extent(NamedTuple):
     """First allowed key and end of each query, and whether all keys between are allowed."""
 
@@ -309,7 +314,7 @@ def _are_alike(bias: OffsetBias, args: tuple[Any, ...]) -> bool:
 #: Elementwise operations
 _EACH = {
     *(ATEN.alias.default, ATEN.detach.default, ATEN.clone.default, ATEN._to_copy.default),  # noqa: SLF001
-    *(ATEN.le.Scalar, ATEN.gt.Scalar, ATEN.masked_fill.Scalar),
+    *(ATEN.le.Scalar, ATEN.bitwise_not.default, ATEN.masked_fill.Scalar),
 }
 
 

@@ -31,6 +31,7 @@ from attnscope.explanation.projections import Projections, projections
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.heads import SelfAttention
+from attnscope.kernels.masks import forbids
 from attnscope.kernels.positions import Rotation, layout_permutation, sinusoidal_shift, sinusoidal_table
 from attnscope.kernels.reference import masked_softmax
 from attnscope.lineage.translate import translate_lines
@@ -381,7 +382,7 @@ def _mask_and_bias(call: AttentionCall, head: int) -> tuple[np.ndarray, np.ndarr
     if call.bias is None:
         return allowed, None
     bias = call.bias[0, head if call.bias.shape[1] > 1 else 0].cpu()
-    added = _numbers(bias.masked_fill(bias <= torch.finfo(bias.dtype).min / 2, 0.0).expand(allowed.shape))
+    added = _numbers(bias.masked_fill(forbids(bias), 0.0).expand(allowed.shape))
     return allowed, added if added.any() else None
 
 

@@ -15,6 +15,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
+from attnscope.kernels.masks import forbids
 from attnscope.measure.documents import queries, text_mean
 from attnscope.measure.quantities import EQUAL, wording
 
@@ -58,7 +59,7 @@ def _is_of_distance(bias: Tensor) -> bool:
     if min(bias.shape[-2:]) < _LEAST:
         return False
     bias = bias[..., :_ENOUGH, :_ENOUGH]  # a long window does not need the whole matrix
-    allowed = bias > torch.finfo(bias.dtype).min / 2
+    allowed = ~forbids(bias)
     known = allowed[..., 1:] & allowed[..., :-1]
     steps = bias.masked_fill(~allowed, 0.0).diff(dim=-1).masked_fill(~known, 0.0)
     moved = (steps[..., 1:, 1:] - steps[..., :-1, :-1]).masked_fill(~(known[..., 1:, 1:] & known[..., :-1, :-1]), 0.0)

@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot, pad
 from attnscope.kernels.bins import bin_ranges, segments, weights_at_offsets
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures
 from attnscope.kernels.engines import measure
+from attnscope.kernels.masks import forbids
 from attnscope.kernels.sums import column_sums, weight_sums
 from attnscope.measure.quantities import BY_GROUP, CHOSEN, KNOWN, SECOND_PASS, by_group
 from attnscope.support.errors import AttnscopeError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def without_gaps(call: AttentionCall) -> bool:
     """Whether each query may see all keys from a first to a last: those of `AttentionCall.extent`."""
     bias = call.bias  # a mask if it is very low
-    return call.is_contiguous and (bias is None or float(bias.amin()) > torch.finfo(bias.dtype).min / 2)
+    return call.is_contiguous and (bias is None or not bool(forbids(bias.amin())))
 
 
 def keys_at(edges: Tensor, start: Tensor, stop: Tensor) -> Tensor:
@@ -51,8 +52,8 @@ def evenly(call: AttentionCall) -> AttentionCall:
     query, key, value = (torch.zeros_like(side[:, :1, :, :1]) for side in (call.query, call.key, call.value))
     bias = None
     if call.bias is not None:
-        forbids = call.bias[:, :1] <= torch.finfo(call.bias.dtype).min / 2
-        bias = forbids.to(call.bias.dtype).masked_fill(forbids, -torch.inf)  # also a bias by offset
+        masked = forbids(call.bias[:, :1])
+        bias = masked.to(call.bias.dtype).masked_fill(masked, -torch.inf)  # also a bias by offset
     mask = None if call.mask is None else call.mask[:, :1]
     return replace(call, query=query, key=key, value=value, mask=mask, bias=bias, softcap=None, sinks=None)
 
@@ -349,6 +350,11 @@ class Rows:
     def mass(self) -> Tensor:
         """``(batch, head)``: sum of a row's weights, below 1 with a learned sink."""
         return self.mean(self.measures.mass)
+
+    @property
+    def gini_simpson(self) -> Tensor:
+        """``(batch, head)``: 1 less the sum of squares of a row of the softmax, whose learned sink is one entry."""
+        return 1.0 - self.mean_of("collision") - self.mean((1.0 - self.measures.mass) ** 2)
 
     @property
     def first_token(self) -> Tensor:

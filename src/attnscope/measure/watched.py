@@ -49,6 +49,7 @@ class MeasuredPass:
     sites: list[Site] = field(default_factory=list)  # each call
     measured: list[dict[str, Tensor]] = field(default_factory=list)  # statistics of each call, from `measure_call`
     queries: list[Tensor] = field(default_factory=list)  # ``(batch,)`` for each call: its queries that are real tokens
+    parts: list[Tensor] = field(default_factory=list)  # `CapturedCall.parts` of each call of self-attention
     reach: int = 0  # the largest offset
 
     def add(self, site: Site, measured: dict[str, Tensor], queries: Tensor, reach: int) -> None:
@@ -135,7 +136,20 @@ class WatchedCalls:
                 "attnscope.walk for a module of one head)"
             )
         results = collected(self._passes, self._names, self._band)
-        return results.assign_attrs(model=self._module, capture="function calls", **self._uncaptured())
+        notes = self._uncaptured() | self._packed()
+        return results.assign_attrs(model=self._module, capture="function calls", **notes)
+
+    def _packed(self) -> dict[str, str]:
+        """The note on texts whose parts attend to themselves alone in every layer."""
+        each = [torch.stack(run.parts).all(0).any(1) for run in self._passes if run.parts]
+        packed = sum(int(texts.sum()) for texts in each)
+        if not packed:
+            return {}
+        return {
+            "packed": f"Parts of {packed} of {len(self)} texts do not attend to each other (packed documents), but "
+            "each text counts as one: the first token is that of its first part. Pass each document as a text, or use "
+            "attnscope.scan, which separates them."
+        }
 
     def _uncaptured(self) -> dict[str, str]:
         """The note that names modules without a captured call."""
@@ -171,6 +185,8 @@ class WatchedCalls:
         if theirs is not None:
             _check_output(where, output, theirs, captured.queries)
         self._now.add(site, measured, captured.queries, reach)
+        if captured.kind != "cross":
+            self._now.parts.append(captured.parts().cpu())
 
     def _check_order(self, where: str, site: Site, captured: CapturedCall) -> None:
         """Reject a call that does not match those before it."""
@@ -253,7 +269,8 @@ def watch(
     Notes
     -----
     Hand-written attention is not captured: use `measure_weights`. The attribute ``uncaptured`` of the result names
-    submodules with "attention" in their name and no captured call. The scores of ``flex_attention`` are in memory, one
+    submodules without a captured call that have "attention" in their name or call a softmax over as many keys; the
+    attribute ``packed`` counts texts of several documents. The scores of ``flex_attention`` are in memory, one
     layer at a time; PyTorch modules with a fast path (``nn.TransformerEncoder``, ...) run twice. ``flex_attention``
     runs without ``torch.compile``, and its ``score_mod`` must accept all scores of a call at once.
 
