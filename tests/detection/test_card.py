@@ -17,7 +17,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.load import load_model
 from attnscope.detection.card import answer_effects, stability
-from attnscope.detection.head_files import agreement, head_files, listing_of, pooled, read_heads
+from attnscope.detection.head_files import agreement, duo_pattern, head_files, listing_of, pooled, read_heads
 from attnscope.detection.probes import Answer
 from attnscope.intervention.limits import changes_by_limits
 from attnscope.intervention.predictions import prediction_session
@@ -194,6 +194,39 @@ def test_every_format_is_read_back_as_it_was_written(grouped, tmp_path):
     for to in ("minference", "names"):
         with pytest.raises(AttnscopeError, match="is 13; expected a whole number from 1 to 12"):
             head_files(grouped, to, top=13)
+
+
+def test_layers_that_share_a_module_are_numbered_by_their_calls(grouped, tmp_path):
+    retrieval = grouped.score.sel(role="retrieval").values
+    for names in (["groups.0.layers.0.attention"] * 3, [f"stages.{at // 2}.blocks.{at % 2}" for at in range(3)]):
+        shared = grouped.assign_coords(layer_name=("layer", names))
+        listed = head_files(shared, "names", "retrieval", 12)["heads.txt"].split()
+        order = np.argsort(-retrieval, axis=None)
+        assert listed == [f"L{at // 4}H{at % 4}" for at in order]
+        (tmp_path / "heads.txt").write_text("\n".join(listed[:3]))
+        published = read_heads(listing_of(tmp_path / "heads.txt"), shared)
+        np.testing.assert_array_equal(np.flatnonzero(published), np.sort(order[:3]))
+
+
+@pytest.mark.parametrize("heads", [4, 2, 1])
+def test_the_pattern_of_kvpress_keeps_its_dimensions(heads, grouped, tmp_path):
+    """As `DuoAttentionPress` uses it: the lowest half of the heads streams."""
+    card = grouped.assign(query_heads=("layer", [4 // heads] * 3))
+    for name, text in head_files(card, "duo").items():
+        (tmp_path / name).write_text(text)
+    sinks, recent, scores = duo_pattern(tmp_path)
+    assert (sinks, recent, scores.shape) == (4, 64, (3, heads))
+    streaming = torch.zeros(scores.shape, dtype=torch.bool)
+    streaming[np.unravel_index(np.argsort(scores, axis=None)[: scores.size // 2], scores.shape)] = True
+    for layer, row in enumerate(streaming):
+        masked = torch.zeros(1, heads, 100, dtype=torch.bool)
+        masked[:, streaming[layer], sinks:-recent] = True
+        assert masked.sum() == 32 * row.sum()
+    listed = read_heads(listing_of(tmp_path), card)
+    np.testing.assert_array_equal(listed > 0, scores.repeat(4 // heads, 1) >= 0.5)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(AttnscopeError, match="expected a folder of attnscope runs export --to duo"):
+        duo_pattern(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Files of heads that other tools read: DuoAttention and kvpress, MInference, QRHead, Whisper, TransformerLens.
 
-Layers have the numbers of the model's modules, and key-value heads pool the query heads that share them.
+Layers have the numbers of the model's modules (or of the calls, if layers share a module), and key-value heads pool the
+query heads that share them.
 """
 
 from __future__ import annotations
@@ -42,8 +43,12 @@ def _numbers(card: xr.Dataset, to: str = "") -> dict[int, int]:
     """Row of each layer by its number in the model: cross-attention for alignment heads, else causal layers if any."""
     kinds = card.layer_kind.values.tolist()
     wanted = next((kind for kind in ("cross" if to == "alignment" else "causal", "causal") if kind in kinds), "self")
-    parts = [(re.search(r"\d+", str(name)), kind) for name, kind in zip(card.layer_name.values, kinds, strict=True)]
-    return {int(part[0]) if part else row: row for row, (part, kind) in enumerate(parts) if kind == wanted}
+    rows = [row for row, kind in enumerate(kinds) if kind == wanted]
+    parts = [re.search(r"\d+", str(card.layer_name.values[row])) for row in rows]
+    numbers = [row if part is None else int(part[0]) for row, part in zip(rows, parts, strict=True)]
+    if len({*numbers}) < len(rows):  # layers share a module (ALBERT), or the first number is not that of a layer (Swin)
+        numbers = range(len(rows))
+    return dict(zip(numbers, rows, strict=True))
 
 
 @reads("card")
@@ -139,7 +144,7 @@ def read_heads(listing: tuple[Path, str], card: xr.Dataset) -> np.ndarray:
 
 def _table(text: str, card: xr.Dataset) -> list[tuple[int, int]]:
     """Heads of a table of gates, layers by key-value heads, from 0.5 on."""
-    gates, numbers = np.atleast_2d(np.loadtxt(io.StringIO(text), delimiter="\t")), _numbers(card)
+    gates, numbers = _gates(io.StringIO(text)), _numbers(card)
     sizes = [(int(card[SHARED].values[row]), int(card.score[0, row].size)) for row in numbers.values()]
     shape = len(numbers), sizes[0][1] // sizes[0][0]
     if gates.shape != shape:
@@ -150,6 +155,30 @@ def _table(text: str, card: xr.Dataset) -> list[tuple[int, int]]:
     return [
         (layer, head) for layer, row, (size, _) in listed for head in np.where(row.repeat(size) >= _GATE)[0].tolist()
     ]
+
+
+def _gates(table: Path | io.StringIO) -> np.ndarray:
+    """A table of layers by key-value heads, of which there may be one."""
+    return np.loadtxt(table, delimiter="\t", ndmin=2)
+
+
+def duo_pattern(folder: str | Path) -> tuple[int, int, np.ndarray]:
+    """First tokens, latest tokens and scores of the heads, ``(layer, key_head)``, in a folder of ``export --to duo``.
+
+    ``DuoAttentionPress.load_attention_pattern`` of kvpress returns the same of its own patterns.
+
+    Raises
+    ------
+    AttnscopeError
+        If the folder lacks the files.
+    """
+    try:
+        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+        return int(config["sink_size"]), int(config["recent_size"]), _gates(Path(folder) / "full_attention_heads.tsv")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise AttnscopeError(
+            f"cannot read the pattern in {folder} ({error}); expected a folder of attnscope runs export --to duo"
+        ) from error
 
 
 def _pairs(text: str, card: xr.Dataset) -> list[tuple[int, int]]:
