@@ -53,7 +53,7 @@ def by_hand(name, weights):
         return (weights * kept).sum(-1)[:, SINKS + RECENT :].mean(-1)
     if name == REACHED:
         lost = (np.arange(count) >= 1) & (offset <= -4)
-        return 1 - (weights * lost).sum(-1)[:, 5:].mean(-1)
+        return 1 - ((weights * lost).sum(-1) / weights.sum(-1))[:, 5:].mean(-1)  # a learned sink is no token
     if name in {"duplicate_token", "induction"}:
         after = int(name == "induction")
         again = range(BEGINS + PERIOD, BEGINS + 2 * PERIOD)

@@ -88,6 +88,8 @@ def test_planted_heads_get_their_names_and_ranks(kind, scores):
     assert set(ranked["positional"]) == {"previous", "offset -3", "local"}
     assert set(ranked["local"]) == {"previous", "self", "offset -3", "local", "within 16"}
     assert ranked["sink-like"] == ["first token"]
+    rest = 0.25 * whole[["band_sum", "bin_sum", "first_token", "outside"]]  # a learned sink takes the rest
+    assert rank_heads(whole.assign(rest))["local"] == []
     one_row = {
         "length": whole.length * 0 + 1,
         "band_sum": whole.band_sum / N,

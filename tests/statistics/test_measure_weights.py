@@ -137,7 +137,7 @@ def test_rows_that_sum_to_less_put_the_rest_on_no_token():
         "learned_sink": 1 - expected["mass"].mean(-1),
         "entropy": expected["entropy"].mean(-1),
         "max_weight": expected["largest"].mean(-1),
-        "gini_simpson": 1 - expected["collision"].mean(-1),
+        "gini_simpson": 1 - (expected["collision"] + (1 - expected["mass"]) ** 2).mean(-1),
         "mean_offset": expected["mean_offset"].mean(-1),
         "offset_spread": expected["offset_variance"].mean(-1).sqrt(),
         "first_token": weights[..., 0].mean(-1),

@@ -97,8 +97,8 @@ def card(
 ) -> xr.Dataset:
     """Measure the card of every head of a model: roles, reach, stability over texts, and effects where measured.
 
-    Reach is the share of a head's weight that a cache of the latest w and the first s tokens keeps, for queries that
-    see more tokens.
+    Reach is the share of a head's weight on tokens that a cache of the latest w and the first s tokens keeps, for
+    queries that see more tokens.
 
     Parameters
     ----------

@@ -106,7 +106,7 @@ def _reaches(card: xr.Dataset) -> list[str]:
 
 
 def _heads(card: xr.Dataset) -> list[schema.Quantity]:
-    meaning = "share of the weight that a cache of these latest + first tokens keeps"
+    meaning = "share of the weight on tokens that a cache of these latest + first tokens keeps"
     lost = "change of the loss in nats without the head"
     limited = "change of the loss in nats if the keys of its key-value head are limited to the cache"
     return [

@@ -74,12 +74,17 @@ class TextCalls:
     def streamed(self) -> Tensor:
         """Share of the weight on the first and the latest tokens, over rows with other allowed keys."""
         recent, sinks = self.reach.kept[0]
-        return self.rows.mass[..., sinks + recent :].mean(-1) - self.lost(recent, sinks)
+        return self.rows.mass[..., sinks + recent :].mean(-1) - self._lost(recent, sinks).mean(-1)
 
-    def lost(self, recent: int, sinks: int) -> Tensor:
-        """Share of the weight beyond the latest and the first tokens, over rows with other allowed keys."""
+    def cached(self, recent: int, sinks: int) -> Tensor:
+        """Share of the weight on tokens that is on the latest and the first ones, over rows with other allowed keys."""
+        mass = self.rows.mass[..., sinks + recent :]  # the weight of a learned sink is on no token
+        return 1.0 - (self._lost(recent, sinks) / torch.where(mass > 0, mass, 1.0)).mean(-1)
+
+    def _lost(self, recent: int, sinks: int) -> Tensor:
+        """Weight beyond the latest and the first tokens, of the rows with other allowed keys."""
         first = _known(self.rows.columns)[..., 2 + self.reach.kept.index((recent, sinks))]
-        return (self._beyond(recent)[..., 0] - first)[..., sinks + recent :].mean(-1)
+        return (self._beyond(recent)[..., 0] - first)[..., sinks + recent :]
 
     def most_received(self) -> Tensor:
         """Largest mean weight that a key receives from its queries, among keys open to at least half of the queries."""
@@ -191,10 +196,10 @@ class _Roles(dict[str, Role]):
         return Role(
             name,
             f"reach {recent}+{sinks}",
-            f"Share of the weight that a cache of the latest {recent} and the first {sinks} tokens keeps, for queries "
-            "that see more tokens.",
+            f"Share of the weight on tokens that a cache of the latest {recent} and the first {sinks} tokens keeps, "
+            "for queries that see more tokens.",
             "Xiao et al. 2024, StreamingLLM (the cache)",
-            lambda shown: 1.0 - shown.lost(recent, sinks),
+            lambda shown: shown.cached(recent, sinks),
             layers=LOOKS_BACK,
             otherwise=_ONE_SIDED,
             exceeds=recent + sinks,

@@ -33,6 +33,7 @@ MORE = 2.0  # times uniform attention; of sides, times the odds
 SHARED_ODDS = 6.0  # times the odds of uniform attention, for a key that all rows share: random Llama models reach 5.5
 ALIKE_PLACES, ALIKE_ENTROPY = (0.1, 0.2)  # share of weight in other bins than uniform attention's; nats below it
 CHANCE = 0.01  # of any false label in a run
+_LEAST = 1e-12  # of the weight on tokens, next to a learned sink
 UNNAMED = ("uniform", "uniform over the past", "mixed", "flat")
 _SIDES = ("left", "right")
 
@@ -152,6 +153,7 @@ class Places:
             sides.append(np.column_stack(columns))
         measured, equal = sides
         own, columns = self.measured, self.measured["columns_left"]
+        on_first = own["first"] / np.maximum(1.0 - own["none"], _LEAST)  # of the weight on tokens, as the columns
         first = own["offset"].shape[1]
         ones = np.ones((len(measured), first + 3 + own["near"].shape[1]))
         near, far = own["near_left"] + own["near_right"], own["left"] + own["right"]
@@ -159,7 +161,7 @@ class Places:
         # frames without sound are all alike: a head attends to all of them or to none, trained or not
         unknown = np.isnan(columns)
         supported[unknown, first : first + 2] = 0.0
-        left = np.where(unknown, np.nan, _fraction(columns, np.maximum(1.0 - columns - own["first"], 0.0)))
+        left = np.where(unknown, np.nan, _fraction(columns, np.maximum(1.0 - columns - on_first, 0.0)))
         equal[:, -2] = np.maximum(equal[:, -2], left)  # NaN if unknown: then there is no side
         equal[:, -1] = np.maximum(equal[:, -1], 1.0 - left)
         return measured, equal, supported * self.rows[:, None]
@@ -216,7 +218,8 @@ def _shares_of(
         "entropy": entropy[:, 0],
     }
     if not prefix:
-        shares["columns_left"] = np.maximum(results.columns_left.values.reshape(-1) - first, 0.0)
+        on_first = first / np.maximum(bins.sum(-1), _LEAST)
+        shares["columns_left"] = np.maximum(results.columns_left.values.reshape(-1) - on_first, 0.0)
     return shares
 
 

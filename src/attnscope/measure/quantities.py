@@ -120,7 +120,7 @@ _WORDS = {
     "gini_simpson": Wording(
         "Gini-Simpson index of a row, 1 − ΣA²",
         "share",
-        "Near 0: the softmax is saturated on one token; near 1: it is spread over many.",
+        "Near 0: the softmax is saturated on one token (or on a learned sink); near 1: it is spread over many.",
     ),
     "block_recall": Wording(
         f"Weight in the best {_EACH_SHARE} of the blocks of each block row",
@@ -227,7 +227,7 @@ STATISTICS: dict[str, Statistic] = {
     **_own("mean_offset", "offsets", reduce=lambda rows: rows.mean_of("mean_offset")),
     **_own("offset_spread", "offsets", "variance", reduce=lambda rows: rows.mean_of("offset_variance").sqrt()),
     **_own("max_weight", "largest", reduce=lambda rows: rows.mean_of("largest")),
-    **_own("gini_simpson", "collision", reduce=lambda rows: 1.0 - rows.mean_of("collision")),
+    **_own("gini_simpson", "collision", reduce=attrgetter("gini_simpson")),
     **_own("block_recall", "blocks", reduce=lambda rows: rows.summed("blocks").recall(), **_OF_BLOCKS),
     **_own("map_block_recall", "blocks", reduce=lambda rows: rows.summed("blocks").map_recall(), **_OF_BLOCKS),
     **_own("learned_sink", reduce=lambda rows: 1.0 - rows.mass, by_default=False),

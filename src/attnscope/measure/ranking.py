@@ -177,9 +177,9 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
     if is_grid and shares is not None and equal is not None:
         near, evenly = (part.isel({dim: abs(shares[dim]) <= 1 for dim in dims}).sum(dims) for part in (shares, equal))
         questions.append(Question("local", beyond(near, evenly, LOCAL, rows)))
-    elif "outside" in results:
-        of_equal = 1 - text_mean(results.equal_outside) if "equal_outside" in results else None
-        questions.append(Question("local", beyond(1 - text_mean(results.outside), of_equal, LOCAL, rows)))
+    elif shares is not None and not is_grid:
+        evenly = None if equal is None else equal.sum(dims)
+        questions.append(Question("local", beyond(shares.sum(dims, skipna=False), evenly, LOCAL, rows)))
     sinks = ("class_token", "registers") if is_grid else ("first_token", "special_tokens", "learned_sink")
     return answered([*questions, *sink_like(results, sinks)], results, top)
 
