@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, TrainerCallback
 
 from attnscope.capture.borrow import LoadedModel, borrowed, inner_model
-from attnscope.capture.functional import before_dropout, calls_inside
+from attnscope.capture.functional import PackedTexts, before_dropout, calls_inside
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
@@ -145,11 +145,11 @@ class HeadMonitor(TrainerCallback):
         """Measure the heads in the next forward pass with gradients, before dropout, and log the scalars at its end."""
         self._next.close()
         hooks, self._sites = self._next, []
-        parts: list[Tensor] = []
+        packed = PackedTexts()
 
         def see(site: Site, captured: CapturedCall) -> None:
             self._sites.append(site)
-            parts.extend([captured.parts()] if captured.kind != "cross" else [])
+            packed.add(captured)
             with own_state(gradients=False), torch.no_grad():
                 self._measure(site, captured.call, captured.queries, captured.keys)
 
@@ -164,7 +164,7 @@ class HeadMonitor(TrainerCallback):
             if missing and "missing" not in self._reported:
                 self._reported.add("missing")
                 _log.warning("no attention was captured in %s, which is not measured", ", ".join(missing[:3]))
-            if parts and "packed" not in self._reported and bool(torch.stack(parts).all(0).any()):
+            if "packed" not in self._reported and packed.count():
                 self._reported.add("packed")
                 _log.warning("rows pack several documents: sink is the weight on the first token of a row")
             scalars = self._recorded(step)

@@ -239,6 +239,8 @@ def test_documents_packed_in_a_text_are_noted(caplog):
     positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
     found = watched(model, IDS[:1], position_ids=positions, use_cache=False)
     assert "Parts of 1 of 1 texts do not attend to each other (packed documents)" in found.packed
+    both = tiny("bart").model
+    assert "packed" not in watched(both, IDS, decoder_input_ids=IDS[:, :5], use_cache=False).attrs
     padded = torch.ones_like(IDS)
     padded[0, :3] = 0
     assert "packed" not in watched(model, IDS, attention_mask=padded, use_cache=False).attrs

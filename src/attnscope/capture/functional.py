@@ -55,13 +55,30 @@ class CapturedCall:
     def parts(self) -> Tensor:
         """``(batch, position)``: tokens that begin another part of their text: no query attends across."""
         after = self.queries[:, 1:] & self.queries[:, :-1]  # both are real tokens
-        if self.kind == "cross" or (self.call.mask is None and self.call.bias is None):
+        if self.call.mask is None and self.call.bias is None:
             return pad(torch.zeros_like(after), (1, 0))
         start, stop = (bound.expand(len(after), -1) for bound in self.call.visible[:2])
         empty = stop <= start
         earliest = start.masked_fill(empty, start.shape[1]).flip(1).cummin(1).values.flip(1)
         place = torch.arange(1, start.shape[1], device=start.device)
         return pad(after & (stop.cummax(1).values[:, :-1] <= place) & (earliest[:, 1:] >= place), (1, 0))
+
+
+class PackedTexts:
+    """Which texts of a pass consist of parts that attend to themselves alone in every layer, as packed documents do."""
+
+    def __init__(self) -> None:
+        self._parts: dict[torch.Size, Tensor] = {}  # of all layers, by shape: an encoder and a decoder may differ
+
+    def add(self, captured: CapturedCall) -> None:
+        """Add a layer."""
+        if captured.kind != "cross":
+            parts = captured.parts().cpu()
+            self._parts[parts.shape] = parts & self._parts.get(parts.shape, parts)
+
+    def count(self) -> int:
+        """The number of such texts."""
+        return max((int(parts.any(1).sum()) for parts in self._parts.values()), default=0)
 
 
 def call_of_product(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from attnscope.capture.forward import check_finite
-from attnscope.capture.functional import calls_inside
+from attnscope.capture.functional import PackedTexts, calls_inside
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import call_of_weights
@@ -49,7 +49,7 @@ class MeasuredPass:
     sites: list[Site] = field(default_factory=list)  # each call
     measured: list[dict[str, Tensor]] = field(default_factory=list)  # statistics of each call, from `measure_call`
     queries: list[Tensor] = field(default_factory=list)  # ``(batch,)`` for each call: its queries that are real tokens
-    parts: list[Tensor] = field(default_factory=list)  # `CapturedCall.parts` of each call of self-attention
+    packed: PackedTexts = field(default_factory=PackedTexts)
     reach: int = 0  # the largest offset
 
     def add(self, site: Site, measured: dict[str, Tensor], queries: Tensor, reach: int) -> None:
@@ -141,8 +141,7 @@ class WatchedCalls:
 
     def _packed(self) -> dict[str, str]:
         """The note on texts whose parts attend to themselves alone in every layer."""
-        each = [torch.stack(run.parts).all(0).any(1) for run in self._passes if run.parts]
-        packed = sum(int(texts.sum()) for texts in each)
+        packed = sum(run.packed.count() for run in self._passes)
         if not packed:
             return {}
         return {
@@ -185,8 +184,7 @@ class WatchedCalls:
         if theirs is not None:
             _check_output(where, output, theirs, captured.queries)
         self._now.add(site, measured, captured.queries, reach)
-        if captured.kind != "cross":
-            self._now.parts.append(captured.parts().cpu())
+        self._now.packed.add(captured)
 
     def _check_order(self, where: str, site: Site, captured: CapturedCall) -> None:
         """Reject a call that does not match those before it."""
