@@ -157,6 +157,16 @@ MIXED = {
             num_kv_shared_layers=0,
         )
     ),
+    "qwen3_5": lambda: T.Qwen3_5ForCausalLM(
+        T.Qwen3_5TextConfig(
+            **_DECODER,
+            layer_types=["full_attention", "linear_attention"],
+            linear_num_value_heads=4,
+            linear_num_key_heads=2,
+            linear_key_head_dim=8,
+            linear_value_head_dim=8,
+        )
+    ),
     "falcon": lambda: T.FalconForCausalLM(
         T.FalconConfig(**_FALCON, num_kv_heads=2, new_decoder_architecture=True, bias=False)
     ),

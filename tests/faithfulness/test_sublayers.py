@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope import edges, patch
+from attnscope import attribute, edges, patch
 from attnscope.explanation.sublayers import sublayers
 from attnscope.support.errors import AttnscopeError
 from tests.families import MIXED, tiny, tiny_reader
@@ -19,7 +19,8 @@ BLOCKS = {
         {"mixer": ["mamba"], "mlp": ["block_sparse_moe", "shared_mlp"]},
     ],
     "granitemoeshared": [{"mlp": ["block_sparse_moe", "shared_mlp"]}] * 2,
-    "gemma4": [{"mlp": ["mlp"], "embedding": ["per_layer_projection"]}] * 2,
+    "gemma4": [{"mlp": ["mlp"], "layer embedding": ["per_layer_projection"]}] * 2,
+    "qwen3_5": [{"mlp": ["mlp"]}, {"mixer": ["linear_attn"], "mlp": ["mlp"]}],
     "falcon": [{"mlp": ["mlp"]}] * 2,
     "falcon_sequential": [{"mlp": ["mlp"]}] * 2,
     "bert": [{"mlp": ["output.dense"]}] * 2,
@@ -42,11 +43,13 @@ def first(returned):
 @pytest.mark.parametrize("family", BLOCKS)
 def test_the_modules_that_a_block_adds_are_those_of_its_source_code(family):
     model, ids = tiny(family), torch.randint(3, 60, (1, 9))
-    attending = [name for name, _ in model.named_modules() if name.endswith(("self_attn", "self", "attn", "attention"))]
+    attending = [
+        name for name, _ in model.named_modules() if name.endswith(("self_attn", ".self", ".attn", "attention"))
+    ]
     runs = sublayers(model, {"input_ids": ids}, attending)
     assert not any(run.unknown for run in runs)
     found = [
-        {kind: own for kind in ("mixer", "mlp", "embedding") if (own := [one.name for one in run.of(kind)])}
+        {kind: own for kind in ("mixer", "mlp", "layer embedding") if (own := [one.name for one in run.of(kind)])}
         for run in runs
     ]
     assert found == [
@@ -129,6 +132,54 @@ def test_edges_reject_blocks_whose_parts_share_a_norm_or_have_none(family):
     model, tokenizer = reader(family)
     with pytest.raises(AttnscopeError, match="two parts read it through one norm, or one has none"):
         edges(model, [PAIR], tokenizer=tokenizer, method="eap", sizes=[0.0, 1.0])
+
+
+@pytest.mark.parametrize("family", ["falcon_h1", "granitemoeshared", "gemma4", "falcon"])
+def test_parts_of_a_logit_are_those_of_the_modules_that_a_block_adds(family):
+    model, tokenizer = reader(family)
+    found = attribute(model, ["It was part"], tokenizer=tokenizer, token=" of")["predictions"]
+    ids = tokenizer("It was part", return_tensors="pt").input_ids
+    ids, kept = ids[:, :-1] if ids[0, -1] == tokenizer.eos_token_id else ids, {}
+    lists = next(one for name, one in model.named_modules() if name in {"model.layers", "transformer.h"})
+    norm = next(
+        one
+        for name, one in model.named_modules()
+        if name in {"model.norm", "model.final_layernorm", "transformer.ln_f"}
+    )
+    modules = {
+        (kind, at): [lists[at].get_submodule(WRITERS.get((family, name), name)) for name in names]
+        for at, block in enumerate(BLOCKS[family])
+        for kind, names in block.items()
+    }
+    for one in (norm, *(one for own in modules.values() for one in own)):
+        one.register_forward_hook(
+            lambda own, given, made: kept.__setitem__(own, ([one.clone() for one in given[:1]], first(made).clone()))
+        )
+    with torch.no_grad():
+        model(ids, use_cache=False)
+    (token,) = tokenizer(" of", add_special_tokens=False).input_ids
+    row, stream = model.get_output_embeddings().weight[token].detach(), kept[norm][0][0][0, -1]
+    centred = isinstance(norm, torch.nn.LayerNorm)
+    size = (stream - stream.mean() if centred else stream).square().mean().sqrt()
+    for (kind, at), own in modules.items():
+        added = sum(kept[one][1].view(1, -1, len(row))[0, -1] for one in own)
+        added = (added - added.mean() if centred else added) / size * norm.weight.detach()
+        part = found.part.sel(component=f"{kind} {at}").item()
+        np.testing.assert_allclose(part, float(added @ row), rtol=1e-3, atol=1e-4)
+
+
+# the norm behind a module, whose output is added in its place
+WRITERS = {
+    ("gemma4", "mlp"): "post_feedforward_layernorm",
+    ("gemma4", "per_layer_projection"): "post_per_layer_input_norm",
+}
+
+
+@pytest.mark.parametrize("verb", [attribute, lambda *given, **named: attribute(*given, head=(0, 1), **named)])
+def test_attribute_rejects_blocks_ahead_of_the_first_attention(verb):
+    model, tokenizer = reader("bamba")
+    with pytest.raises(AttnscopeError, match=r"model.layers.0, ahead of the first attention layer, adds"):
+        verb(model, ["It was part of it."], tokenizer=tokenizer)
 
 
 def test_a_block_that_scales_what_it_adds_by_another_output_has_no_known_mlp():

@@ -48,6 +48,8 @@ class Projections:
     names: dict[str, str]  # modules by role: ``query``, ``key``, ``value``, ``output``
     group: int
     norms: dict[str, str] = field(default_factory=dict[str, str])  # norms between matrix and score, by role
+    # the same as `output` where a gate multiplies the output of the heads first (Qwen3-Next); `output` is then None
+    gated: Float[np.ndarray, "head value_width model_width"] | None = None
 
     def of_head(
         self, head: int
@@ -108,8 +110,11 @@ class _Recorder:
     def _find_output(self, event: LayerRun) -> None:
         if self.waiting is not None and event.received.numel() == self.waiting[1].numel():
             finish, output = self.waiting
-            if factor_of(event.received.reshape(output.shape), output) == 1.0:
+            received = event.received.reshape(output.shape)
+            plainly = factor_of(received, output) == 1.0
+            if plainly or _gates(received, output):
                 made = finish(event)
+                made = made if plainly else replace(made, output=None, gated=made.output)
                 self.projections[made.site] = made
                 self.waiting = None
 
@@ -151,6 +156,15 @@ class _Recorder:
         length, width = call.query.shape[2], call.query.shape[3]
         fitting = [own for own in self.rotations if own.cos.shape[0] >= length and 2 * own.cos.shape[1] <= width]
         return [*fitting, *[_to(rotation(length, width, layout=layout), call.query) for layout in ("half", "pairs")]]
+
+
+def _gates(received: Tensor, output: Tensor) -> bool:
+    """Whether a layer receives the output of the heads times positive factors, which differ by number."""
+    product = received * output
+    return bool((product >= 0).all()) and float((product > 0).double().mean()) > _ALMOST
+
+
+_ALMOST = 0.99  # a gate may round to 0
 
 
 def _to(turn: Rotation, like: Tensor) -> Rotation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,11 +14,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.capture.families import is_attention, is_norm
+from attnscope.capture.families import is_attention, is_norm, related
 from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import Inputs, observed_pass
 from attnscope.explanation.profiles import check_tokens
 from attnscope.explanation.projections import LayerRun, Projections, factor_of, projections
+from attnscope.explanation.sublayers import BlockRun, Kind, sublayers
 from attnscope.explanation.tables import word_embedding
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
@@ -97,11 +98,16 @@ class Layer:
     branch: LayerRun | None = None  # norm of its output, before it is added
     written: Fold | None = None
     factor: float = 1.0  # of its output as it is added
-    added: LayerRun | None = None  # what one module adds to the stream after it, and its factor
-    added_factor: float = 1.0
+    # modules whose outputs the stream adds after it: kinds of sublayers, runs and factors
+    added: list[tuple[Kind, LayerRun, float]] = field(default_factory=list[Any])
     after: LayerRun | None = None  # norm of the sum of stream and output (post-norm)
     after_fold: Fold | None = None
     reader: LayerRun | None = None  # norm that reads the sum of stream and output
+
+    @property
+    def output(self) -> np.ndarray | None:
+        """W_O of each head, behind a gate if there is one."""
+        return self.matrices.output if self.matrices.gated is None else self.matrices.gated
 
 
 @dataclass(eq=False)
@@ -113,6 +119,7 @@ class Stream:
     embedded: Fold | None  # norm of the embeddings that no layer reads as it is (BLOOM, ALBERT)
     is_linear: bool  # whether the unembedding reads the stream, through a norm at most
     unverified: list[int] = field(default_factory=list[int])  # layers after which the stream adds something unknown
+    before: dict[str, str] = field(default_factory=dict[str, str])  # block ahead of all attention, by stream
     calls: dict[int, AttentionCall] = field(default_factory=dict[int, "AttentionCall"])
 
     def between(self, stream: str, first: int, last: Point) -> list[Fold]:
@@ -129,11 +136,13 @@ class Stream:
                 folds.append(following.query.fold)
         return [fold for fold in folds if fold is not None]
 
-    def unknown(self, layers: Sequence[Layer]) -> str:
-        """Why the stream behind some layers is no sum of heads and modules; empty if it is."""
-        for layer in layers:
+    def unknown(self, before: Mapping[str, Sequence[Layer]]) -> str:
+        """Why a stream behind some of its layers is no sum of heads and modules; empty if it is."""
+        if blocks := [self.before[name] for name in before if name in self.before]:
+            return f"{blocks[0]}, ahead of the first attention layer, adds to the residual stream"
+        for layer in (layer for layers in before.values() for layer in layers):
             number = layer.matrices.site.index
-            if layer.matrices.output is None:
+            if layer.output is None:
                 return f"no linear layer reads the output of the heads of layer {number}"
             folds = (layer.branch, layer.written), (layer.after, layer.after_fold), (layer.query.norm, layer.query.fold)
             odd = any(norm is not None and fold is None for norm, fold in folds)
@@ -146,10 +155,10 @@ def components(layers: Sequence[Layer]) -> tuple[list[tuple[str, int, int]], lis
     """Kind, layer and head of each component that adds to the stream up to some layers, and names."""
     found = [("embedding", -1, -1), ("position", -1, -1), ("bias", -1, -1)]
     for layer in layers:
-        number, heads = layer.matrices.site.index, 0 if layer.matrices.output is None else len(layer.matrices.output)
+        number, heads = layer.matrices.site.index, 0 if layer.output is None else len(layer.output)
         found += [("head", number, head) for head in range(heads)]
-        found += [("mlp", number, -1)] * (layer.added is not None)
-    names = {"head": "{1}.{2}", "mlp": "mlp {1}"}
+        found += [(kind, number, -1) for kind in dict.fromkeys(kind for kind, *_ in layer.added)]
+    names = {"head": "{1}.{2}", "mlp": "mlp {1}", "mixer": "mixer {1}", "layer embedding": "layer embedding {1}"}
     return found, [names.get(one[0], "{0}").format(*one) for one in found]
 
 
@@ -168,10 +177,11 @@ def position_part(start: Tensor, word: Tensor, tables: Sequence[Tensor], others:
 def residual_stream(model: PreTrainedModel, inputs: Inputs) -> Stream:
     """Find how heads read and write the residual stream, from one pass over one text."""
     found = projections(model, inputs)
+    blocks = sublayers(model, inputs, {site.name for site in found})
     recorder = _Recorder(inputs["input_ids"].shape[-1], {made.names.get("output", "") for made in found.values()})
     unembedding = model.get_output_embeddings()
     observed_pass(model, inputs, recorder.hooks(model, unembedding), recorder.observe)
-    return _assembled(model, found, recorder, unembedding)
+    return _assembled(model, found, recorder, unembedding, blocks)
 
 
 @dataclass(eq=False)
@@ -219,6 +229,7 @@ class _Written(NamedTuple):
     base: Tensor  # stream that it adds to
     total: Tensor  # stream after it
     at: int  # number of events before it
+    writers: dict[str, Kind]  # what blocks add up to the next attention, by name
 
     def leads_to(self, events: list[LayerRun], point: Point) -> bool:
         """Whether the stream at a point is that after this layer, plus what one module adds."""
@@ -243,10 +254,28 @@ class _Written(NamedTuple):
         for stream in (total, self.base):
             for one in events[self.at : point.at]:
                 if (factor := _factor(target, stream, one.returned)) is not None:
-                    self.layer.added, self.layer.added_factor = one, factor
+                    around = (kind for name, kind in self.writers.items() if related(name, one.name))
+                    kinds: list[Kind] = [*around, "mlp"]
+                    self.layer.added = [(kinds[0], one, factor)]
                     self.layer.factor *= stream is total  # what is added instead of its output
                     return True
-        return False
+        return self._adds_several(events[: point.at], target, total)
+
+    def _adds_several(self, events: list[LayerRun], target: Tensor, total: Tensor) -> bool:
+        """Whether the stream is that after this layer plus what several modules add."""
+        ran = {one.name: one for one in events if one.name in self.writers}
+        ran = [one for one in ran.values() if one.returned.shape == target.shape]
+        if not ran:
+            return False
+        columns = torch.stack([one.returned.double().flatten() for one in ran], 1)
+        rest = (target - total).double().flatten()
+        factors = torch.linalg.lstsq(columns, rest).solution
+        if float((rest - columns @ factors).abs().max()) > SMALL * float(target.abs().max()):
+            return False
+        self.layer.added = [
+            (self.writers[one.name], one, float(factor)) for one, factor in zip(ran, factors, strict=True)
+        ]
+        return True
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -254,7 +283,11 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _assembled(
-    model: PreTrainedModel, found: dict[Site, Projections], recorder: _Recorder, unembedding: nn.Module | None
+    model: PreTrainedModel,
+    found: dict[Site, Projections],
+    recorder: _Recorder,
+    unembedding: nn.Module | None,
+    blocks: list[BlockRun],
 ) -> Stream:
     """Order the events along each stream."""
     events, folds = recorder.events, dict[int, Fold | None]()
@@ -310,7 +343,10 @@ def _assembled(
                 layer.after, layer.after_fold, layer.reader = one, fold(one), one
                 base, total = query.states, one.returned
                 break
-        written[stream] = _Written(layer, base, total, place)
+        ahead, after = _around(blocks, site.name)
+        if not order and ahead:
+            made.before[stream] = ahead
+        written[stream] = _Written(layer, base, total, place, after)
     first, width = made.layers[0].query, word_embedding(model).embedding_dim
     for one in events:
         if is_norm(one.module) and len(one.received) and one is not first.norm:
@@ -325,6 +361,19 @@ def _assembled(
         made.is_linear = written["decoder"].leads_to(events, end)
         made.ends["decoder"] = end
     return made
+
+
+def _around(blocks: list[BlockRun], attention: str) -> tuple[str, dict[str, Kind]]:
+    """A block of the same list ahead of all attention, and what blocks add from that of a layer to the next layer."""
+    same = [block for block in blocks if attention.startswith(f"{block.name.rpartition('.')[0]}.")]
+    own = [number for number, block in enumerate(same) if attention.startswith(f"{block.name}.")]
+    if len(own) != 1:  # blocks that run several times (ALBERT)
+        return "", {}
+    attending = [number for number, block in enumerate(same) if block.of("attention")]
+    end = next((number for number in attending if number > own[0]), len(same))
+    ahead = next((block.name for block in same[: min(attending, default=0)] if block.sublayers), "")
+    written = [one for block in same[own[0] : end] for one in block.of("mlp", "mixer", "layer embedding")]
+    return ahead, {one.writer: one.kind for one in written}
 
 
 def _factor(received: Tensor, stream: Tensor, output: Tensor) -> float | None:

@@ -22,8 +22,8 @@ from attnscope.capture.watching import attached
 from attnscope.support.state import frozen
 
 #: ``attention``; ``mixer``: reads several tokens without attention (Mamba, convolutions); ``mlp``: reads one token;
-#: ``embedding``: adds an embedding of its own to a block (Gemma 4).
-Kind = Literal["attention", "mixer", "mlp", "embedding"]
+#: ``layer embedding``: adds an embedding of its own to a block (Gemma 4).
+Kind = Literal["attention", "mixer", "mlp", "layer embedding"]
 
 # Functions of PyTorch's graph: sums, products of which one factor is constant, and changes of shape or type
 _SUMS = ("Add", "Sub")
@@ -198,7 +198,7 @@ class _Walk:
         """The module that returns the tensor of a node, and its kind."""
         run = self.outermost(node)
         name = run.name
-        kind: Kind = "embedding" if adds_embeddings(name) else "mlp"
+        kind: Kind = "layer embedding" if adds_embeddings(name) else "mlp"
         if any(related(name, one) for one in self.graph.attending):
             kind = "attention"
         elif run.mixes():

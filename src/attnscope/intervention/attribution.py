@@ -103,9 +103,10 @@ def attribute(
     -------
     xarray.DataTree
         ``predictions``: ``part`` ``(window, component)``, logits, mean over the predictions of a window; a component
-        is a head (coordinates ``layer`` and ``head``), ``mlp``, ``embedding``, ``position`` or ``bias`` (coordinate
-        ``kind``). ``total``: the logit; ``difference``: the largest distance from it of a sum of parts. ``random``:
-        parts of the mean token of the texts, by frequency, if a token has none to subtract. ``lens_logit``,
+        is a head (coordinates ``layer`` and ``head``), ``mlp``, ``mixer`` (Mamba), ``embedding``, ``layer embedding``
+        (Gemma 4), ``position`` or ``bias`` (coordinate ``kind``). ``total``: the logit; ``difference``: the largest
+        distance from it of a sum of parts. ``random``: parts of the mean token of the texts, by frequency, if a token
+        has none to subtract. ``lens_logit``,
         ``lens_probability`` and ``lens_rank`` ``(window, position, depth)``: if the stream ended after that number of
         attention layers, normed by its own denominator; probability and rank are those of the token. ``token``, and
         ``query``, the position that predicts it ``(window, position)``; with `by_position`, ``part_at`` ``(window,
@@ -215,11 +216,16 @@ class _Attribution:
         reason = "its unembedding does not read a sum of heads and modules through one norm"
         if stream.is_linear and "decoder" in stream.ends:
             self.end, self.parts = stream.ends["decoder"], StreamParts(model, stream, [stream.ends["decoder"]])
-            reason = stream.unknown(self.parts.layers)
+            reason = stream.unknown(self.parts.before)
         if reason:
             raise AttnscopeError(
                 f"{name} has no direct attribution: {reason}. attnscope patch and attnscope intervene measure effects "
                 "in any model"
+            )
+        if self.by_position and any(one.matrices.gated is not None for one in self.parts.layers):
+            raise AttnscopeError(
+                f"a gate multiplies the output of the heads of {name}, so parts by key are not known: leave out "
+                "by_position"
             )
         self.unembedding: Any = model.get_output_embeddings()
         self.table = plain(self.unembedding.weight)

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _PLACE = (Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head"))
-_COMPONENT = Quantity("component", meaning="feed-forward layer (mlp), embedding, position embedding, or all biases")
+_COMPONENT = Quantity(
+    "component", meaning="feed-forward layer (mlp), mixer (Mamba), embedding, position embedding, or all biases"
+)
 _MEAN = "mean part, direct path only"
 _OF_DIRECTION = (effect_quantity("excess", "logits", heading="part", interval=True, meaning=_MEAN),)
 _OF_TOKEN = (
@@ -71,7 +73,7 @@ _CERTAINTY = {
 }
 _MOST = 0.5  # of rows
 _TWICE = np.log(2)  # nats: twice the weight of the mean key
-_KINDS = ({"head"}, {"mlp"}, {"embedding", "position"}, {"bias"})
+_KINDS = ({"head"}, {"mlp"}, {"embedding", "position", "layer embedding"}, {"bias"}, {"mixer"})
 
 
 def components_of(tree: xr.DataTree) -> list[Row]:
@@ -152,11 +154,15 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what:
         found = f"Head {most} has the largest part of the token less that of the mean token: {largest} logits."
     else:
         found = f"Head {most} has the largest part: {largest} logits."
-    return [
-        f"Mean {what}: {whole} = heads {own[0]}, feed-forward layers {own[1]}, embeddings {own[2]}, biases {own[3]}.",
-        found,
-        f"The parts add up to the logits within {float(predictions.difference.max()):.0e}.",
-    ]
+    added = (
+        f"Mean {what}: {whole} = heads {own[0]}, feed-forward layers {own[1]}, embeddings {own[2]}, biases {own[3]}."
+    )
+    if any(row["kind"] == "mixer" for row in rows):
+        added = (
+            f"Mean {what}: {whole} = heads {own[0]}, mixers {own[4]}, feed-forward layers {own[1]}, "
+            f"embeddings {own[2]}, biases {own[3]}."
+        )
+    return [added, found, f"The parts add up to the logits within {float(predictions.difference.max()):.0e}."]
 
 
 def _of_scores(tree: xr.DataTree) -> Report:
@@ -183,7 +189,7 @@ def _of_scores(tree: xr.DataTree) -> Report:
         Table("pairs", "Pairs", _PAIRS, rows_of(pairs, one.pair_share), terminal=8),
     ]
     key, query = (max(found, key=lambda row, side=side: row[f"{side}_mean"]) for side in ("key", "query"))
-    named = [_named(row["kind"], row["source"].removeprefix("mlp ")) for row in (key, query)]
+    named = [_named(row["kind"], row["source"].removeprefix(f"{row['kind']} ")) for row in (key, query)]
     name, share, other = str(one["relation"].values), f"{key['key_mean']:.0%}", f"{query['query_mean']:.0%}"
     share += "" if key["key_low"] is None else f" ({key['key_low']:.0%} to {key['key_high']:.0%})"
     chosen, chance, excess = (float(keys[side].sel(relation=name)) for side in ("chosen", "chance", "excess"))
@@ -226,5 +232,6 @@ def _of_scores(tree: xr.DataTree) -> Report:
 
 def _named(kind: str, number: str) -> str:
     words = {"head": f"head {number}", "mlp": f"feed-forward layer {number}", "embedding": "the token embedding"}
+    words |= {"mixer": f"mixer {number}", "layer embedding": f"the embedding of layer {number}"}
     words |= {"position": "the position embedding", "bias": "biases", "score": "the bias of the scores"}
     return words[kind]

@@ -57,6 +57,8 @@ def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
 
 def _block(model: PreTrainedModel, layer: Layer) -> Block:
     known = layer.matrices
+    if known.gated is not None:
+        return Block(known.site, reason="a gate multiplies the output of its heads, so values have no fixed output")
     if known.output is None or known.output_bias is None:
         unread = "no linear layer reads the concatenated output of the heads, so W_O is unknown"
         return Block(known.site, reason=unread)

@@ -43,7 +43,7 @@ def output_with_gradient(call: AttentionCall) -> Tensor:
 
 @torch.no_grad()
 def unread_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site]:
-    """Attention calls whose output no linear layer reads, whole or as some of its columns."""
+    """Attention calls whose heads no linear layer reads: whole, as some of its columns, or each times a gate."""
     waiting: list[tuple[Site, Tensor]] = []
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
@@ -58,7 +58,43 @@ def unread_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site
     linears = [module for module in model.modules() if isinstance(module, (nn.Linear, Conv1D))]
     with attached(module.register_forward_pre_hook(look) for module in linears), watching(model, observe):
         model(**inputs)
-    return [site for site, _ in waiting]
+    return [site for site, _ in waiting if not _reads_apart(model, inputs, site)]
+
+
+def _reads_apart(model: PreTrainedModel, inputs: dict[str, Tensor], site: Site) -> bool:
+    """Whether a layer reads each head in columns of its own, all else equal, as behind a gate (Qwen3-Next)."""
+    runs, found = list[tuple[Tensor, Tensor]](), False
+    heads, moved, at = 0, False, iter(())
+
+    def observe(own: Site, call: AttentionCall) -> Tensor:
+        nonlocal heads
+        output = output_of(call)
+        if own.index != site.index:
+            return output
+        heads = output.shape[1]
+        if moved:
+            output = output.clone()
+            output[:, ::2] += 1 + output.abs().max()
+        return output
+
+    def keep(_: nn.Module, given: tuple[Any, ...], made: Tensor) -> Tensor | None:
+        nonlocal found
+        if not moved:
+            runs.append((given[0].clone(), made.clone()))
+            return None
+        before, after = next(at)
+        changed = (given[0] != before).flatten(0, -2).any(0)
+        if heads and len(changed) % heads == 0:
+            by_head = changed.unflatten(0, (heads, -1)).any(1)
+            found = found or (bool(by_head[::2].all()) and not bool(by_head[1::2].any()))
+        return after  # all that follows is equal
+
+    linears = [module for module in model.modules() if isinstance(module, (nn.Linear, Conv1D))]
+    with attached(module.register_forward_hook(keep) for module in linears), watching(model, observe):
+        model(**inputs)
+        moved, at, heads = True, iter(runs), 0
+        model(**inputs)
+    return found
 
 
 def _holds(given: Tensor, output: Tensor) -> bool:

@@ -49,7 +49,7 @@ from attnscope.support.state import frozen
 SIDES = ("query", "key", "value")
 ORDERS = ("raising", "changing", "random")
 SIZES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # shares of the edges, as in MIB
-_NAMES = {"mlp": "m", "mixer": "mixer", "embedding": "embedding"}  # of parts without heads, by kind
+_NAMES = {"mlp": "m", "mixer": "mixer", "layer embedding": "embedding"}  # of parts without heads, by kind
 _ADDS_UP = 1e-3  # rounding of the sum of all parts, as a share of the largest difference
 
 
@@ -206,7 +206,7 @@ class Part:
 
     norm: nn.Module | None = None  # of its own, through which it reads
     name: str = ""  # of the module that attends
-    kind: str = ""  # of its modules: ``mlp``, ``mixer`` or ``embedding``; empty for attention and the logits
+    kind: str = ""  # of its modules: ``mlp``, ``mixer`` or ``layer embedding``; empty for attention and the logits
     modules: list[nn.Module] = field(default_factory=list[nn.Module])  # whose outputs it adds
     output: nn.Module | None = None  # linear layer that reads the heads; None without heads
     heads: Sequence[int] = ()  # numbers of heads that make queries, keys and values
@@ -272,6 +272,8 @@ class Graph:
             model, {name: ids.repeat(1, 2) if ids.shape[1] == 1 else ids for name, ids in inputs.items()}
         )
         outputs = {site.name: one.names.get("output", "") for site, one in made.items()}
+        if any(one.gated is not None for one in made.values()):
+            raise AttnscopeError(f"{type(model).__name__} has no edges: a gate, which reads too, multiplies its heads")
         parts = _parts(model, inputs, outputs)
         self.parts, self.senders = parts, ["input"]
         self.receivers, self.points = list[str](), list[int]()  # a point: the part whose input a receiver reads

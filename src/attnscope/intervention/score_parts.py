@@ -49,7 +49,7 @@ class ScoreParts:
         self.parts = StreamParts(model, stream, self.points)
         odd = any(point.norm is not None and point.fold is None for point in self.points)
         unknown = "its norm is no LayerNorm or RMSNorm" * odd or self.made.reason * (self.made.form == "unknown")
-        if reason := unknown or stream.unknown(self.parts.layers):
+        if reason := unknown or stream.unknown(self.parts.before):
             raise AttnscopeError(f"the scores of layer {self.number} of {name} have no known parts: {reason}")
         self.sources, self.names = self.parts.sources, self.parts.names
         grouped = [f"heads of {layer}" if kind == "head" else "" for kind, layer, _ in self.sources]

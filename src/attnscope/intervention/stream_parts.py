@@ -46,7 +46,8 @@ class StreamParts:
             for point in points
         }
         self.layers = [one for one in stream.layers if any(one in before for before in self.before.values())]
-        events = [event for one in self.layers for event in (one.query.norm, one.branch, one.after, one.added)]
+        events = [event for one in self.layers for event in (one.query.norm, one.branch, one.after)]
+        events += [event for one in self.layers for _, event, _ in one.added]
         self.run_of: dict[Any, int] = {}  # of a module that layers share
         for event in dict.fromkeys([*events, *(point.norm for point in points)]):
             if event is not None:
@@ -66,13 +67,16 @@ class StreamParts:
         self.runs, self.calls = defaultdict[str, Any](list), dict[int, Any]()
 
         def note(name: str, _: nn.Module, given: tuple[Any, ...], made: Any) -> None:
-            self.runs[name].append((*given[:1], made[0] if isinstance(made, tuple) else made))
+            both = (*given[:1], made[0] if isinstance(made, tuple) else made)
+            own = tuple(one.clone() if isinstance(one, Tensor) else one for one in both)
+            self.runs[name].append(own)  # a copy, because blocks may add in place (Falcon)
 
         def observe(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
             self.calls[site.index] = call, output_of(call), states
             return self.calls[site.index][1]
 
         noted = {*(event.name for event in self.run_of), *self.words, *self.tables, *self.types, *also}
+        noted |= {one.matrices.names["output"] for one in self.layers if one.matrices.gated is not None}
         hooks = (self.model.get_submodule(one).register_forward_hook(partial(note, one)) for one in noted)
         with attached(hooks), watching_inputs(self.model, observe):
             return forward(self.model, {**without_cache(self.model), **inputs}, name, with_head=with_head)
@@ -129,14 +133,17 @@ class StreamParts:
         vectors: dict[int, Tensor] = {}
         for layer in reversed(before):
             index = layer.matrices.site.index
-            if layer.added is not None:
-                made["mlp", index, -1] = layer.added_factor * read(rows(self.ran(layer.added)[1]))
+            for kind, event, factor in layer.added:
+                made[kind, index, -1] = made.get((kind, index, -1), 0) + factor * read(rows(self.ran(event)[1]))
             if layer.after is not point.norm:
                 back(layer.after, layer.after_fold)
             kept = matrix, scale
             back(layer.branch, layer.written)
             output, through = self.calls[index][1], layer.factor * scale
-            reads = torch.einsum("hrd,...dk->...hrk", tensor(layer.matrices.output), matrix)
+            if layer.matrices.gated is not None:  # what the output matrix reads
+                gated = self.runs[layer.matrices.names["output"]][-1][0]
+                output = gated.reshape(output.transpose(1, 2).shape).transpose(1, 2)
+            reads = torch.einsum("hrd,...dk->...hrk", tensor(layer.output), matrix)
             if at is not None:
                 output, vectors[index] = output[at[0], :, at[1]][:, :, None], (through[:, None] * reads)[..., 0]
             parts = through[:, None] * (output.double() @ reads)
