@@ -129,6 +129,10 @@ class HeadMonitor(TrainerCallback):
             raise AttnscopeError(f"the model is a {type(model).__name__}; expected a model of transformers")
         if self.batch is None:
             raise AttnscopeError("there is no held batch: give the monitor one, or call measure_next before a pass")
+        broken = None if self._sites else next((n for n, p in inner.named_parameters() if not p.isfinite().all()), None)
+        if broken is not None:
+            _log.warning("step %d: the weights are not finite in %s, so no head is measured", step, broken)
+            return {}
         autocast = vars(inner).pop("forward") if "_original_forward" in vars(inner) else None  # of accelerate
         try:
             with borrowed(inner), own_random_numbers(), own_state(gradients=False), torch.no_grad():
@@ -144,6 +148,7 @@ class HeadMonitor(TrainerCallback):
     def measure_next(self, model: nn.Module, step: int) -> None:
         """Measure the heads in the next forward pass with gradients, before dropout, and log the scalars at its end."""
         self._next.close()
+        model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         hooks, self._sites = self._next, []
         packed = PackedTexts()
 

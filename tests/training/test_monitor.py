@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from transformers import (
     AttentionInterface,
     BartConfig,
@@ -211,7 +212,43 @@ def test_weights_that_are_not_finite_are_reported_and_do_not_stop_the_training(c
     assert "step 1: head 1.0 has scores that are not finite" in caplog.text
 
 
+def test_weights_that_are_not_finite_at_the_first_step_do_not_stop_the_training(caplog):
+    model, monitor = built("llama"), HeadMonitor(HELD)
+    weight = model.model.layers[1].self_attn.q_proj.weight
+    before = weight.detach().clone()
+    with torch.no_grad():
+        weight[:8] = torch.nan
+        assert monitor(model, 0) == {}
+        weight.copy_(before)
+    assert "step 0: the weights are not finite in model.layers.1.self_attn.q_proj.weight" in caplog.text
+    assert np.isfinite([*monitor(model, 1).values()]).all()
+    assert monitor.dataset.step == [1]
+
+
+def test_a_model_of_several_processes_has_the_numbers_of_the_model_inside():
+    import torch.distributed as processes
+
+    processes.init_process_group("gloo", rank=0, world_size=1, store=processes.HashStore())
+    try:
+        batch = {"input_ids": IDS[:6]}
+        model, held, own, whole = built("llama"), HeadMonitor(batch), HeadMonitor(), HeadMonitor(batch)
+        model = dropping(model, 0.0)
+        whole(model, 0)
+        together = torch.nn.parallel.DistributedDataParallel(model)
+        held(together, 0)
+        own.measure_next(together, 0)
+        together(**batch)
+    finally:
+        processes.destroy_process_group()
+    xr.testing.assert_identical(held.dataset, whole.dataset)
+    assert own.dataset.layer_name.equals(whole.dataset.layer_name)
+    for number, values in whole.dataset.data_vars.items():
+        np.testing.assert_allclose(own.dataset[number], values, rtol=1e-5, atol=1e-6)
+
+
 def test_what_cannot_be_measured_says_so():
+    with pytest.raises(AttnscopeError, match=r"the held batch has no tokens: its input_ids have the shape \(0, 8\)"):
+        HeadMonitor({"input_ids": torch.zeros(0, 8, dtype=torch.long)})(built("llama"), 0)
     with pytest.raises(AttnscopeError, match="texts need a tokenizer"):
         HeadMonitor(["The tide comes in."])
     with pytest.raises(AttnscopeError, match="expected a model of transformers"):

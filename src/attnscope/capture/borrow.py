@@ -195,6 +195,8 @@ def inner_model(source: object) -> object:
                 "(LoRA, IA3, ...)"
             )
         return inner_model(adapters.get_base_model())
+    if isinstance(source, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return inner_model(source.module)
     if isinstance(source, nn.Sequential) and len(source) and hasattr(source[0], "auto_model"):
         return inner_model(source[0].auto_model)  # of sentence-transformers
     for name in _HOLDERS:

@@ -64,6 +64,8 @@ def check_ids(model: PreTrainedModel, inputs: dict[str, Any], name: Name) -> Non
     """Raise an error for token ids without an embedding."""
     for side in ("input_ids", "decoder_input_ids"):
         ids = inputs.get(side)
+        if ids is not None and not ids.numel():
+            raise AttnscopeError(f"{name(0)} has no tokens: its {side} have the shape {tuple(ids.shape)}. Give some")
         table = None if ids is None else _embedding(model, side)
         if ids is None or table is None or int(ids.max()) < table.num_embeddings:
             continue
