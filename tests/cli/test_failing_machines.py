@@ -13,6 +13,7 @@ import torch
 
 import attnscope
 from attnscope.cli import main, output
+from attnscope.measure.reader import _flush_seconds
 from attnscope.support.errors import AttnscopeError, out_of_memory
 from tests.process import Started
 
@@ -123,3 +124,24 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path, monkeypatch, refus
         "scan",
         says="attnscope: unfit is installed and cannot be imported: made for another PyTorch.\nInstall the unfit",
     )
+
+
+def test_a_variable_of_the_environment_that_a_package_rejects_is_not_called_a_misfit(tmp_path, monkeypatch, refused):
+    (tmp_path / "strict.py").write_text("float('nonsense')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("attnscope.cli.app", lambda **_: importlib.import_module("strict"))
+    refused("scan", says="\nCheck the settings of strict: its files and the variables of the environment")
+
+
+def test_a_wrong_number_of_seconds_is_named(monkeypatch):
+    for text in ("x", "nan", "-1"):
+        monkeypatch.setenv("ATTNSCOPE_FLUSH_SECONDS", text)
+        with pytest.raises(AttnscopeError, match=f"ATTNSCOPE_FLUSH_SECONDS is '{text}'; expected a number of seconds"):
+            _flush_seconds()
+
+
+def test_commands_need_no_docstrings():
+    words = [sys.executable, "-OO", "-B", "-m", "attnscope", "scan", "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--window" in done.stdout

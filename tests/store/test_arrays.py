@@ -15,6 +15,7 @@ from attnscope.support.errors import AttnscopeError
 _PROGRAM = """
 import xarray as xr
 from attnscope.store.arrays import packed, unpacked
+from tests.store.hostile import arrays
 given = xr.Dataset({name: ("x", [1.0]) for name in "gdbhafce"}, {"alone": ("y", [2.0])})
 found = unpacked(packed(given))
 print(list(found), found.identical(given))
@@ -62,6 +63,15 @@ def test_every_kind_of_array_comes_back_as_it_was():
 def test_a_piece_of_another_version_raises():
     with pytest.raises(AttnscopeError, match=r"found results in pieces/000-001\.zarr\.zip; .* another version"):
         texts_of("pieces/000-001.zarr.zip")
+
+
+def test_arrays_without_entries_cannot_claim_a_length_that_takes_for_ever():
+    """Whoever goes through its windows would not come to an end."""
+    endless = packed(xr.Dataset({"entropy": (("window", "head"), np.zeros((1 << 60, 0)))}))
+    with pytest.raises(AttnscopeError, match="the shape of entropy"):
+        unpacked(endless)
+    with pytest.raises(AttnscopeError, match="not as this version of attnscope writes it"):
+        unpacked(arrays(endless, **{"dataset.json": b"[" * 200_000}))
 
 
 def piece(first, count, name="en"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from abc import ABC, abstractmethod
@@ -140,8 +141,16 @@ def _share_statistics(results: xr.Dataset) -> xr.Dataset:
     return results[names]
 
 
+def _flush_seconds() -> float:
+    text = os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5")
+    with suppress(ValueError):
+        if math.isfinite(seconds := float(text)) and seconds >= 0:
+            return seconds
+    raise AttnscopeError(f"ATTNSCOPE_FLUSH_SECONDS is {text[:40]!r}; expected a number of seconds, such as 5")
+
+
 FLUSH_BYTES = 1 << 26  # results wait in memory for at most this number of bytes,
-FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # this number of seconds,
+FLUSH_SECONDS = _flush_seconds()  # this number of seconds,
 FLUSH_SHARE = 0.02  # or this share of the time of the run so far, so that a long run has few pieces,
 FLUSH_MOST = 60.0  # but at most this number of seconds, so that a kill costs about a unit
 

@@ -22,6 +22,7 @@ _DEFLATE = 1  # zlib's level: as small as level 6 within 2% where results are no
 _SAMPLE = 1 << 13  # entries sampled to decide about compression
 _WORTH = 0.9  # share of its size: arrays that shrink less are noise; uncompressed, they are read in a third of the time
 _STRINGS, _NUMBERS = "OTU", "biufcmM"  # kinds of dtypes
+_LONGEST = 1 << 32  # entries of a dimension: one without entries may claim any number, which would be counted for ever
 _HEADER = 1 << 16  # bytes of an array's file before its numbers
 
 
@@ -64,7 +65,7 @@ def unpacked(content: bytes, where: Path | str = "the file") -> xr.Dataset:
 def _variable(archive: zipfile.ZipFile, name: str, told: Any) -> xr.Variable:
     """A variable whose array has the shape, type and number of bytes in the outline."""
     dims, shape, attrs = told["dims"], tuple(told["shape"]), told["attrs"]
-    if any(type(size) is not int or size < 0 for size in shape) or len(set(dims)) < len(dims):
+    if any(type(size) is not int or not 0 <= size <= _LONGEST for size in shape) or len(set(dims)) < len(dims):
         raise ValueError(f"the shape of {name}")
     if "data" in told:
         values = np.empty(shape, object)

@@ -143,7 +143,17 @@ def explained(action: str, safe: str) -> Generator[None]:
 
 
 #: Errors from reading files that another version wrote or that were forged.
-_UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, EOFError, BadZipFile, zlib.error)
+_UNREADABLE = (
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    EOFError,
+    RecursionError,
+    BadZipFile,
+    zlib.error,
+)
 
 
 @contextmanager

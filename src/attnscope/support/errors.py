@@ -72,6 +72,8 @@ def unimportable(error: BaseException) -> AttnscopeError | None:
         if package in _NEEDED
         else f"Install the {package} that is made for the PyTorch here, or remove it: pip uninstall {package}"
     )
+    if isinstance(first, ValueError):  # matplotlib on a MPLBACKEND that it does not have
+        advice = f"Check the settings of {package}: its files and the variables of the environment"
     return AttnscopeError(f"{package} is installed and cannot be imported: {reason_of(first)}.\n{advice}")
 
 
