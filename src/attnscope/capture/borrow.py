@@ -85,8 +85,8 @@ def alone(model: PreTrainedModel) -> Generator[None]:
     def reject(*_: Any) -> None:
         if threading.get_ident() != owner:
             raise AttnscopeError(
-                f"attnscope is using {type(model).__name__} in another thread. Run this pass afterwards, or on a copy "
-                "of the model"
+                f"{type(model).__name__} is in use by attnscope in another thread. Run this pass afterwards, or on a "
+                "copy of the model"
             )
 
     try:
