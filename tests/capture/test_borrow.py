@@ -221,9 +221,8 @@ def test_a_pass_of_a_second_thread_is_rejected_while_a_model_is_measured():
     thread.join()
     assert found.drop_attrs().equals(expected.drop_attrs())
     assert len(rejected) > 0
-    assert {*rejected} == {
-        "EncoderForMaskedLM is in use by attnscope in another thread. Run this pass afterwards, or on a copy of the "
-        "model"
+    assert {message.partition(".")[0] for message in rejected} == {
+        "EncoderForMaskedLM is in use by attnscope in another thread"
     }
     with attnscope.edit(model, {(0, 1): torch.zeros_like}), ThreadPoolExecutor(1) as pool:
         with pytest.raises(attnscope.AttnscopeError, match="in another thread"):
