@@ -274,8 +274,9 @@ ROLES: dict[str, Role] = _Roles(
         Role(
             "streaming",
             "streaming",
-            "Share of the weight on the first 4 and the latest 64 tokens, for queries that see more tokens. This is "
-            "the attention pattern of the definition; the effect on the output is not measured here.",
+            "Share of the weight on the first 4 and the latest 64 tokens, for queries that see more tokens. The weight "
+            "of a learned sink counts as elsewhere, unlike in a reach. This is the attention pattern of the "
+            "definition; the effect on the output is not measured here.",
             "Xiao et al. 2024, DuoAttention",
             lambda shown: shown.streamed(),
             layers=LOOKS_BACK,
