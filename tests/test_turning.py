@@ -81,3 +81,12 @@ def test_few_or_short_texts_have_no_verdict():
     places = np.zeros((19, STEPS, 2))
     assert all(row["beyond_chance"] is None for row in own_output_shares(result(places, places, texts=19)))
     assert own_output_shares(result(places, places, texts=19).assign(length=("sequence", [5] * 19))) == []
+
+
+def test_no_shift_is_not_announced_as_the_largest_one():
+    """Heads that follow their positions: neither with a test nor without one."""
+    places = np.zeros((20, STEPS, 2))
+    for texts in (19, 20):
+        said = describe_own_output(own_output_shares(result(places[:texts], places[:texts], texts=texts)))
+        assert said.startswith("No head of 2 shifts to the model's own output")
+        assert "shifts most" not in said

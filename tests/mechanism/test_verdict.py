@@ -209,7 +209,7 @@ def test_random_weights_claim_no_agreement(kind, scale):
     found = verdict_of(study.evidence, mechanism_cross_spectrum(study), mechanism_cross_correlation(study), content)
     rows = rank_explanations(xr.DataTree.from_dict({"verdict": found}))
     (said,) = summary(rows)
-    assert said.startswith("0 of 12 heads favour one offset")
+    assert said.startswith("0 of 12 heads have more weight at one offset than by chance")
     assert not any(row["agree"] is not None or row["offset_of_weights"] is not None for row in rows)
 
 

@@ -1,6 +1,13 @@
-"""What a page says of heads that the finding does not count."""
+"""What a page says of heads that the finding does not count, and the colours of small numbers."""
 
+import numpy as np
+import pytest
+import xarray as xr
+
+from attnscope.results.figures import intervene
+from attnscope.results.figures.style import Figure
 from attnscope.results.page.heads import of_report
+from attnscope.results.reports import write_page
 from attnscope.results.schema import Finding, Quantity, Report, Table
 
 
@@ -15,3 +22,41 @@ def test_an_untested_head_is_not_called_insignificant():
     labels = of_report(Report("", "", finding, [Table("heads", "", quantities, rows)], None))["labels"]
     assert labels["names"] == ["rises", "not significant"]
     assert labels["shares"] == [[1, 0], [0, 1], [None, None]]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("unit", "small", "large"), [("deviations", 0.06, 2.0), ("nats", 0.0006, 0.1)])
+def test_a_small_number_is_pale_on_the_map(unit, small, large, visit, tmp_path):
+    """Both colours of the scale of 0.06 standard deviations differ little from the middle; those of 2 are full."""
+    quantities = (
+        Quantity("layer", unit="count"),
+        Quantity("head", unit="head"),
+        Quantity("effect", unit=unit, significant="shown"),
+    )
+
+    def strongest(size):
+        rows = [
+            {"layer": 0, "head": head, "effect": value, "shown": False} for head, value in enumerate((-size, 0, size))
+        ]
+        report = Report("", "", Finding(["One."], "5%"), [Table("heads", "", quantities, rows)], None, command="find")
+        page = visit(write_page(report, tmp_path / f"{size}" / "page.html"))
+        fills = page.eval_on_selector_all(
+            "[data-head][role=gridcell]", "all => all.map(cell => getComputedStyle(cell).backgroundColor)"
+        )
+        colours = np.array([[int(part) for part in fill[4:-1].split(",")] for fill in fills[:3]])
+        return np.abs(colours - colours[1]).sum(1).max()
+
+    assert strongest(small) < 0.2 * strongest(large)
+
+
+def test_a_small_effect_is_pale_in_the_figure(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(intervene, "head_maps", lambda maps, *_, **__: drawn.extend(maps) or Figure(figsize=(1, 1)))
+    dims = ("ablation", "layer", "head")
+    heads = xr.Dataset(
+        {"effect": (dims, [[[0.0006, -0.0002]]]), "shown": (dims, [[[False, False]]])},
+        {"ablation": ["zero"], "layer": [0]},
+    )
+    result = xr.DataTree.from_dict({"heads": heads})
+    intervene.grid(Report("", "", Finding(["One."], "5%"), [], result))
+    assert drawn[0].ends == (-0.01, 0.01)

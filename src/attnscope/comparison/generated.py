@@ -199,6 +199,11 @@ def describe_own_output(rows: Sequence[Row]) -> str:
     """How many heads significantly shift to the model's own output."""
     if not rows:
         return f"Shifts to the model's own output need texts with {_SHORTEST} or more new tokens"
+    if rows[0]["turn"] < _LEAST_TURN:
+        return (
+            f"No head of {len(rows)} shifts to the model's own output, by at least {_LEAST_TURN:.0%} of the weight "
+            "beyond uniform attention and the head's positions"
+        )
     if rows[0]["beyond_chance"] is None:
         head = f"{rows[0]['layer']}.{rows[0]['head']}"
         more = f"{rows[0]['turn']:.0%}"
@@ -207,6 +212,11 @@ def describe_own_output(rows: Sequence[Row]) -> str:
             f"a test needs {FEW} texts"
         )
     turning = sum(row["beyond_chance"] is True for row in rows)
+    if not turning:
+        return (
+            f"No head of {len(rows)} shifts to the model's own output significantly, by at least {_LEAST_TURN:.0%} of "
+            "the weight beyond uniform attention and the head's positions (p < 0.05, corrected for all heads)"
+        )
     verb = "shifts" if turning == 1 else "shift"
     return (
         f"{turning} of {count(len(rows), 'head')} {verb} to the model's own output, by at least {_LEAST_TURN:.0%} of "

@@ -53,7 +53,8 @@ def report(tree: xr.DataTree) -> Report:
         read=f"{count(len(rows), 'head')}{over}",
         finding=Finding(
             findings,
-            "offsets: p < 0.01 for any false head; other sentences state their own p-value or interval",
+            "offsets: p < 0.01 for all heads together if rows are independent; other sentences state their own p-value "
+            "or interval",
             heads_by(rows, _preferred),
             headline=_headline(rows),
         ),
@@ -77,7 +78,7 @@ def _preferred(row: Row) -> str:
 
 def _headline(rows: list[Row]) -> str:
     tested = [bool(row["prefers"]) for row in rows if row.get("prefers") is not None]
-    return f"{sum(tested)} of {len(tested)} heads favour one offset" if tested else ""
+    return f"{sum(tested)} of {len(tested)} heads have more weight at one offset than by chance" if tested else ""
 
 
 @reads("explain")

@@ -17,6 +17,7 @@ from attnscope.comparison.groups import NULLS, MeanGroupWeights, describe_group_
 from attnscope.measure import stored
 from attnscope.measure.contexts import examples_by_head
 from attnscope.measure.documents import intervals
+from attnscope.measure.labels import SHARE
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, SEVERAL, STATISTICS, STRONGEST, without_end
 from attnscope.measure.ranking import majority_names, peaks, rank_heads, top_keys
@@ -144,7 +145,7 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
         read=f"{stored.describe_layers(results)} x {heads} over {stored.describe_corpus(results)}",
         finding=Finding(
             sentences,
-            "the chance of any false label in this run is below 1%" if "label" in results else "means, without a test",
+            _LABELLED if "label" in results else "means, without a test",
             {"": [(row["layer"], row["head"]) for row in _most_frequent_first(results, every)]},
             headline=_headline(results),
         ),
@@ -155,6 +156,10 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
     )
 
 
+#: Of a bound for independent rows; first and special tokens have a threshold instead.
+_LABELLED = (
+    "labels: p < 0.01 for all heads together if rows are independent; keys that all rows share have no such bound"
+)
 #: What a head with a label attends to.
 _OBJECTS = {
     "previous": "the previous token",
@@ -196,7 +201,7 @@ def _headline(results: xr.Dataset) -> str:
         return f"{most} of {number} heads attend{attend} to {where}; {number - fixed} show{others} no fixed pattern"
     if offsets := _offsets_of(counts):
         rest = f"{number - fixed} show{others} no fixed pattern"
-        return f"{fixed} of {number} heads prefer one offset ({offsets}); {rest}"
+        return f"{fixed} of {number} heads have {SHARE:.0%} or more of their weight at one offset ({offsets}); {rest}"
     if len(counts) <= _LISTED:
         listed = ", ".join(f"{label} ({own})" for label, own in counts.most_common())
         return f"Of {number} heads: {listed}; {number - fixed} show{others} no fixed pattern"

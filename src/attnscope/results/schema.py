@@ -31,23 +31,24 @@ class Unit(NamedTuple):
     sign: str = ""
     more: Literal["", "significant", "always"] = ""  # when a small number gets more digits
     percent: bool = False
+    full: float = 0.0  # end of a colour scale, at least: a smaller number is never in full colour
 
 
 #: By name; other units have three digits after the point.
 UNITS = {
     "share": Unit(2),
-    "percent": Unit(1, percent=True),
-    "nats": Unit(3, "+", "significant"),  # a change
-    "logits": Unit(3, "+", "significant"),
-    "tokens": Unit(0, "+"),  # an offset
-    "shift": Unit(2, "+"),  # an offset between tokens
+    "percent": Unit(1, percent=True, full=0.1),
+    "nats": Unit(3, "+", "significant", full=0.01),  # a change
+    "logits": Unit(3, "+", "significant", full=0.1),
+    "tokens": Unit(0, "+", full=1.0),  # an offset
+    "shift": Unit(2, "+", full=1.0),  # an offset between tokens
     "score": Unit(1),  # BLEU, chrF
     "gain": Unit(1, "+"),
     "rate": Unit(1),
     "p": Unit(3),
-    "above": Unit(2, "+"),  # a difference of shares
-    "change": Unit(3, "+", "always"),  # in units that differ from row to row
-    "deviations": Unit(1, "+", "always"),
+    "above": Unit(2, "+", full=0.1),  # a difference of shares
+    "change": Unit(3, "+", "always", full=0.1),  # in units that differ from row to row
+    "deviations": Unit(1, "+", "always", full=1.0),
 }
 #: Units that are not numbers: words, a running text, a token, a head, values by offset.
 NO_NUMBERS = {"words", "text", "token", "head", "profile"}

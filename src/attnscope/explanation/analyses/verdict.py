@@ -131,9 +131,9 @@ def summary(rows: Sequence[Row]) -> list[str]:
         return []
     preferring = [row for row in rows if row["prefers"]]
     positional = [row for row in preferring if row["positional"]]
-    favour = "favours" if len(preferring) == 1 else "favour"
+    have = "has" if len(preferring) == 1 else "have"
     certainty = f"(p < {ERROR}, corrected for all heads and offsets)"
-    sentences = [f"{len(preferring)} of {len(rows)} heads {favour} one offset {certainty}."]
+    sentences = [f"{len(preferring)} of {len(rows)} heads {have} more weight at one offset than by chance {certainty}."]
     claims: list[str] = []
     if has(preferring, POSITION.name):
         claims.append(f"position explains most of the scores of {out_of(len(positional), len(preferring))}")

@@ -9,6 +9,7 @@ import numpy as np
 
 from attnscope.results.figures.panels import MEASURED, HeadMap, curve, head_maps, panel_rows, with_interval
 from attnscope.results.figures.style import MARK, Figure, figure_style
+from attnscope.results.schema import UNITS
 
 if TYPE_CHECKING:
     from attnscope.results.schema import Report
@@ -42,7 +43,8 @@ def grid(report: Report) -> Figure | None:
     parts = report.result["parts"].to_dataset()
     heads = parts.isel(component=parts.kind == "head").set_index(component=["layer", "head"]).unstack("component")
     values, shown = heads.excess.values, heads.shown.fillna(0).values.astype(bool)
-    maps = [HeadMap.signed("", values, shown, float(np.nanmax(np.abs(values))) or 1.0, "Logits")]
+    reach = max(float(np.nanmax(np.abs(values))), UNITS["logits"].full)
+    maps = [HeadMap.signed("", values, shown, reach, "Logits")]
     return head_maps(maps, heads.layer.values, mark=MARK)
 
 

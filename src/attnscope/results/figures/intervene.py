@@ -12,7 +12,7 @@ from attnscope.measure.documents import by_document, units_of
 from attnscope.results.figures.panels import HeadMap, curve, estimate_panels, head_maps, interval_rows, name_point
 from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import LEFT, RIGHT, Figure, cluster_colours, figure_style
-from attnscope.results.schema import Report, Row
+from attnscope.results.schema import UNITS, Report, Row
 
 #: By name of the figure: its title, its caption, and the part of the caption that needs tested effects.
 _CAPTIONS = {
@@ -91,7 +91,7 @@ def grid(report: Report) -> Figure:
     heads = report.result["heads"].to_dataset()
     effects = heads.effect.values
     finite = np.abs(effects[np.isfinite(effects)])
-    reach = float(np.quantile(finite, _QUANTILE)) or float(finite.max()) or 1.0
+    reach = max(float(np.quantile(finite, _QUANTILE)), UNITS["nats"].full)
     names = heads.ablation.values.tolist()
     maps = [HeadMap.signed(*shown, reach, "nats") for shown in zip(names, effects, heads.shown.values, strict=True)]
     return head_maps(maps, heads.layer.values, cell=_cell(effects), extend="both")
@@ -153,7 +153,7 @@ def _name_some(axes: Axes, rows: list[Row], name: str) -> None:
 def forbidden_maps(forbidden: xr.Dataset) -> Figure:
     """Draw the weight that a rule forbids next to the change of the loss without it, layers by heads."""
     weight, effect = forbidden.forbidden_weight.values, forbidden.effect.values
-    reach, cell = float(np.nanmax(np.abs(effect))) or 1.0, _cell(effect)
+    reach, cell = max(float(np.nanmax(np.abs(effect))), UNITS["nats"].full), _cell(effect)
     maps = [
         HeadMap("Weight forbidden", weight, None, "Greys", (0.0, float(np.nanmax(weight)) or 1.0), "share"),
         HeadMap.signed("Change of the loss", effect, forbidden.shown.values, reach, "nats"),

@@ -11,7 +11,7 @@ from attnscope.intervention.verdicts import ESTIMATORS
 from attnscope.results.figures.panels import HeadMap, estimate_panels, head_maps, interval_rows
 from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import RIGHT, drawable, figure_style, name_columns
-from attnscope.results.schema import Report
+from attnscope.results.schema import UNITS, Report
 
 _DOT = "Dots: significant effects (corrected for all heads or positions)."
 _COLOURS = "Orange: patching moves the prediction towards the source run; blue: away from it. 1: the whole difference."
@@ -90,7 +90,7 @@ def recovered_map(tree: xr.DataTree) -> Figure:
     by_position = "position" in patched.dims
     cell = float(np.clip((6.0 if by_position else 3.0) / max(values.shape), 0.14, 0.42))  # inches
     largest = float(np.nanmax(np.abs(values)))
-    reach = min(1.0, largest) or 1.0
+    reach = float(np.clip(largest, UNITS["percent"].full, 1.0))
     beyond = "both" if largest > reach else "neither"
     map_ = HeadMap.signed("", values, shown, reach, "Share of difference")
     figure = head_maps([map_], rows, cell=cell, extend=beyond)

@@ -35,6 +35,7 @@ _OVERVIEWS = (
     "patch_distance",
     "class_token",
 )
+_FULL = {"tokens": 1.0, "nats": 0.1}  # end of a colour scale, at least
 _HEADS = 4  # shown in maps and profiles: those that put most weight on one offset
 _TOKENS = 15  # of a map
 _OF_GROUPS = 3  # heads in the figure of groups: those furthest above both baselines
@@ -134,7 +135,7 @@ def _scale(values: np.ndarray, words: Wording) -> Normalize:
     if finite.size == 0:
         return Normalize(-1.0 if words.signed else 0.0, 1.0)
     if words.signed:
-        reach = max(float(np.abs(finite).max()), words.largest) or 1.0
+        reach = max(float(np.abs(finite).max()), words.largest, _FULL.get(words.units, 0.0)) or 1.0
         return Normalize(-reach, reach)
     low, high = float(finite.min()), float(finite.max())
     if words.largest:

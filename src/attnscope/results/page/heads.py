@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from attnscope.measure.quantities import STATISTICS
 from attnscope.results.figures.style import SIGNS, cluster_colours, with_minus
-from attnscope.results.schema import NO_NUMBERS, Detail, Quantity, Report, Row, Table, text_of
+from attnscope.results.schema import NO_NUMBERS, UNITS, Detail, Quantity, Report, Row, Table, Unit, text_of
 from attnscope.results.translate import language, translate
 from attnscope.store.files import MANIFEST, PAGE
 from attnscope.store.folder import OwnedFolder, read_manifest
@@ -155,6 +155,7 @@ def _entry(
         "units": _UNITS.get(one.unit, ""),
         "signed": number and bool(one.significant),
         "largest": 1 if one.unit == "share" else None,
+        "full": UNITS.get(one.unit, Unit()).full * (100 if one.unit == "percent" else 1),
         "values": [None] * size if number else None,
         "text": [""] * size,
         "interval": [""] * size,

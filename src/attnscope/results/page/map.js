@@ -126,13 +126,14 @@ function sizeMap() {
   [...grid.querySelectorAll(".numbers span")].forEach((label, head) => { label.style.visibility = head % every ? "hidden" : "visible"; });
 }
 
-/** The range of the heads; shares are on 0 to 1, so that small differences do not look large. */
+/** The range of the heads; shares are on 0 to 1, and others have a least range, so that small differences do not look large. */
 function scaleOf(one) {
   const known = [...one.values.filter((v) => v !== null), ...(one.largest ? [0, one.largest] : [])];
   let low = known.length ? Math.min(...known) : 0, high = known.length ? Math.max(...known) : 1;
   const signed = one.signed && (one.shown || (low < 0 && high > 0)); // offsets to one side have all colours
-  if (signed) { high = Math.max(Math.abs(low), Math.abs(high)) || 1; low = -high; }
-  if (low === high) { low -= 0.5; high += 0.5; }
+  if (signed) { high = Math.max(Math.abs(low), Math.abs(high), one.full ?? 0) || 1; low = -high; }
+  const least = Math.max(one.full ?? 0, 0.05 * Math.max(Math.abs(low), Math.abs(high))) || 1, middle = (low + high) / 2;
+  if (high - low < least) { low = middle - least / 2; high = middle + least / 2; }
   return { low, high, colour: signed ? signedRamp() : ramp(VIRIDIS) };
 }
 
