@@ -1,7 +1,8 @@
 """How often every 95% interval of the project holds, and how often every test at 5% is wrong.
 
-    python benchmarks/coverage.py       # writes the tables of docs/concepts/coverage.md; about nine minutes on one core
-    python benchmarks/coverage.py diff       # prints the rows whose name contains "diff"
+    python benchmarks/coverage.py       # writes the tables of docs/concepts/coverage.md; about 15 minutes on one core
+    python benchmarks/coverage.py diff       # only the rows whose name contains "diff"
+    python benchmarks/coverage.py --short diff       # with a quarter of the rounds
 
 Each row simulates units (documents, sentences, sentence pairs) of which the truth is known and calls the function that
 makes the interval or the test. To add one, write a function `(random, units, kind) -> share` and list it in
@@ -24,13 +25,17 @@ import numpy as np
 import xarray as xr
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from scipy.stats import false_discovery_control
+from scipy.stats import false_discovery_control, spearmanr
 
-from attnscope.comparison.contrasts import _welch, contrasts
+from attnscope.comparison.contrasts import _interval as _contrast
+from attnscope.comparison.contrasts import contrasts
 from attnscope.comparison.diff import LEVEL, _chances
+from attnscope.detection.card import stability
 from attnscope.detection.common import LEAST_KEYS, ExamplePair, common_features
+from attnscope.detection.head_files import agreement
 from attnscope.explanation.analyses.position_content import FEWEST_EXACT, _exact_shares, _shares_of_means, split_halves
 from attnscope.explanation.analyses.wave_removal import _fits
+from attnscope.explanation.arrays.composition import peak_chances
 from attnscope.intervention.effects import heads_of, order_agreement
 from attnscope.lineage.compare import reach_of_mean
 from attnscope.lineage.links import _OUTSIDE, _interval, _interval_of_rate
@@ -44,6 +49,7 @@ from attnscope.measure.documents import (
     independence,
     interval,
     jackknife_interval,
+    units_of,
     without_each,
 )
 
@@ -51,9 +57,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "coverage.md"
 UNITS = (2, 5, 6, 8, 12, 20, 50)
 KINDS = ("normal", "skewed", "very skewed")
 TEST_KINDS = ("normal", "long tails", "skewed", "very skewed")
-MANY = 4000  # rounds, where a function takes columns or is fast
-SOME = 400  # rounds, where it is not: three times as many for scores, exact shares and missing values
-FEWER = 200  # where a round takes long
+MANY = 4000 if "--short" not in sys.argv else 1000  # rounds, where a function takes columns or is fast
+SOME = MANY // 10  # rounds, where it is not: three times as many for scores, exact shares and missing values
+FEWER = MANY // 20  # where a round takes long
 SEEDS = 8  # of the bootstrap, over which columns are shared out
 HEADS = 12
 
@@ -111,6 +117,47 @@ def of_windows(random: np.random.Generator, units: int, kind: str) -> float:
     return over_seeds(held)
 
 
+def of_neighbours(random: np.random.Generator, windows: int, kind: str) -> float:
+    """Consecutive windows of one document, of which neighbours are alike (correlation 0.3)."""
+
+    def held(seed: int) -> float:
+        values = drawn(random, kind, (windows, MANY // SEEDS))
+        for window in range(1, windows):
+            values[window] = 0.3 * values[window - 1] + (1 - 0.3**2) ** 0.5 * values[window]
+        return holds(*interval(values, units_of(["one"] * windows)[0], seed=seed))
+
+    return over_seeds(held)
+
+
+def of_overlap(random: np.random.Generator, windows: int, kind: str) -> float:
+    """Windows of one document that begin after a quarter of the one before (``--stride``)."""
+
+    def held(seed: int) -> float:
+        quarters = drawn(random, kind, (windows + 3, MANY // SEEDS))
+        values = sum(quarters[first : first + windows] for first in range(4))
+        return holds(*interval(values, units_of(["one"] * windows, 4)[0], seed=seed))
+
+    return over_seeds(held)
+
+
+def of_halves_agree(random: np.random.Generator, units: int, kind: str) -> float:
+    """Rank correlation of the means of two halves over heads, whose differences between documents are related."""
+    heads, loads = np.linspace(0, 2, HEADS), np.random.default_rng(1).normal(size=HEADS)
+
+    def scores() -> np.ndarray:
+        return heads + drawn(random, kind, (units, HEADS)) + loads * drawn(random, kind, (units, 1))
+
+    if units < LEAST:
+        return np.nan
+    truth = np.mean([spearmanr(*(values[side::2].mean(0) for side in (0, 1)))[0] for values in _times(scores, MANY)])
+    found = np.array([stability(values[..., None], [*map(str, range(units))])[2:] for values in _times(scores, FEWER)])
+    return holds(found[:, 0], found[:, 1], float(truth))
+
+
+def _times(make: Callable[[], np.ndarray], rounds: int) -> Iterable[np.ndarray]:
+    return (make() for _ in range(rounds))
+
+
 def of_missing(random: np.random.Generator, units: int, kind: str) -> float:
     """A third of the values is not there; each column has draws of its own."""
     values = drawn(random, kind, (units, 3 * SOME))
@@ -147,6 +194,18 @@ def of_shares(random: np.random.Generator, units: int, kind: str) -> float:
     return over_seeds(held)
 
 
+def of_score_shares(random: np.random.Generator, units: int, kind: str) -> float:
+    """A ratio of two means whose denominator varies as the excess of `attribute --head` does."""
+
+    def held(seed: int) -> float:
+        excess = np.maximum(1 + 0.5 * drawn(random, kind, (units,)), 0.05)
+        values = excess[:, None] * (0.5 + 0.5 * drawn(random, kind, (units, MANY // SEEDS)))
+        found = by_document(values, range(units), over=excess, seed=seed)
+        return holds(found.low, found.high, 0.5)
+
+    return over_seeds(held)
+
+
 def of_halves(random: np.random.Generator, units: int, kind: str) -> float:
     """Faithfulness in `edges`: the best 4 of 40 edges of one half of pairs, tested on the other, as a share of all."""
     true, held = 1 / np.arange(1, 41), list[float]()
@@ -163,7 +222,7 @@ def of_halves(random: np.random.Generator, units: int, kind: str) -> float:
 
 def of_contrasts(random: np.random.Generator, units: int, kind: str) -> float:
     values, chosen = drawn(random, kind, (2 * units, MANY)), np.arange(2 * units) < units
-    _, _, low, high, _ = _welch(values, np.arange(2 * units), chosen)
+    _, _, low, high = _contrast(values, np.arange(2 * units), chosen)
     return holds(low, high)
 
 
@@ -414,18 +473,40 @@ def of_diagonal(random: np.random.Generator, units: int, kind: str) -> float:
 # --- tests at 5%
 
 
-def shown(random: np.random.Generator, units: int, kind: str) -> float:
-    return float(
-        np.mean([by_document(drawn(random, kind, (units, HEADS)), range(units)).shown.any() for _ in range(SOME)])
-    )
+def shown(heads: int) -> Simulation:
+    rounds = int(SOME * (HEADS / heads) ** 0.5)
+
+    def simulated(random: np.random.Generator, units: int, kind: str) -> float:
+        if units < LEAST:
+            return np.nan
+        columns = (drawn(random, kind, (units, heads)) for _ in range(rounds))
+        return float(np.mean([by_document(values, range(units), draws=50).shown.any() for values in columns]))
+
+    return simulated
+
+
+def attends(random: np.random.Generator, units: int, kind: str) -> float:
+    """Any of 12 heads attends more from one word to another than by chance: weights of random, peaked rows."""
+    if units < LEAST:
+        return np.nan
+    peaked = {"normal": 10.0, "long tails": 1.0, "skewed": 0.4, "very skewed": 0.1}[kind]  # of Dirichlet's distribution
+    found = []
+    for _ in range(SOME):
+        weights = random.dirichlet(np.full(10, peaked), (5, units, HEADS))[..., 0]
+        above = weights[0] - np.maximum(0.1, weights[1:].mean(0))
+        tested = by_document(above, range(units), draws=200)
+        found.append((tested.shown & (tested.mean > 0)).any())
+    return float(np.mean(found))
 
 
 def intervened(random: np.random.Generator, units: int, kind: str) -> float:
-    """Any head, under any of three ablations whose effects are related."""
+    """Any head, under any of three ablations whose effects are related and as skewed as those of one."""
+    if units < LEAST:
+        return np.nan
     found = []
     for _ in range(SOME):
         own = drawn(random, kind, (units, 1, 1, HEADS))
-        values = 0.7 * own + 0.7 * drawn(random, kind, (units, 3, 1, HEADS))
+        values = own * np.array([1.0, 0.5, 2.0])[:, None, None] + 0.1 * random.normal(size=(units, 3, 1, HEADS))
         effects = xr.Dataset(
             {"loss_change": (("window", "ablation", "layer", "head"), values)},
             coords={"source": ("window", np.arange(units)), "ablation": ["zero", "mean", "resample"]},
@@ -434,13 +515,14 @@ def intervened(random: np.random.Generator, units: int, kind: str) -> float:
     return float(np.mean(found))
 
 
-def differs(windows: int) -> Simulation:
+def differs(windows: int, columns: int = HEADS) -> Simulation:
     """Any change is found where there is none; windows of a document are alike."""
+    rounds = max(SOME * HEADS // columns, FEWER)
 
     def simulated(random: np.random.Generator, units: int, kind: str) -> float:
         found = []
-        for _ in range(SOME):
-            own = np.repeat(drawn(random, kind, (units, HEADS)), windows, 0)
+        for _ in range(rounds):
+            own = np.repeat(drawn(random, kind, (units, columns)), windows, 0)
             values = own + 0.3 * random.normal(size=own.shape)
             p = _chances(values, np.repeat(np.arange(units), windows).tolist())
             found.append(np.nan if np.isnan(p).all() else (false_discovery_control(p) <= LEVEL).any())
@@ -449,15 +531,49 @@ def differs(windows: int) -> Simulation:
     return simulated
 
 
-def contrasted(random: np.random.Generator, units: int, kind: str) -> float:
+def contrasted(others: int, *, windows: int = 1) -> Simulation:
+    """Documents of one value and times as many others, or windows of both values in every document."""
+
+    def simulated(random: np.random.Generator, units: int, kind: str) -> float:
+        found = []
+        documents = np.repeat(np.arange(units * (1 if windows > 1 else 1 + others)), windows)
+        for _ in range(FEWER):
+            values = drawn(random, kind, (documents[-1] + 1, 1, HEADS))[documents]
+            named = documents < units
+            if windows > 1:  # a third of the windows of each document
+                values = values + drawn(random, kind, values.shape)
+                named = np.concatenate([random.permutation(windows) < windows // 3 for _ in range(units)])
+            scan = xr.Dataset(
+                {"entropy": (("window", "layer", "head"), values)},
+                {"by": ("window", np.where(named, "en", "ja")), "source": ("window", documents)},
+            )
+            tested = contrasts(scan)
+            found.append(tested.differs.values.any() if tested.tested.values.any() else np.nan)
+        return float(np.mean(found))
+
+    return simulated
+
+
+def published(random: np.random.Generator, units: int, kind: str) -> float:
+    """A list of heads of one layer, and scores of 3 roles that vary between layers: units are layers of 12 heads."""
+    layers = np.repeat(np.arange(units), 12)
     found = []
-    for _ in range(SOME // 2):
-        scan = xr.Dataset(
-            {"entropy": (("window", "layer", "head"), drawn(random, kind, (2 * units, 1, HEADS)))},
-            {"by": ("window", ["en"] * units + ["ja"] * units), "source": ("window", np.arange(2 * units))},
-        )
-        tested = contrasts(scan)
-        found.append(tested.differs.values.any() if tested.tested.values.any() else np.nan)
+    for number in range(FEWER):
+        own = np.zeros(len(layers), bool)
+        own[: 12 if number % 2 else 8] = True
+        scores = drawn(random, kind, (3, units))[:, layers] + drawn(random, kind, (3, len(layers)))
+        found.append((agreement(own, scores, layers, seed=number).p <= 0.05).any())
+    return float(np.mean(found))
+
+
+def turned(random: np.random.Generator, pairs: int, kind: str) -> float:
+    """Any of 144 heads with random phases: units are pairs of columns, whose sizes are of this kind."""
+    waves = np.exp(1j * 10000.0 ** (-np.arange(pairs) / pairs)[:, None] * np.arange(-31, 1))
+    found = []
+    for number in range(FEWER // 5):
+        sizes = np.abs(drawn(random, kind, (144, pairs))) * np.exp(2j * np.pi * random.random((144, pairs)))
+        p = peak_chances(np.abs(sizes), waves, (sizes @ waves).real.max(1), number)
+        found.append((false_discovery_control(p) <= LEVEL).any())
     return float(np.mean(found))
 
 
@@ -505,13 +621,19 @@ def in_common(random: np.random.Generator, units: int, kind: str) -> float:
     return shared / FEWER
 
 
+SIGNS = "signs, largest t; t of exponential units"
+
 INTERVALS: dict[str, tuple[str, Simulation]] = {
     "means over documents (`roles`, `repeated_tokens`, `interventions`, tests of weights, profiles and Shapley values, "
     "`--until`)": (BOOTSTRAP, of_means),
     "`by_document`: `intervene`, `patch`, `diff`, `expect`, groups, turns": (BOOTSTRAP, of_effects),
     "the same, documents of 1 to 5 windows": (BOOTSTRAP, of_windows),
     "the same, a third of the values missing": (BOOTSTRAP, of_missing),
+    "windows of one document, neighbours alike": ("expanded bootstrap of batches", of_neighbours),
+    "windows of one document, `--stride` of a quarter window": ("expanded bootstrap of batches", of_overlap),
+    "`stability` of `card`": ("jackknife without a third", of_halves_agree),
     "`share` of `patch`": (BOOTSTRAP, of_shares),
+    "`share` of `attribute --head`": (BOOTSTRAP, of_score_shares),
     "`faithfulness` and `cpr` of `edges`": (BOOTSTRAP, of_halves),
     "shares of the gradient, `compare`": (BOOTSTRAP, of_gradients),
     "learning curves over training seeds, `compare --seeds`": ("Student", of_seeds),
@@ -533,12 +655,24 @@ INTERVALS: dict[str, tuple[str, Simulation]] = {
     "AER less the diagonal's": ("Student", of_diagonal),
 }
 TESTS: dict[str, tuple[str, Simulation]] = {
-    "heads of one ablation, `patch`, `--forbid`, `--together` (`by_document`)": ("signs, largest t", shown),
-    "`intervene`, three ablations": ("signs, largest t", intervened),
-    "`diff`": ("t, false discovery rate", differs(1)),
-    "`diff`, documents of 8 windows": ("t, false discovery rate", differs(8)),
-    "`contrasts`": ("Welch, false discovery rate", contrasted),
-    "`beyond_chance` of groups and turns": ("signs, largest t", beyond_chance),
+    **{
+        f"{heads} heads of one ablation, `patch`, `attribute`, `--forbid`, `--together` (`by_document`)": (
+            SIGNS,
+            shown(heads),
+        )
+        for heads in (12, 144, 1024)
+    },
+    "`intervene`, three ablations": (SIGNS, intervened),
+    "`find`": (SIGNS, attends),
+    "`diff`": ("t of exponential units, false discovery rate", differs(1)),
+    "`diff`, documents of 8 windows": ("t of exponential units, false discovery rate", differs(8)),
+    "`diff`, 432 columns": ("t of exponential units, false discovery rate", differs(1, 432)),
+    "`contrasts`": ("permutations, largest t", contrasted(1)),
+    "`contrasts`, five times as many others": ("permutations, largest t", contrasted(5)),
+    "`contrasts`, both values in each document": ("permutations in documents, largest t", contrasted(1, windows=9)),
+    "`beyond_chance` of groups and turns": (SIGNS, beyond_chance),
+    "`auroc_p` of `card --published`, layers of 12 heads": ("permutations in layers, largest distance", published),
+    "`peak_offset_p` of `circuits`, pairs of columns of RoPE": ("random phases, false discovery rate", turned),
     "what `examples` have in common, one head": ("Poisson-binomial, false discovery rate", in_common),
     "order of estimates (`chance`)": ("random orders", ordered),
     "`fit_chance` of `wave_removal`": ("heads exchanged", caused),
@@ -563,16 +697,19 @@ def table(rows: dict[str, tuple[str, Simulation]], kinds: Iterable[str], chosen:
 
 def main() -> None:
     warnings.filterwarnings("ignore", category=RuntimeWarning)
-    chosen = sys.argv[1] if len(sys.argv) > 1 else ""
+    chosen = next((word for word in sys.argv[1:] if word != "--short"), "")
     began = time.process_time()
     made = {"intervals": table(INTERVALS, KINDS, chosen), "tests": table(TESTS, TEST_KINDS, chosen)}
     print(f"{time.process_time() - began:.0f} s")
-    if chosen:
-        return
     text = PAGE.read_text(encoding="utf-8")
-    for name, rows in made.items():
+    for (name, new), rows in zip(made.items(), (INTERVALS, TESTS), strict=True):
         before, rest = text.split(f"<!-- {name} -->\n", 1)
-        text = f"{before}<!-- {name} -->\n{rows}\n<!-- end -->{rest.split('<!-- end -->', 1)[1]}"
+        old, after = rest.split("<!-- end -->", 1)
+        lines = {tuple(line.split(" | ")[:3]): line for line in f"{old.strip()}\n{new}".splitlines()}
+        kinds = KINDS if rows is INTERVALS else TEST_KINDS
+        order = [(f"| {row}", method, kind) for row, (method, _) in rows.items() for kind in kinds]
+        kept = [*new.splitlines()[:2], *(lines[key] for key in order if key in lines)]
+        text = f"{before}<!-- {name} -->\n" + "\n".join(kept) + f"\n<!-- end -->{after}"
     PAGE.write_text(text, encoding="utf-8")
 
 

@@ -7,6 +7,7 @@ import torch
 from attnscope.detection.probes import Answer, Probe, _calls, plain_window
 from attnscope.detection.role import ROLES, Nearness, RepeatedCalls, TextCalls
 from attnscope.detection.roles import measured, sites_of
+from attnscope.kernels.call import AttentionCall
 from tests.families import tiny
 
 SINKS, RECENT = 2, 6
@@ -106,3 +107,14 @@ def test_uniform_attention_copies_as_often_as_a_random_key():
     probe = Probe("needle", (plain_window(ANSWERED.ids, "prompt"),), lambda _, call: _calls(ANSWERED, call))
     made = measured(model, sites_of(model, probe), [probe], ["retrieval"], lambda _: None, with_equal=True)
     np.testing.assert_allclose(made.equal_retrieval.values, (1 / 18 + 1 / 19) / 4)
+
+
+def test_an_answer_that_repeats_itself_copies_no_more_than_the_needle():
+    """The head attends to the token that is said, and the answer says the needle three times."""
+    ids = (*range(20), 6, 7, 8, 6, 7, 8, 6, 7)
+    answered = Answer(ids, needle=(6, 7, 8), tokens=(6, 7, 8) * 3, hidden="")
+    keys = torch.eye(20)[torch.tensor(ids)][None, None]
+    queries = keys.clone()
+    queries[0, 0, 19:] = 100 * torch.eye(20)[torch.tensor(answered.tokens)]
+    score = _calls(answered, AttentionCall(queries, keys, keys, 1.0, causal=True)).score()
+    assert 0 < score <= 1

@@ -22,7 +22,7 @@ def scan_of(values, labels, documents, lengths=None):
     return xr.Dataset({"entropy": (dims, values), "length": ("window", lengths)}, coordinates)
 
 
-def test_the_test_is_welchs_where_each_text_is_a_document():
+def test_intervals_are_welchs_where_each_text_is_a_document():
     rng = np.random.default_rng(0)
     values = rng.normal(size=(30, 2, 3))
     labels = ["a"] * 12 + ["b"] * 8 + ["c"] * 10
@@ -31,10 +31,46 @@ def test_the_test_is_welchs_where_each_text_is_a_document():
         chosen = np.array(labels) == value
         expected = ttest_ind(values[chosen], values[~chosen], equal_var=False)
         got = found.sel(statistic="entropy", by=value)
-        np.testing.assert_allclose(got.p.values, expected.pvalue, rtol=1e-9)
         interval = expected.confidence_interval()
         np.testing.assert_allclose(got.low.values, interval.low, rtol=1e-9)
         np.testing.assert_allclose(got.high.values, interval.high, rtol=1e-9)
+
+
+def test_the_test_permutes_documents_and_corrects_for_all_heads():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(20, 1, 3))
+    values[:7] += [0.6, 0.9, 0.0]
+
+    found = contrasts(scan_of(values, ["a"] * 7 + ["b"] * 13, np.arange(20))).sel(statistic="entropy", by="a")
+    t = np.abs(ttest_ind(values[:7], values[7:], equal_var=False).statistic)[0]
+    orders = [rng.permutation(20) for _ in range(2000)]
+    null = [np.abs(ttest_ind(values[o[:7]], values[o[7:]], equal_var=False).statistic).max() for o in orders]
+    expected = [(np.array(null) >= own).mean() for own in t]
+    np.testing.assert_allclose(found.p.values[0], expected, atol=0.04)
+    assert found.differs.values[0].tolist() == [one <= 0.05 for one in found.p.values[0]]
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_skewed_texts_of_unlike_groups_differ_as_rarely_as_said(within):
+    """By Welch's test, 0.95 of these, if the windows of each document are of both values."""
+    rng, found = np.random.default_rng(4), 0
+    for _ in range(60):
+        documents = np.repeat(np.arange(12), 8) if within else np.arange(36)
+        values = rng.exponential(size=(36, 1, 12))[documents] + 0.5 * rng.exponential(size=(len(documents), 1, 12))
+        labels = np.where(rng.random(96) < 0.3, "a", "b") if within else np.repeat(["a", "b"], [6, 30])
+        found += bool(contrasts(scan_of(values, labels.tolist(), documents)).differs.any())
+    assert found <= 8
+
+
+def test_a_difference_within_documents_is_found():
+    rng = np.random.default_rng(5)
+    documents, labels = np.repeat(np.arange(12), 8), np.tile(["a", "b", "b", "b"], 24)
+    values = 3 * rng.normal(size=(12, 1, 4))[documents] + 0.3 * rng.normal(size=(96, 1, 4))
+    values[labels == "a", 0, 1] += 0.4
+    found = contrasts(scan_of(values, labels.tolist(), documents)).sel(statistic="entropy", by="a")
+    assert found.differs.values[0].tolist() == [False, True, False, False]
+    assert found.low.values[0, 1] < 0.4 < found.high.values[0, 1]
+    assert found.high.values[0, 1] - found.low.values[0, 1] < 0.5
 
 
 def test_drawn_labels_differ_as_rarely_as_said():

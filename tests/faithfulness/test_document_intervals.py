@@ -5,9 +5,19 @@ import pytest
 import xarray as xr
 from scipy import stats
 
+import attnscope
 from attnscope.intervention.effects import order_agreement
 from attnscope.intervention.weight_tests import with_intervals
-from attnscope.measure.documents import above_zero, by_document, differs_from_zero, units_of
+from attnscope.measure.documents import (
+    above_zero,
+    by_document,
+    differs_from_zero,
+    interval,
+    skewed_chances,
+    units_in,
+    units_of,
+)
+from attnscope.results.reports import report_of
 
 # --- intervals over documents: how often they are wrong ---
 
@@ -60,7 +70,7 @@ def rng():
 
 
 def test_means_in_blocks_are_as_significant_as_together(rng):
-    parts = rng.normal(np.linspace(-1, 1, 9), 1.0, (12, 9))
+    parts = rng.normal(np.linspace(-4, 4, 9), 1.0, (12, 9))
     (together,) = above_zero([parts], 12)
     np.testing.assert_array_equal(np.concatenate(above_zero(np.split(parts, 3, axis=1), 12)), together)
     assert 0 < together.sum() < together.size
@@ -90,6 +100,52 @@ def test_skewed_families_without_effect_have_few_significant_means(rng):
     families = rng.exponential(1.0, (100, 20, 12)) - 1
     assert np.mean([differs_from_zero(family, rng).any() for family in families]) < 0.12
     assert np.mean([above_zero([-family], 20)[0].any() for family in families]) < 0.12
+
+
+@pytest.mark.parametrize("documents", [6, 12])
+def test_many_skewed_heads_in_few_documents_are_as_rarely_significant_as_said(rng, documents):
+    """By random signs alone, 0.5 to 0.7 of these families of 144 heads have a significant one."""
+    families = rng.exponential(1.0, (60, documents, 144)) - 1
+    assert sum(differs_from_zero(family, rng).any() for family in families) <= 8
+
+
+def test_t_of_exponential_units_has_these_tails(rng):
+    for units, t in ((6, 5.0), (12, 4.0)):
+        drawn = rng.exponential(size=(400_000, units)) - 1
+        sizes = abs(drawn.mean(1)) / drawn.std(1, ddof=1) * np.sqrt(units)
+        assert skewed_chances(np.array([t, -t]), units) == pytest.approx((sizes > t).mean(), rel=0.1)
+    assert skewed_chances(np.array([2.0]), 80) == pytest.approx(2 * stats.t.sf(2.0, 79))
+
+
+# --- texts that are equal, and windows of few documents ---
+
+
+def test_equal_texts_are_one_document():
+    texts = ["The tide is out.", "The boats rest."] * 4
+    found = attnscope.scan(texts=texts)
+    units, called = units_in(found)
+    assert len(set(units)) == 2
+    assert called == "windows"
+    assert not by_document(np.ones((8, 3)), units).tested.any()
+    assert report_of("scan", found).notes[0] == (
+        "6 of 8 texts repeat an earlier text: intervals and tests count equal texts once."
+    )
+
+
+def test_equal_token_ids_are_one_document():
+    found = attnscope.scan(texts=[[5, 6, 7, 8], [5, 6, 7, 8], [5, 6, 7, 9]])
+    assert found.source.values.tolist() == ["text 1", "text 2 (repeats text 1)", "text 3"]
+
+
+@pytest.mark.parametrize("overlap", [1, 4])
+def test_intervals_of_one_documents_windows_hold_where_neighbours_are_alike(rng, overlap):
+    """Drawn one by one, these windows have coverage 0.84 and 0.7."""
+    values = rng.normal(size=(100 + overlap, 400))
+    for window in range(1, len(values)):
+        values[window] = 0.3 * values[window - 1] + values[window]
+    values = np.stack([values[first : first + overlap].sum(0) for first in range(100)])
+    low, high = interval(values, units_of(["one"] * 100, overlap)[0])
+    assert np.mean((low <= 0) & (high >= 0)) > 0.89
 
 
 # --- intervals that draw whole documents ---

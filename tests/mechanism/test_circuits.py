@@ -14,7 +14,15 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from attnscope import AttnscopeError, circuits, open_run
-from attnscope.explanation.arrays.composition import by_offset, composition, composition_null, spectrum, turned_p
+from attnscope.explanation.arrays.composition import (
+    by_offset,
+    composition,
+    composition_null,
+    peak_chances,
+    significant,
+    spectrum,
+    turned_p,
+)
 from attnscope.explanation.circuit_report import report
 from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.stream import residual_stream
@@ -312,3 +320,20 @@ def test_the_command_has_tables_a_page_and_the_graph(tmp_path):
     weight = graph.edges[strongest["from"], strongest["to"], strongest["through"]]["weight"]
     np.testing.assert_allclose(weight, strongest["composition"] - strongest["random"])
     assert "Composition of heads" in (tmp_path / "run/report.html").read_text(encoding="utf-8")
+
+
+def test_one_head_of_144_whose_phases_meet_at_an_offset_is_found():
+    """999 random phases alone have no p below 0.001, too large for the false discovery rate of 144 heads."""
+    rng, rates = np.random.default_rng(0), 10000.0 ** (-np.arange(8) / 8)
+    waves = np.exp(1j * rates[:, None] * np.arange(-31, 1))
+    products = rng.gamma(2, size=(144, 8)) * np.exp(2j * np.pi * rng.random((144, 8)))
+    products[7] = abs(products[7]) * waves[:, 20].conj()
+    p = peak_chances(abs(products), waves, (products @ waves).real.max(1), 0)
+    assert np.flatnonzero(significant(p)).tolist() == [7]
+
+
+def test_the_bound_on_random_phases_is_above_their_chance():
+    drawn = np.cos(2 * np.pi * np.random.default_rng(0).random((400_000, 8))).sum(1)
+    for height in (6.5, 7.0, 7.4):
+        p = peak_chances(np.ones((1, 8)), np.ones((8, 1), complex), np.array([height]), 0)[0]
+        assert (drawn >= height).mean() < p < 1e-3 + (drawn >= height).mean()

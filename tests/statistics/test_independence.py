@@ -89,7 +89,7 @@ def test_sums_over_documents_give_what_the_texts_give():
     directions = rng.normal(size=(40, 5)) + rng.normal(size=5)
     directions[rng.random((40, 5)) < 0.2] = 0
     profiles = rng.random((40, 5, 4))
-    found = independence(labels, directions, profiles, clusters=3, documents=rng.integers(0, 8, 40).tolist())
+    found = independence(labels, directions, profiles, clusters=3, units=rng.integers(0, 8, 40).tolist())
     shares = label_shares(labels, 3)
     assert found["majority_share"].value == pytest.approx(shares.max(-1).mean())
     assert found["effective_labels"].value == pytest.approx(effective_labels(shares).mean())
@@ -106,7 +106,7 @@ def test_windows_of_one_document_are_not_counted_as_so_many_texts():
 
     def width(times, documents):
         many = [np.repeat(one, times, 0) for one in (labels, profiles[..., 0] - 0.5, profiles)]
-        found = independence(*many, clusters=2, documents=documents)["profile_between_heads"]
+        found = independence(*many, clusters=2, units=documents)["profile_between_heads"]
         return found.high - found.low
 
     once = width(1, None)

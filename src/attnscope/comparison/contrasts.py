@@ -10,8 +10,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from attnscope.comparison.diff import LEVEL, describe_repeated, repeated_statistics, sizes
-from attnscope.explanation.arrays.composition import significant
-from attnscope.measure.documents import LEAST, mean_by_document
+from attnscope.measure.documents import LEAST, mean_by_document, membership, numbered
 from attnscope.measure.pools import VARIANCE
 from attnscope.measure.quantities import without_end
 from attnscope.measure.ranking import with_each
@@ -22,6 +21,9 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
 _GRID = ("layer", "head")
+_DRAWS = 1000  # permutations
+_AT_ONCE = 2048  # columns, so that memory stays bounded
+_LEAST_SPREAD = 1e-9  # of the largest value: a smaller standard error is rounding
 _UNLIKE = 1.1  # ratio of mean window lengths above which the report warns
 
 
@@ -29,9 +31,10 @@ _UNLIKE = 1.1  # ratio of mean window lengths above which the report warns
 def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     r"""Compare the texts of each value with all others, head by head.
 
-    Means are over texts. Each :math:`p` is from Welch's :math:`t` test (1947) with standard errors over documents,
-    because windows of one document are not independent. Over all heads, statistics and values, the step-up rule of
-    Benjamini and Hochberg (1995) limits the false discovery rate to `level`.
+    Means are over texts. Intervals are Welch's (1947), with standard errors over documents, because windows of one
+    document are not independent. Each :math:`p` is from 1,000 permutations of the values among documents, or among the
+    windows of each document if most documents have several values; it is that of the largest studentised difference
+    over all heads, statistics and values (Westfall and Young 1993). So the false discovery rate is at most `level`.
 
     Parameters
     ----------
@@ -91,17 +94,19 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     names = [name for name in names if name not in repeated]
     stacked = np.stack([by_name[name] for name in names], 1)
     flat = stacked.reshape(len(stacked), -1)
-    documents = np.unique(results.source.values.astype(str), return_inverse=True)[1]
-    tests = np.stack([_welch(flat, documents, labels == value) for value in values], 1)  # (part, by, column)
-    if len(values) == 2:  # noqa: PLR2004 the second test mirrors the first: only one counts
-        tests[4, 1] = np.nan
-    mean, others, low, high, p = np.moveaxis(tests.reshape(5, len(values), *stacked.shape[1:]), 2, 1)
+    documents = numbered(results.source.values.tolist())[0]
+    parts = np.full((5, len(values), flat.shape[1]), np.nan)  # (part, by, column)
+    for row, value in enumerate(values):
+        parts[:4, row] = _interval(flat, documents, labels == value)
+    tested = values[: 1 if len(values) == 2 else None]  # noqa: PLR2004 the second test mirrors the first
+    parts[4, : len(tested)] = _chances(flat, documents, labels, tested)
+    mean, others, low, high, p = np.moveaxis(parts.reshape(5, len(values), *stacked.shape[1:]), 2, 1)
     difference = mean - others
     cells = ("statistic", "by", *_GRID)
     windows = results.window_count.values if "window_count" in results else np.ones(len(labels), dtype=int)
     lengths = results.length.values if "length" in results else np.full(len(labels), np.nan)
-    parts = {"mean": mean, "others": others, "low": low, "high": high, "difference": difference, "p": p}
-    parts |= {"differs": significant(p, level), "tested": np.isfinite(p), "size": sizes(difference, others, mean)}
+    variables = {"mean": mean, "others": others, "low": low, "high": high, "difference": difference, "p": p}
+    variables |= {"differs": p <= level, "tested": np.isfinite(p), "size": sizes(difference, others, mean)}
     chosen = [labels == value for value in values]
     by_value = {
         "texts": [int(own.sum()) for own in chosen],
@@ -111,7 +116,7 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     if "window_count" in results:
         by_value["windows"] = [int(windows[own].sum()) for own in chosen]
     return xr.Dataset(
-        {name: (cells, values) for name, values in parts.items()}
+        {name: (cells, values) for name, values in variables.items()}
         | {name: ("by", numbers) for name, numbers in by_value.items()},
         coords={
             "statistic": names,
@@ -123,23 +128,97 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     )
 
 
-def _welch(
+def _interval(
     values: Float[np.ndarray, "window column"], documents: np.ndarray, chosen: np.ndarray
 ) -> Float[np.ndarray, "part column"]:
-    """Means of some texts and of the others, the interval of their difference, and its p-value."""
+    """Means of some texts and of the others, and the interval of their difference."""
     mean, error, count = mean_by_document(values[chosen], documents[chosen].tolist())
     others, other_error, other_count = mean_by_document(values[~chosen], documents[~chosen].tolist())
     if min(count, other_count) < LEAST:
         unknown = np.full(len(mean), np.nan)
-        return np.stack([mean, others, unknown, unknown, unknown])
+        return np.stack([mean, others, unknown, unknown])
     variance = error**2 + other_error**2
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = variance**2 / (error**4 / (count - 1) + other_error**4 / (other_count - 1))
-        p = 2 * scipy.stats.t.sf(np.abs(mean - others) / np.sqrt(variance), freedom)
-        half = scipy.stats.t.ppf(0.975, freedom) * np.sqrt(variance)
-    same = (variance == 0) & (mean == others)
-    p = np.where(same, 1.0, np.where(variance == 0, np.nan, p))  # no test without variance
-    return np.stack([mean, others, mean - others - half, mean - others + half, p])
+    if len(np.intersect1d(documents[chosen], documents[~chosen])) >= LEAST:  # both sides are of the same documents
+        sides = [(chosen / chosen.sum(), mean), ((chosen - 1.0) / (~chosen).sum(), others)]
+        apart = sum(share[:, None] * (values - centre) for share, centre in sides)
+        apart = membership(documents.tolist()) @ apart
+        variance, freedom = len(apart) / (len(apart) - 1) * (apart**2).sum(0), len(apart) - 1
+    half = scipy.stats.t.ppf(0.975, freedom) * np.sqrt(variance)
+    return np.stack([mean, others, mean - others - half, mean - others + half])
+
+
+def _chances(
+    values: Float[np.ndarray, "window column"], documents: np.ndarray, labels: np.ndarray, tested: np.ndarray
+) -> Float[np.ndarray, "by column"]:
+    """P-values of the difference between each value and all others, corrected for all; NaN without a test.
+
+    Labels are permuted, and the largest studentised difference counts (Westfall and Young 1993; Janssen 1997): among
+    documents, or among the windows of each document if there are 6 or more with several labels, as these share a topic.
+    """
+    generator = np.random.default_rng(0)
+    whole = [np.unique(labels[documents == one]) for one in np.unique(documents)]
+    several = np.array([len(own) > 1 for own in whole])
+    inside = 2 * several.sum() >= len(several) and several.sum() >= LEAST
+    if inside:
+        order = np.array([_shuffled(generator, documents) for _ in range(_DRAWS)])
+        drawn, member = np.vstack([labels, labels[order]]), membership(documents.tolist())
+    else:
+        alike = ~several[documents]
+        values, member = values[alike], membership(documents[alike].tolist())
+        pure = labels[alike][member.argmax(1)]
+        drawn = np.vstack([pure, [generator.permutation(pure) for _ in range(_DRAWS)]])
+    found = np.full((len(tested), values.shape[1]), np.nan)
+    largest = np.zeros(len(drawn))
+    for row, value in enumerate(tested):
+        for first in range(0, values.shape[1], _AT_ONCE):
+            part = values[:, first : first + _AT_ONCE]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                t = np.abs((_paired if inside else _unpaired)(part, member, drawn == value))
+            found[row, first : first + _AT_ONCE] = t[0]
+            largest = np.maximum(largest, np.nan_to_num(t, nan=0.0, posinf=0.0).max(1))
+    as_large = len(largest) - np.searchsorted(np.sort(largest), found * (1 - 1e-9))
+    return np.where(np.isfinite(found), as_large / len(largest), np.nan)
+
+
+def _shuffled(generator: np.random.Generator, documents: np.ndarray) -> np.ndarray:
+    """Numbers of the windows, in random order within each document."""
+    order = np.empty(len(documents), dtype=int)
+    order[np.argsort(documents, kind="stable")] = np.lexsort((generator.random(len(documents)), documents))
+    return order
+
+
+def _unpaired(values: np.ndarray, member: np.ndarray, chosen: np.ndarray) -> Float[np.ndarray, "draw column"]:
+    """Welch's t of sums over documents, with the documents on one side chosen in each draw."""
+    sums, sizes = member @ values, member.sum(1)
+    sides = []
+    for side in (chosen.astype(float), 1.0 - chosen):
+        count, texts = side.sum(1)[:, None], (side @ sizes)[:, None]
+        if count[0] < LEAST:
+            return np.full((len(chosen), values.shape[1]), np.nan)
+        mean = side @ sums / texts
+        squares = side @ sums**2 - 2 * mean * (side @ (sums * sizes[:, None])) + mean**2 * (side @ sizes**2)[:, None]
+        sides.append((mean, count / (count - 1) * squares.clip(0) / texts**2))
+    (mean, variance), (others, other_variance) = sides
+    error = np.sqrt(variance + other_variance)
+    scale = _LEAST_SPREAD * np.abs(values).max(0)
+    return np.where(error > scale, (mean - others) / error, np.where(np.abs(mean - others) > scale, np.nan, 0.0))
+
+
+def _paired(values: np.ndarray, member: np.ndarray, chosen: np.ndarray) -> Float[np.ndarray, "draw column"]:
+    """A monotone function of the t of differences within documents, with some windows chosen in each draw."""
+    sizes = member @ chosen[0]
+    others = member.sum(1) - sizes
+    total, squares = np.zeros((2, len(chosen), values.shape[1]))
+    if (mixed := np.flatnonzero((sizes > 0) & (others > 0))).size < LEAST:
+        return np.full_like(total, np.nan)
+    for document in mixed:
+        own = member[document] > 0
+        apart = chosen[:, own] - sizes[document] / own.sum()  # their sum is 0, so that the document's mean drops out
+        part = apart @ (values[own] - values[own].mean(0))
+        total, squares = total + part, squares + part**2
+    return np.where(squares > 0, total / np.sqrt(squares), 0.0)
 
 
 def field_of(results: xr.Dataset) -> str:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from attnscope.capture.parameters import ComparisonOptions
 from attnscope.comparison.matching import Matched, Matching, match_heads
 from attnscope.explanation.arrays.composition import significant
-from attnscope.measure.documents import FEW, LEAST, by_document, called_in, numbered, unskewed
+from attnscope.measure.documents import LEAST, MANY, by_document, called_in, numbered, skewed_chances, unskewed
 from attnscope.measure.quantities import STATISTICS, without_end
 from attnscope.measure.ranking import with_each
 from attnscope.measure.stored import opened_scan
@@ -76,11 +76,13 @@ def _chances(values: np.ndarray, documents: Sequence[Hashable]) -> np.ndarray:
         + (whole * squares) ** 2
     )
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.abs(mean / error)
-        if count >= FEW:
+        t, freedom = np.abs(mean / error), trace**2 / norm
+        if count >= MANY:
             third = count**2 / ((count - 1) * (count - 2)) * (weight**3 @ (means - mean) ** 3)
             t = np.where(error > 0, np.clip(unskewed(t, np.sign(mean) * third / error**3), 0, t), t)
-        p = 2 * scipy.stats.t.sf(t, trace**2 / norm)
+            p = 2 * scipy.stats.t.sf(t, freedom)
+        else:
+            p = skewed_chances(t, max(2, int(freedom) + 1))
     return np.where(np.isnan(mean), np.nan, np.where((mean == 0) & (error == 0), 1.0, p))
 
 
@@ -296,7 +298,7 @@ def _compared(
         },
         attrs={
             "texts": first.sizes["window"],
-            "documents": len(set(documents)),
+            "documents": numbered(documents)[1],
             "reads": "pools" if "window_count" in first else str(first.attrs.get("reads", "texts")),
             "intervals_over": "documents",
             "matching": matched.rule,
@@ -471,9 +473,17 @@ def _headline(difference: xr.Dataset, rows: Sequence[Row]) -> str:
         return f"No significant change: none is larger than {abs(rows[0]['size']):.2g} standard deviations of all heads"
     if same_heads(difference):
         what = STATISTICS[name].words.long_name if (name := rows[0]["statistic"]) in STATISTICS else name
-        values = f"{rows[0]['before']:.2g} → {rows[0]['after']:.2g}".replace("-", "−")
-        return f"{moved} of {len(heads)} heads changed significantly, head {first} the most ({what}: {values})"
-    return f"{moved} of {len(heads)} pairs of heads differ significantly, the pair of head {first} the most"
+        values = " → ".join(f"{rows[0][end]:.{places(rows[0]['change'], 2)}f}" for end in ("before", "after"))
+        values, size = (text.replace("-", "−") for text in (values, f"{rows[0]['size']:+.2g}"))
+        return (
+            f"{moved} of {len(heads)} heads changed significantly, head {first} the most ({what}: {values}, {size} "
+            "standard deviations of all heads)"
+        )
+    size = f"{abs(rows[0]['size']):.2g}"
+    return (
+        f"{moved} of {len(heads)} pairs of heads differ significantly, the pair of head {first} the most, by {size} "
+        "standard deviations of all heads"
+    )
 
 
 def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import xarray as xr
 
-from attnscope.measure.documents import FEW, above_zero, by_document
+from attnscope.measure.documents import FEW, above_zero, by_document, membership
 from attnscope.measure.stored import notes_of
 from attnscope.results.schema import HEAD, Finding, Quantity, Report, Row, Table, heads_by, rows_of, with_ends
 from attnscope.support.arguments import reads
@@ -182,17 +182,26 @@ def own_output_shares(results: xr.Dataset) -> list[Row]:
     own, equal, positions = (np.diff(values, axis=1)[:, 0] for values in thirds.values())
     larger = np.where(positions.mean(0) >= equal.mean(0), positions, equal) if len(long) else positions
     each = own - larger  # (text, layer, head)
-    significant = above_zero([each[:, known]], len(long))[0] if len(long) >= FEW else None
+    member = membership(_endings(results, long))
+    significant = above_zero([member @ each[:, known]], len(member))[0] if len(member) >= FEW else None
     rows: list[Row] = []
     for number, (layer, head) in enumerate(np.argwhere(known).tolist()):
         row: Row = {"layer": int(results.layer[layer]), "head": int(results["head"][head])}
         for name, values in thirds.items():
             row[f"{name}_first"], row[f"{name}_last"] = values[:, :, layer, head].mean(0).tolist()
-        interval, turn = by_document(each[:, layer, head], range(len(long))), float(each[:, layer, head].mean())
+        interval, turn = by_document(each[:, layer, head], _endings(results, long)), float(each[:, layer, head].mean())
         row |= {"turn": turn, "turn_low": float(interval.low), "turn_high": float(interval.high)}
         row["beyond_chance"] = None if significant is None else bool(significant[number] and turn >= _LEAST_TURN)
         rows.append(with_nulls(row))
     return sorted(rows, key=lambda row: -row["turn"])
+
+
+def _endings(results: xr.Dataset, texts: np.ndarray) -> list[Hashable]:
+    """The tokens of the last third of each output: outputs that end in the same loop are not independent."""
+    if "token_id" not in results.coords:
+        return list(texts.tolist())
+    lengths, tokens = results.length.values, results.token_id.transpose("sequence", "step").values
+    return [frozenset(tokens[text, lengths[text] - lengths[text] // 3 : lengths[text]].tolist()) for text in texts]
 
 
 def describe_own_output(rows: Sequence[Row]) -> str:
@@ -209,7 +218,7 @@ def describe_own_output(rows: Sequence[Row]) -> str:
         more = f"{rows[0]['turn']:.0%}"
         return (
             f"Head {head} shifts most to the model's own output: {more} of its weight more than its positions explain; "
-            f"a test needs {FEW} texts"
+            f"a test needs {FEW} texts whose outputs end differently"
         )
     turning = sum(row["beyond_chance"] is True for row in rows)
     if not turning:

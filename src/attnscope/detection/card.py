@@ -26,7 +26,7 @@ from attnscope.intervention.effects import by_layer, effect_variables
 from attnscope.intervention.limits import alone
 from attnscope.intervention.predictions import PredictionSession, check_read, kind_of_question
 from attnscope.intervention.stack import Edit, replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
-from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
+from attnscope.measure.documents import LEAST, numbered, units_of
 from attnscope.read.encoded import Sources
 from attnscope.store.signature import short_hash
 from attnscope.support.arguments import Count
@@ -69,12 +69,13 @@ def answer_effects(loaded: LoadedModel, answers: Sequence[Answer], *, seed: int)
 
                 layers.append((passes.sweep(range(output.shape[1]), most, edits, losses) - own).T[None].double().cpu())
         changes.append(by_layer([layer.numpy() for layer in layers])[0])
-    units, dims = units_of([answer.hidden for answer in answers])[0], ("ablation", "layer", "head")
+    units, dims = [answer.hidden for answer in answers], ("ablation", "layer", "head")  # prompts of a needle are alike
     return effect_variables(np.stack(changes), units, dims, "Change of the loss without the head", seed=seed)
 
 
 KEPT = ((64, 4), (16, 4), (64, 0), (256, 4))
 _MOST = 10**6
+_SUBSETS = 200  # of documents, for the interval of the stability
 _EQUAL = 12  # digits to which equal scores are equal
 _ENDS = ("_low", "_high")
 _EFFECTS = ("effect", "effect_low", "effect_high", "shown", "tested")
@@ -123,12 +124,13 @@ def card(
         The scores of `attnscope.roles`, with the further roles ``reach_W_S``. Over ``layer``: ``query_heads``, the
         number of query heads that share one key-value head. Over ``half, role, layer, head``: ``half_score``, from
         alternate documents. Over ``role``: ``stability``, the rank correlation of both halves over heads, with its 95%
-        jackknife interval over documents (of Fisher's z). Over ``ablation, layer, head``: ``effect`` and its interval,
+        interval by the jackknife that leaves out a third of the documents (Shao and Wu 1989; of Fisher's z).
+        Over ``ablation, layer, head``: ``effect`` and its interval,
         where given; with `answers`, of the ``answer`` and of as many tokens of the ``prompt`` if the head has its mean
-        over the prompt, with intervals over needles (prompts, if there are fewer than 6 needles); with `limits`, the
+        over the prompt, with intervals and tests from 6 needles that the model answers; with `limits`, the
         change of the loss ``limit_W_S``, for each query head that of its key-value head. With a published
         list: ``listed`` ``(layer, head)``, and over ``role`` ``auroc``, its interval and ``auroc_p``, of random lists
-        of as many heads, corrected for all roles.
+        of as many heads of each layer, corrected for all roles.
 
     Raises
     ------
@@ -154,8 +156,9 @@ def card(
         check_same_model(effects, loaded, "effects (--effects)")
 
     def more(summary: xr.Dataset, own: xr.Dataset, documents: list[str], probes: Sequence[Probe]) -> xr.Dataset:
+        needles = [answer.hidden for probe in probes for answer in probe.answers]
         halves = [
-            stability(own[name].values, documents if ROLES[name].probe == "text" else None)
+            stability(own[name].values, {"text": documents, "needle": needles}.get(ROLES[name].probe))
             for name in map(str, summary.role.values)
         ]
         means, *agreements = (np.stack(parts) for parts in zip(*halves, strict=True))
@@ -189,7 +192,8 @@ def card(
             scores = made.score.values[:, cells]
             defined = np.isfinite(scores).all(1)
             columns = np.full((4, len(scores)), np.nan)
-            columns[:, defined] = agreement(listed[cells] > 0, scores[defined], seed=reading["seed"])
+            layers = np.nonzero(cells)[0]
+            columns[:, defined] = agreement(listed[cells] > 0, scores[defined], layers, seed=reading["seed"])
             found = {f"auroc{end}": ("role", part) for end, part in zip(("", *_ENDS, "_p"), columns, strict=True)}
             made = made.assign({"listed": (("layer", "head"), listed), **found})
         return made
@@ -224,16 +228,27 @@ def stability(scores: np.ndarray, documents: Sequence[str] | None) -> tuple[np.n
         return np.full((2, *scores.shape[1:]), np.nan), np.nan, np.nan, np.nan
     means = np.stack([flat[half == side].mean(0) for side in (0, 1)]).reshape(2, *scores.shape[1:])
 
-    def correlation(weights: np.ndarray) -> float:
-        sides = [np.average(known[half == side], 0, weights[half == side]) for side in (0, 1)]
-        ranks = [stats.rankdata(side.round(_EQUAL)) for side in sides]
-        return float(np.corrcoef(*ranks)[0, 1]) if all(np.ptp(rank) > 0 for rank in ranks) else np.nan
+    def correlations(weights: np.ndarray) -> np.ndarray:
+        ranks: list[np.ndarray] = []
+        for side in (0, 1):
+            own = weights[:, half == side]
+            scores = (own @ known[half == side] / own.sum(1, keepdims=True)).round(_EQUAL)
+            ranks.append(stats.rankdata(scores, axis=1) - (known.shape[1] + 1) / 2)
+        sizes = np.sqrt((ranks[0] ** 2).sum(1) * (ranks[1] ** 2).sum(1))
+        return (ranks[0] * ranks[1]).sum(1) / np.where(sizes > 0, sizes, np.nan)
 
-    whole, left = correlation(np.ones(len(half))), without_each(units_of(texts)[0])
-    if len(left) < LEAST:
+    member, count = numbered(units_of(texts)[0])
+    whole = float(correlations(np.ones((1, len(half))))[0])
+    if count < LEAST:
         return means, whole, np.nan, np.nan
+    sides = [np.unique(member[half == side]) for side in (0, 1)]
+    gone = [max(1, round(len(side) / 3)) for side in sides]  # fewer would leave out too few ranks that change
+    generator, left = np.random.default_rng(0), np.ones((_SUBSETS, len(half)))
+    for weights in left:
+        out = [generator.choice(side, size, replace=False) for side, size in zip(sides, gone, strict=True)]
+        weights[np.isin(member, np.concatenate(out))] = 0
     close = 1 - 6 / max(6, known.shape[1] ** 3 - known.shape[1])  # one exchanged pair takes twice as much from 1
-    z = np.arctanh(np.clip([whole, *(correlation(weights) for weights in left)], -close, close))
-    half_width = np.diff(jackknife_interval(z[0], z[1:]), axis=0)[0] / 2
-    low, high = np.tanh(z[0] - half_width), np.tanh(z[0] + half_width)
+    z = np.arctanh(np.clip([whole, *correlations(left)], -close, close))
+    error = np.sqrt((count - sum(gone)) / sum(gone) * z[1:].var(ddof=1))
+    low, high = (np.tanh(z[0] + sign * stats.t.ppf(0.975, count - 2) * error) for sign in (-1, 1))
     return means, whole, min(float(low), whole), max(float(high), whole)

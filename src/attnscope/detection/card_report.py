@@ -34,11 +34,12 @@ def report(card: xr.Dataset) -> schema.Report:
     scores, *others = role_tables(card, counts)
     sentences = [counts_sentence(counts, controls), *_kept(card)]
     if "auroc" in card:
-        best = max((row for row in by_role if row["auroc"] is not None), key=lambda row: abs(row["auroc"] - 0.5))
+        ranked = [row for row in by_role if row["auroc"] is not None]
+        best = min(ranked, key=lambda row: (row["auroc_p"], -abs(row["auroc"] - 0.5)))
         sentences.append(
             f"The published heads differ from the others most in {best['title']}: AUROC {best['auroc']:.2f} "
-            f"({best['auroc_low']:.2f} to {best['auroc_high']:.2f}), p = {best['auroc_p']:.4f} next to random lists, "
-            "corrected for all roles."
+            f"({best['auroc_low']:.2f} to {best['auroc_high']:.2f}), p = {best['auroc_p']:.4f} next to random lists "
+            "with as many heads of each layer, corrected for all roles."
         )
     groups, rows = heads_by_role(card), _head_rows(card)
     near = next(iter(_reaches(card)), "")  # heads that need more than this cache come first
@@ -139,7 +140,11 @@ _AGREEMENT = (
     _interval("stability", "halves agree", "rank correlation over heads between scores on two halves of the texts"),
     _interval("auroc", "published", "AUROC: pairs of a published and another head that it ranks so; 0.5 by chance"),
     schema.Quantity(
-        "auroc_p", "p", "p", "chance of a distance from 0.5 as large with random lists, corrected for all roles"
+        "auroc_p",
+        "p",
+        "p",
+        "chance of an AUROC as far from the mean of random lists with as many heads of each layer, corrected for all "
+        "roles",
     ),
 )
 

@@ -214,19 +214,24 @@ class Agreement(NamedTuple):
 _DRAWS, _GRID = 2000, np.linspace(0, 1, 4001)
 
 
-def agreement(listed: np.ndarray, scores: np.ndarray, *, seed: int = 0) -> Agreement:
-    """AUROC of scores ``(role, head)`` for listed heads, next to random lists of as many heads.
+def agreement(listed: np.ndarray, scores: np.ndarray, layers: np.ndarray, *, seed: int = 0) -> Agreement:
+    """AUROC of scores ``(role, head)`` for listed heads, next to random lists of as many heads of each layer.
 
-    The interval is Newcombe's (2006, method 5), which also holds at 0 and 1; p is that of the largest distance from
-    one half among all scores.
+    Heads of a layer are alike, in published lists too, so that heads of different layers are not exchanged. The
+    interval is Newcombe's (2006, method 5), which also holds at 0 and 1; p is that of the largest distance from the
+    mean of random lists among all scores, in their standard deviations (Westfall and Young 1993).
     """
     count, others = int(listed.sum()), int((~listed).sum())
     ranks = stats.rankdata(scores, axis=-1)
-    generator = np.random.default_rng(seed)
-    lists = np.stack([listed, *(generator.permutation(listed) for _ in range(_DRAWS))])
+    generator, by_layer = np.random.default_rng(seed), np.argsort(layers, kind="stable")
+    lists = np.repeat(listed[None], 1 + _DRAWS, 0)
+    for drawn in lists[1:]:
+        drawn[by_layer] = listed[np.lexsort((generator.random(len(listed)), layers))]
     areas = (ranks @ lists.T - count * (count + 1) / 2) / (count * others)
-    value, largest = areas[:, 0], np.abs(areas[:, 1:] - 0.5).max(0)
-    p = (1 + (largest >= np.abs(value - 0.5)[:, None] - 1e-12).sum(1)) / (1 + _DRAWS)
+    value = areas[:, 0]
+    spread = areas.std(1, keepdims=True)
+    apart = np.abs(areas - areas.mean(1, keepdims=True)) / np.where(spread > 0, spread, np.inf)  # 0 of whole layers
+    p = (apart.max(0) >= apart[:, :1] - 1e-9).mean(1)
     pairs = (1 - _GRID) / (2 - _GRID) + _GRID / (1 + _GRID)
     variance = _GRID * (1 - _GRID) * (1 + ((count + others) / 2 - 1) * pairs) / (count * others)
     inside = np.abs(_GRID - value[:, None]) <= deviations() * np.sqrt(variance) + 1e-12

@@ -132,8 +132,8 @@ class NeedleCalls:
     """A call over a prompt with its answer."""
 
     output: Tensor  # what it gives
-    # ``(1, head, step)``: whether the key of the largest weight is the token of the needle that the step says; of
-    # several such keys, their share
+    # ``(1, head, token)``: how many of the needle's tokens of one kind the answer has while the key of the largest
+    # weight is one of them (of several such keys, their share), at most as many as the needle has
     copied: Tensor
     needle: int  # number of the needle's tokens
 
@@ -142,7 +142,10 @@ class NeedleCalls:
         """Measure a call at the queries that predict tokens of the needle, which are at ``matches (step, key)``."""
         weights = attend_in_full(call.take(steps[None]))[1]
         largest = (weights == weights.amax(-1, keepdim=True)).double()
-        return cls(measure(call, Need())[0], (largest * matches).sum(-1) / largest.sum(-1), needle)
+        shares = (largest * matches).sum(-1) / largest.sum(-1)
+        tokens, token_of = matches.unique(dim=0, return_inverse=True)
+        copied = shares.new_zeros(*shares.shape[:-1], len(tokens)).index_add_(-1, token_of, shares)
+        return cls(measure(call, Need())[0], copied.minimum(tokens.sum(-1)), needle)
 
     def score(self) -> Tensor:
         """``(1, head)``: share of the needle's tokens that are copied."""

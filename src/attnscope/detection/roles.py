@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
@@ -113,7 +113,7 @@ def roles(
     xarray.Dataset
         Over ``role, layer, head``: ``score`` (mean over the windows that are long enough for the role; NaN where it is
         undefined for a layer), ``low`` and ``high`` (95% interval by the bootstrap over documents, or windows if there
-        are fewer than 6 documents; texts of random tokens; or prompts; NaN for fewer than 6), ``windows_reached``
+        are fewer than 6 documents; texts of random tokens; or needles; NaN for fewer than 6), ``windows_reached``
         (share of those windows that reach the threshold; for ``first_token`` its mean over heads is the sink metric of
         Gu et al.). Over ``role, layer``: ``equal``, under uniform attention. Over ``control, role, layer, head``:
         ``control_score``. Over ``role``: ``windows``, the number of those windows, and
@@ -225,7 +225,9 @@ def scores_of(
         notes |= {probe.kind: len(probe.windows) for probe in probes} | {"tokens": [min(lengths), max(lengths)]}
         left_out = left_out_note(windows, text.windows, length) if text in probes else {}
         documents = [window.source for window in text.windows]
-        summary = summed_up(asked, own, others, documents, seed)
+        # prompts of one needle are alike
+        units = {"text": units_of(documents)[0], "needle": [one.hidden for probe in probes for one in probe.answers]}
+        summary = summed_up(asked, own, others, units, seed)
         summary = summary if more is None else more(summary, own, documents, probes)
         words_of = {"skipped": json.dumps(skipped), "notes": json.dumps(notes)}
         return summary.assign_attrs(words_of | left_out | attributes)
@@ -356,9 +358,13 @@ def _in_disorder(values: torch.Tensor) -> torch.Tensor:
 
 
 def summed_up(
-    names: Sequence[str], own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Sequence[str], seed: int
+    names: Sequence[str],
+    own: xr.Dataset,
+    controls: Mapping[str, xr.Dataset],
+    units: Mapping[str, Sequence[Hashable]],
+    seed: int,
 ) -> xr.Dataset:
-    """Scores of all heads from the scores of windows; see `roles`."""
+    """Scores of all heads from the scores of windows, with the units of each probe; see `roles`."""
     cells = ("role", "layer", "head")
     columns: dict[str, list[np.ndarray]] = {}
     words = {
@@ -370,9 +376,8 @@ def summed_up(
     }
     for name in names:
         probe, scores = ROLES[name].probe, own[name].values
-        units = units_of(documents)[0] if probe == "text" else range(len(scores))
         mean, equal = (own[key].mean(probe).values for key in (name, EQUAL + name))  # over windows that have a score
-        low, high = interval(scores, units, seed=seed)
+        low, high = interval(scores, units.get(probe, range(len(scores))), seed=seed)
         reached = np.full_like(mean, np.nan)
         if ROLES[name].threshold is not None:
             hits = ROLES[name].reached(scores, own[EQUAL + name].values)

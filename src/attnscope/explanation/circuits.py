@@ -22,7 +22,15 @@ from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import ModelReading, loading
 from attnscope.capture.verify import verify
-from attnscope.explanation.arrays.composition import by_offset, composition, root_of, significant, spectrum, turned_p
+from attnscope.explanation.arrays.composition import (
+    by_offset,
+    composition,
+    peak_chances,
+    root_of,
+    significant,
+    spectrum,
+    turned_p,
+)
 from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.profiles import bias_traces, pairs_at, visible_offsets
 from attnscope.explanation.projections import Projections
@@ -38,7 +46,6 @@ from attnscope.support.progress import Progress, Tell, no_progress
 KINDS = ("query", "key", "value")
 _BLOCK = 2048  # tokens of the vocabulary at a time
 _POSITIONS = 512  # rows of a position table
-_DRAWS = 999
 _FLAT = 1e-9  # nats
 _DIRECTIONS, _EXTREME = 4, 16  # directions of a head, and tokens at each end of them, among which pairs are searched
 
@@ -422,10 +429,8 @@ class Weights:
         query, key = (side[:, first] + 1j * side[:, second] for side in sides)
         square = (made.rotation.cos**2 + made.rotation.sin**2)[0].double().cpu().numpy()
         product, waves = made.scale * square * query.conj() * key, np.exp(1j * rates[:, None] * offsets)
-        phases = np.exp(2j * np.pi * np.random.default_rng(self.seed).random((_DRAWS, len(rates))))
-        drawn = [((phases * size) @ waves[:, visible]).real.max(1) for size in np.abs(product)]
         curve = (product @ waves).real
-        return curve, (1 + (np.array(drawn) >= curve[:, visible].max(1, keepdims=True)).sum(1)) / (1 + _DRAWS)
+        return curve, peak_chances(np.abs(product), waves[:, visible], curve[:, visible].max(1), self.seed)
 
     def _positions(self, stream: str) -> np.ndarray | None:
         """Rows of the position table over the mean denominator of tokens with positions; None without a table."""

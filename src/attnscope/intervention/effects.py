@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
-from attnscope.measure.documents import Interval, by_document, units_of
+from attnscope.measure.documents import Interval, by_document, numbered, units_of
 from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import validated
 
@@ -29,9 +29,10 @@ def effect_variables(
     prefix: str = "",
     unit: str = "nats",
     corrected: str = "all heads",
+    rounded: bool = False,
 ) -> dict[str, Any]:
-    """Mean, interval and significance of values ``(text, *dims)``, as variables of a dataset."""
-    found = by_document(values, units, seed=seed)
+    """Mean, interval and significance of values ``(text, *dims)``, as variables of a dataset; see `by_document`."""
+    found = by_document(values, units, seed=seed, rounded=rounded)
     significant = f"Whether the effect is significant, corrected for {corrected}"
     return interval_variables(found, dims, long_name, name=name, unit=unit) | {
         f"{prefix}shown": (dims, found.shown, {"long_name": significant, "units": "1"}),
@@ -84,7 +85,7 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     heads = xr.Dataset(
         variables,
         coords={name: values for name, values in effects.coords.items() if "window" not in values.dims},
-        attrs={"documents": len(set(documents)), "texts": len(documents), "intervals_over": called},
+        attrs={"documents": numbered(documents)[1], "texts": len(documents), "intervals_over": called},
     )
     for name in ("kl", "accuracy_change", "estimate", "importance"):
         if name in effects:

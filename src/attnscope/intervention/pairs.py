@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.forward import decoder_start
-from attnscope.intervention.predictions import kind_of_question, padded_answers
+from attnscope.intervention.predictions import as_float32, kind_of_question, padded_answers
 from attnscope.models.translator import IGNORED
 from attnscope.read.files import (
     check_characters,
@@ -240,11 +240,11 @@ class EncodedPairs:
         """Logit of the answer minus that of the wrong answer; of several tokens, the sums of log probabilities."""
         if self.answers.shape[1] == 1:
             index = torch.stack([self.answers, self.wrongs], -1).expand(*logits.shape[:-1], 2)
-            both = logits.gather(-1, index)[..., 0, :]
+            both = as_float32(logits.gather(-1, index)[..., 0, :])
         else:
             labels = torch.stack([self.answers, self.wrongs], 1).flatten(0, 1)
             index = labels.clamp(min=0)[..., None].expand(*logits.shape[:-1], 1)
-            logs = logits.gather(-1, index)[..., 0] - logits.logsumexp(-1)
+            logs = as_float32(logits.gather(-1, index)[..., 0]) - as_float32(logits).logsumexp(-1)
             both = torch.where(labels == IGNORED, 0, logs).sum(-1).unflatten(-1, (-1, 2))
         return both[..., 0] - both[..., 1]
 

@@ -51,6 +51,7 @@ from attnscope.support.progress import Progress, Tell, no_progress
 
 OF_BLOCKS = {"attention": "calls", "mlp": "mlps", "residual": "states"}
 LOGITS = "logits"
+_STEPS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloat16)}  # of logits, which are rounded
 #: What patching does to the difference between both runs, by direction.
 MOVED = {"denoising": "recovered", "noising": "removed"}
 
@@ -318,7 +319,7 @@ class PatchJob:
             sets = self._together(runs) if self.together else {}
         ends = (runs.source, runs.base) if self.direction == "denoising" else (runs.base, runs.source)
         clean, corrupted = (end.double().cpu().numpy() for end in ends)
-        unit = {"units": self.unit}
+        unit, dtype = {"units": self.unit}, self.loaded.model.dtype
         found = xr.Dataset(
             {
                 "difference": (dims, values, {"long_name": "Answer minus wrong answer", **unit}),
@@ -326,7 +327,7 @@ class PatchJob:
                 "corrupted": ("pair", corrupted, {"long_name": "The same in the corrupted run", **unit}),
             },
             coordinates,
-            {"rounding": TOLERANCE[self.loaded.model.dtype], **attributes},
+            {"rounding": _STEPS.get(dtype, TOLERANCE[dtype]), **attributes},
         )
         if self.steps:
             by_name = {"attribution": 1, **({"eap_ig": self.steps} if self.steps > 1 else {})}
@@ -502,8 +503,9 @@ class Runs:
 @validated
 def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each patched activation, with its interval over pairs."""
-    change, each, effect = _changes(pairs), range(pairs.sizes["pair"]), "Change of answer minus wrong answer"
+    change, each, effect = _changes(pairs), _units(pairs), "Change of answer minus wrong answer"
     how: Any = {"unit": pairs.attrs.get("unit", "logits"), "corrected": "all patched activations", "seed": seed}
+    how["rounded"] = pairs.attrs["rounding"] > TOLERANCE[torch.float32]
     variables = effect_variables(change.values, each, change.dims[1:], effect, **how)
     variables |= _shares(pairs, change, variables["shown"][1], seed)
     if "estimate" in pairs:
@@ -519,7 +521,7 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
 
 def together_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each set of components, next to the sum of the effects of each alone."""
-    each, words = range(pairs.sizes["pair"]), "Change of answer minus wrong answer"
+    each, words = _units(pairs), "Change of answer minus wrong answer"
     change, single = (_changes(pairs, name) for name in ("together", "single"))
     alone = np.stack([single.sel(component=name.split(", ")).sum("component") for name in pairs["set"].values], -1)
     how: Any = {"unit": pairs.attrs.get("unit", "logits"), "corrected": "all sets", "seed": seed}
@@ -530,7 +532,7 @@ def together_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
 def _shares(pairs: xr.Dataset, change: xr.DataArray, shown: np.ndarray, seed: int) -> dict[str, Any]:
     """Shares of the difference with intervals; a change whose share may be 0 is not `shown`."""
     source, base = ends_of(pairs)
-    share = by_document(change.values, range(len(base)), over=(source - base).values, seed=seed)
+    share = by_document(change.values, _units(pairs), over=(source - base).values, seed=seed)
     shown &= share.shown
     words = f"Share of the difference between both runs that is {MOVED[pairs.attrs['direction']]}"
     return interval_variables(share, change.dims[1:], words, name="recovered", unit="share")
@@ -552,6 +554,12 @@ def _changes(pairs: xr.Dataset, name: str = "difference") -> xr.DataArray:
     change = pairs[name] - base
     limit = float(pairs.attrs["rounding"]) * (abs(source) + abs(base))
     return xr.where(abs(change) <= limit, 0.0, change, keep_attrs=True).transpose(*pairs[name].dims)
+
+
+def _units(pairs: xr.Dataset) -> list[tuple[str, ...]] | range:
+    """The texts of each pair: equal pairs count once."""
+    texts = [pairs[name].values.tolist() for name in ("clean_text", "corrupted_text") if name in pairs.coords]
+    return list(zip(*texts, strict=True)) if texts else range(pairs.sizes["pair"])
 
 
 def ends_of(pairs: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:

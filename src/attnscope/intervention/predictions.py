@@ -65,12 +65,12 @@ class Questions:
         """Loss, accuracy and KL divergence of variants: means over the predictions of each text."""
         real = self.labels != IGNORED
         right = self.labels.clamp(min=0)[..., None]
-        logs = torch.zeros(0, dtype=torch.float32) if before is None else _wide(before).log_softmax(-1)
+        logs = torch.zeros(0, dtype=torch.float32) if before is None else as_float32(before).log_softmax(-1)
         chances = logs.exp()
         negative_entropy = (chances * logs).sum(-1)
         by_name: dict[str, list[Tensor]] = {}
         for variant in logits:  # one variant at a time, which may fit the processor's cache
-            wide = _wide(variant)
+            wide = as_float32(variant)
             largest, answer = wide.amax(-1), wide.gather(-1, right)[..., 0]
             total = largest + (wide - largest[..., None]).exp_().sum(-1).log()
             scores = {"loss": total - answer, "accuracy": (answer == largest).to(wide.dtype)}
@@ -88,7 +88,7 @@ class Questions:
         return found
 
 
-def _wide(logits: Tensor) -> Tensor:
+def as_float32(logits: Tensor) -> Tensor:
     """In float32 or wider."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +14,8 @@ import xarray as xr
 from jaxtyping import Bool, Float, Int
 
 from attnscope.measure.quantities import EFFECTIVE, ERROR, FREEDOM, SKEWNESS, wording
-from attnscope.support.arguments import reads
+from attnscope.read.sources import original
+from attnscope.support.arguments import reads, signed
 from attnscope.support.numbers import significant
 
 
@@ -37,14 +40,31 @@ FEW = 20  # units; with fewer, the interval of a skewed mean is widened
 SKEWED = 0.2  # skewness of a mean above which it is widened
 _MOST_SKEW = 1.5  # of an estimate; a larger one is an accident of few units
 _LEAST_SKEW = 1e-6  # below it the transformation is the identity, and its inverse 0 / 0
+_BATCHES = 20  # of windows, where documents are few
 _AT_ONCE = 4096  # means, so that memory stays bounded
 
 
-def units_of(documents: Sequence[Hashable]) -> tuple[Sequence[Hashable], str]:
-    """The units that the bootstrap draws: documents, or windows if there are fewer than 6 documents."""
-    if len(set(documents)) >= LEAST:
-        return documents, "documents"
-    return range(len(documents)), "windows"
+def units_of(documents: Sequence[Hashable], overlap: int = 1) -> tuple[Sequence[Hashable], str]:
+    """The units that the bootstrap draws: documents, or windows if there are fewer than 6 documents.
+
+    More than 20 windows of few documents are drawn in at most about 20 batches of consecutive windows, as neighbours
+    are alike (batch means, Schmeiser 1982); windows that share tokens in batches twice as long as their `overlap`.
+    """
+    originals = [original(name) for name in documents]
+    if len(set(originals)) >= LEAST:
+        return originals, "documents"
+    passed = Counter[Hashable]()
+    windows: list[tuple[Hashable, int]] = []
+    for name, first in zip(documents, originals, strict=True):
+        windows.append((first, passed[name]))  # the same window of a text that repeats it
+        passed[name] += 1
+    size = max(1 if overlap == 1 else 2 * overlap, -(-len(set(windows)) // _BATCHES))
+    return [(first, number // size) for first, number in windows], "windows"
+
+
+def overlap_of(window: int | None, stride: int | None) -> int:
+    """Consecutive windows of a text of which the last has no token of the first."""
+    return -(-window // stride) if window and stride else 1
 
 
 def units_in(results: xr.Dataset, known: np.ndarray | None = None) -> tuple[Sequence[Hashable], str]:
@@ -52,7 +72,8 @@ def units_in(results: xr.Dataset, known: np.ndarray | None = None) -> tuple[Sequ
     sources = results.source.values.tolist() if "source" in results.coords else list(range(results.sizes["window"]))
     if known is not None:
         sources = [source for source, there in zip(sources, known, strict=True) if there]
-    drawn, unit = units_of(sources)
+    settings = signed(results).get("settings") or {}
+    drawn, unit = units_of(sources, overlap_of(settings.get("window"), settings.get("stride")))
     if "window_count" in results:
         return drawn, "pools" if len(set(drawn)) == len(drawn) else "pools of different documents"
     return drawn, called_in(results.attrs)[unit]
@@ -74,6 +95,7 @@ _CALLED = {
 
 def numbered(units: Sequence[Hashable]) -> tuple[np.ndarray, int]:
     """Index of the unit of each text, from 0 in order of appearance, and the number of units."""
+    units = [original(name) for name in units]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(units))}
     return np.array([numbers[name] for name in units]), len(numbers)
 
@@ -280,8 +302,12 @@ def by_document(
     over: Float[np.ndarray, " text"] | None = None,
     seed: int = 0,
     draws: int = DRAWS,
+    rounded: bool = False,
 ) -> Interval:
-    r"""Mean over texts, with a 95% interval by the bootstrap over documents."""
+    r"""Mean over texts, with a 95% interval by the bootstrap over documents.
+
+    If values are `rounded`, means that are 0 in all documents still count among the means that are tested together.
+    """
     flat = values.reshape(len(values), -1)
     member, count = numbered(documents)
     sums = np.zeros((count, flat.shape[1]))
@@ -294,7 +320,8 @@ def by_document(
         return Interval(mean.reshape(shape), unknown, unknown, no, no)
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(count, np.full(count, 1 / count), size=draws).astype(float)
-    shown, tested = differs_from_zero(sums / abs(sizes.mean()), generator), np.isfinite(mean)
+    tested = np.isfinite(mean)
+    shown = differs_from_zero(sums / abs(sizes.mean()), generator, int(tested.sum()) if rounded else 0)
     low = high = np.full(mean.shape, np.nan)
     if ((drawn @ sizes) * sizes.sum() > 0).all():
         low, high = bootstrap_interval(sums, sizes, drawn)
@@ -305,32 +332,68 @@ def by_document(
 _ALL_SIGNS = 12  # units up to which every choice of signs is tried
 _DRAWS = 1000  # choices of signs, where means are many
 _SPREAD = 1e-6  # least share of the squares around the mean for which skewness is defined
+MANY = 50  # units; fewer do not show how skewed they are, so that tests allow for skewness 2
+_SHAPES = 2**13  # samples of exponential units
+_CURVE = np.geomspace(0.25, 250, 48)  # Student's t, between which tail probabilities are interpolated
 
 
 def differs_from_zero(
-    parts: Float[np.ndarray, "document mean"], generator: np.random.Generator
+    parts: Float[np.ndarray, "document mean"], generator: np.random.Generator, least: int = 0
 ) -> Bool[np.ndarray, " mean"]:
-    """Which means differ from 0 significantly, two-sided: by all choices of signs, or 4,096 random ones."""
+    """Which means differ from 0 significantly, two-sided: by all choices of signs, or 4,096 random ones.
+
+    The level is that of as many means as are not 0 everywhere, or at least of this many.
+    """
     if (count := len(parts)) <= _ALL_SIGNS:
         signs = 1.0 - 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
     else:
         signs = _random_signs(generator, 2**_ALL_SIGNS, count)
     there = (parts**2).sum(0) > 0
     flipped = np.abs(_flipped(parts[:, there], signs))
-    return _reported(there, flipped[0], flipped.max(1, initial=-np.inf))
+    means = max(least, int(there.sum()))
+    return _reported(there, parts, flipped[0], flipped.max(1, initial=-np.inf), means, means - int(there.sum()))
 
 
 def above_zero(blocks: Iterable[Float[np.ndarray, "document mean"]], documents: int) -> list[Bool[np.ndarray, " mean"]]:
     """Which means are significantly above 0, corrected for all blocks together, by 1,000 choices of signs."""
     signs = _random_signs(np.random.default_rng(0), _DRAWS, documents)
     largest = np.full(_DRAWS, -np.inf)
-    found: list[tuple[np.ndarray, np.ndarray]] = []
+    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for parts in blocks:
         there = (parts**2).sum(0) > 0
         flipped = _flipped(parts[:, there], signs)
         largest = np.maximum(largest, flipped.max(1, initial=-np.inf))
-        found.append((there, flipped[0]))
-    return [_reported(there, own, largest) for there, own in found]
+        found.append((there, parts, flipped[0]))
+    means = sum(int(there.sum()) for there, _, _ in found)
+    return [_reported(there, parts, own, largest, means) for there, parts, own in found]
+
+
+def skewed_chances(t: np.ndarray, units: int) -> np.ndarray:
+    r"""Two-sided p-values of Student's t, if fewer than 50 units may be as skewed as exponential ones; else Student's.
+
+    A few units of a long tail can lie close together, far from their mean, and then nothing in them shows the tail: no
+    correction from the sample holds for many means. So t is compared with that of exponential units (skewness 2),
+    whose tails decrease with the same power as Student's but are higher by Hotelling's (1961) factor; they cover those
+    of normal units and of gamma units between. The mean of exponential units is independent of their
+    coefficient of variation, so that only the latter is drawn.
+    """
+    if units >= MANY:
+        return 2 * scipy.stats.t.sf(np.abs(t), units - 1)
+    known = np.maximum(np.nan_to_num(np.abs(t), nan=0.0), _CURVE[0])
+    beyond = np.maximum(known / _CURVE[-1], 1.0)
+    inside = np.exp(np.interp(np.log(known), np.log(_CURVE), np.log(_tails(units))))
+    return np.where(np.isnan(t), np.nan, inside * beyond ** (1.0 - units))
+
+
+@cache
+def _tails(units: int) -> np.ndarray:
+    """Probability that the size of t of exponential units exceeds each value of `_CURVE`."""
+    drawn = np.random.default_rng(0).exponential(size=(_SHAPES, units))
+    variation = drawn.std(1, ddof=1) / drawn.mean(1) / np.sqrt(units)
+    apart = _CURVE[:, None] * variation
+    below = scipy.special.gammainc(units, units / (1 + apart))
+    above = scipy.special.gammaincc(units, units / np.where(apart < 1, 1 - apart, np.inf)) * (apart < 1)
+    return np.asarray((below + above).mean(1))
 
 
 def _random_signs(generator: np.random.Generator, draws: int, count: int) -> np.ndarray:
@@ -351,11 +414,19 @@ def _flipped(parts: np.ndarray, signs: np.ndarray) -> np.ndarray:
     return np.asarray(unskewed(sums * np.sqrt((count - 1) / count / spread), skewness))
 
 
-def _reported(there: np.ndarray, own: np.ndarray, largest: np.ndarray) -> np.ndarray:
-    """Which existing means the maximum over all means reaches in few choices of signs."""
+def _reported(
+    there: np.ndarray, parts: np.ndarray, own: np.ndarray, largest: np.ndarray, means: int, unseen: int = 0
+) -> np.ndarray:
+    """Existing means that the maximum of all reaches in few choices of signs, and exponential units seldom."""
     as_large = len(largest) - np.searchsorted(np.sort(largest), own * (1 - 1e-9))
+    units, tested = len(parts), parts[:, there]
+    error = np.maximum(tested.std(0, ddof=1), _SPREAD * np.abs(tested).max(0, initial=0)) / np.sqrt(units)
+    rare = (1 - LEVEL) / max(1, means if units < MANY else 1)
     significant_means = np.zeros(there.shape, dtype=bool)
-    significant_means[there] = as_large / len(largest) <= 1 - LEVEL
+    level = (1 - LEVEL) * (1 - unseen / max(1, means))  # the rest of it is that of means that are 0 everywhere
+    significant_means[there] = (as_large / len(largest) <= level) & (
+        skewed_chances(tested.mean(0) / error, units) <= rare
+    )
     return significant_means
 
 
@@ -392,11 +463,10 @@ def independence(
     profiles: Float[np.ndarray, "window head offset"],
     *,
     clusters: int,
-    documents: Sequence[Hashable] | None = None,
+    units: Sequence[Hashable] | None = None,
 ) -> dict[str, Estimate]:
-    """Statistics of text independence over a set of heads, with valid intervals over documents."""
-    units, _ = units_of(range(len(labels)) if documents is None else documents)
-    member, count = numbered(units)
+    """Statistics of text independence over a set of heads, with valid intervals over units of texts."""
+    member, count = numbered(range(len(labels)) if units is None else units)
     places = np.ones(len(member)), (member, np.arange(len(member)))
     document = scipy.sparse.coo_array(places, (count, len(member))).tocsr()
     mean_direction, mean_profile = directions.mean(0), profiles.mean(0)

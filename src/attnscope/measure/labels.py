@@ -364,16 +364,16 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     for name, (long_name, units) in _MEANINGS.items():
         summary[name].attrs = {"long_name": long_name, "units": units}
     majority = label_share.argmax(-1)
-    documents = [str(name) for name in results.source.values] if "source" in results.coords else None
+    units, called = units_in(results)
     information, chance = label_information(labels, seed=seed)
-    numbers: dict[str, Any] = {"intervals_over": units_in(results)[1], "texts": len(labels)}
+    numbers: dict[str, Any] = {"intervals_over": called, "texts": len(labels)}
     numbers |= {"label_information": information, "label_information_by_chance": chance}
     is_named = np.array([names[label].split(" (")[0] not in UNNAMED for label in majority])
     for kind, chosen in (("named", is_named), ("unnamed", ~is_named)):
         numbers[kind] = {"heads": int(chosen.sum())}
         if chosen.any():
             own = labels[:, chosen], directions[:, chosen], present[:, chosen]
-            estimates = independence(*own, clusters=len(names), documents=documents)
+            estimates = independence(*own, clusters=len(names), units=units)
             numbers[kind] |= {name: asdict(estimate) for name, estimate in estimates.items()}
     if clusters is not None:
         numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": inertia}

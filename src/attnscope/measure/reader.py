@@ -25,7 +25,7 @@ from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure import pools
-from attnscope.measure.documents import FEW, LEAST, called_in, interval, mean_by_document, units_of
+from attnscope.measure.documents import FEW, LEAST, called_in, interval, mean_by_document, overlap_of, units_of
 from attnscope.measure.labels import kinds_of
 from attnscope.measure.maps import ROWS, long_block, share_room
 from attnscope.measure.offset_shares import without_profile
@@ -68,13 +68,13 @@ BAND = 10  # tokens
 _FIRST = 4  # batches before the first check of `until`; checks double, so that they cost little
 
 
-def widest_interval(results: xr.Dataset) -> float:
+def widest_interval(results: xr.Dataset, overlap: int = 1) -> float:
     """Width of the widest 95% interval of the mean of any head, over all statistics that are shares."""
     shares = [
         values.transpose("window", "layer", "head").values.reshape(results.sizes["window"], -1)
         for values in _share_statistics(results).data_vars.values()
     ]
-    units, _ = units_of(results.source.values.tolist())
+    units, _ = units_of(results.source.values.tolist(), overlap)
     values = np.concatenate(shares, 1)
     _, error, count = mean_by_document(values, units)
     if count < LEAST:
@@ -87,7 +87,13 @@ def widest_interval(results: xr.Dataset) -> float:
 
 
 def until_narrow(
-    batches: Batches, done: Done, until: float, run: RunFolder | None, each: str, notes: dict[str, str]
+    batches: Batches,
+    done: Done,
+    until: float,
+    run: RunFolder | None,
+    each: str,
+    notes: dict[str, str],
+    overlap: int = 1,
 ) -> Iterator[xr.Dataset]:
     """Batches until all intervals are at most `until` wide: checked before the 4th, 8th, 16th, ... of them."""
     parts = [] if run is None or not run.pieces else [_share_statistics(run.results())]
@@ -97,7 +103,7 @@ def until_narrow(
         nonlocal count, texts_read
         if count >= _FIRST and count & (count - 1) == 0:
             whole = in_a_row(parts)
-            if widest_interval(whole.isel(window=whole.window.values < texts.start)) <= until:
+            if widest_interval(whole.isel(window=whole.window.values < texts.start), overlap) <= until:
                 texts_read = texts.start
                 raise EnoughError
         count += 1
@@ -111,7 +117,7 @@ def until_narrow(
     whole = in_a_row(parts)
     if texts_read:
         whole = whole.isel(window=whole.window.values < texts_read)
-    read, width = whole.sizes["window"], widest_interval(whole)
+    read, width = whole.sizes["window"], widest_interval(whole, overlap)
     found = f"the widest 95% interval of a head's mean share is {width:.2g} wide"
     if np.isinf(width):
         found = f"fewer than {LEAST} {each} have no 95% interval"
@@ -331,7 +337,8 @@ class Reader(ABC):
         if until is None:
             return batches(done)
         each = "pools" if self.settings.pool else called_in(self.attributes)["windows"]
-        return until_narrow(batches, done, until, run, each, self.notes)
+        overlap = overlap_of(self.settings.window, self.settings.stride)
+        return until_narrow(batches, done, until, run, each, self.notes, overlap)
 
     def result_of(self, run: RunFolder) -> xr.Dataset:
         """The results of a finished run; adds the sample of its page if it is missing."""

@@ -15,7 +15,7 @@ from jaxtyping import Bool
 from attnscope.read.chats import ChatTexts, ChatWindows
 from attnscope.read.files import is_standard_input
 from attnscope.read.shown import IdNames, probe, special_ids
-from attnscope.read.sources import as_list, kind
+from attnscope.read.sources import Repeats, as_list, kind
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, Windows
 from attnscope.support.errors import AttnscopeError
@@ -93,7 +93,7 @@ class EncodedTexts:
         names = IdNames(tokenizer)
         special = special_ids(tokenizer) | {token for token, around in zip(*probe(tokenizer), strict=True) if around}
         windows: list[Window] = []
-        cut = 0
+        cut, repeats = 0, Repeats()
         for row in self._rows[:limit]:
             if not row.masked and len(own := range(len(row.ids))[_padding(row.ids, tokenizer)]) < len(row.ids):
                 cut += 1
@@ -110,7 +110,9 @@ class EncodedTexts:
                 )
             marks = tuple(token in special for token in row.ids)
             spans = tuple((place, place + 1) for place in range(len(row.ids)))
-            windows.append(Window(row.ids, marks, spans, row.name, 0, names.of(row.ids), inputs=row.inputs))
+            inputs = tuple((name, values.tobytes()) for name, values in row.inputs.items())
+            name = repeats.named(row.name, (row.ids, inputs))
+            windows.append(Window(row.ids, marks, spans, name, 0, names.of(row.ids), inputs=row.inputs))
         if cut:
             self.notes["ends"] = (
                 f"{count(cut, 'row')} of {len(windows)} without an attention_mask had padding tokens at an end, which "

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from attnscope.read.sources import (
     Lines,
     Names,
     Records,
+    Repeats,
     Source,
     Stream,
     Text,
@@ -105,12 +107,13 @@ class Corpus:
 
     def __iter__(self) -> Iterator[Text]:
         """Yield the texts in order, also blank ones, unless all are blank."""
-        count, blank = 0, True
+        count, blank, repeats = 0, True, Repeats()
         for source in self._sources:
             for text in source.texts():
                 count += 1
-                blank = blank and not text.content.strip()
-                yield text
+                content = text.content.strip()
+                blank = blank and not content
+                yield replace(text, name=repeats.named(text.name, content)) if content else text
         if blank:
             raise _no_text(count)
 

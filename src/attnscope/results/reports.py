@@ -8,6 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import xarray as xr
+
+from attnscope.read.sources import original
 from attnscope.results.render import page_table
 from attnscope.results.schema import Report
 from attnscope.support.errors import AttnscopeError
@@ -21,7 +24,23 @@ def report_of(command: str, result: Any, *, data: bool = False) -> Report:
     """All that a result has to show; its rows are computed here, once. With `data`, also what no table shows."""
     made = _module(VERBS[command].report).report(result, **({"data": data} if command == "scan" else {}))
     model = made.model or str(result.attrs.get("model", "the model"))
-    return replace(made, command=command, model=model)
+    return replace(made, command=command, model=model, notes=[*_repeated(result), *made.notes])
+
+
+def _repeated(result: Any) -> list[str]:
+    """How many texts, or pairs of texts, of a result equal an earlier one."""
+    parts = list(result.subtree) if isinstance(result, xr.DataTree) else [result]
+    parts = [part for part in parts if isinstance(part, xr.DataTree | xr.Dataset)]
+    names = next((part.coords["source"].values.ravel().tolist() for part in parts if "source" in part.coords), [])
+    texts = {name: original(name) for name in names}
+    if again := sum(name != first for name, first in texts.items()):
+        return [f"{again} of {len(texts)} texts repeat an earlier text: intervals and tests count equal texts once."]
+    both = ("clean_text", "corrupted_text")
+    sides = next(([part.coords[one].values.tolist() for one in both] for part in parts if both[0] in part.coords), [])
+    pairs = list(zip(*sides, strict=True))
+    if again := len(pairs) - len(set(pairs)):
+        return [f"{again} of {len(pairs)} pairs repeat an earlier pair: intervals and tests count equal pairs once."]
+    return []
 
 
 def figures_of(report: Report) -> dict[str, Figure]:

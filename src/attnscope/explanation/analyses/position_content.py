@@ -38,7 +38,7 @@ from attnscope.explanation.study import Picture, Section, Study, analysis
 from attnscope.explanation.tables import FirstLayerSplit, first_layer_split
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
+from attnscope.measure.documents import LEAST, jackknife_interval, numbered, units_of, without_each
 from attnscope.results.schema import Row
 from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
@@ -183,7 +183,7 @@ def position_content(
         method=method,
         texts=len(ids),
         length=ids.length,
-        documents=len(set(ids.documents)),
+        documents=numbered(ids.documents)[1],
         intervals_over=units_of(ids.documents)[1],
     )
 
@@ -340,7 +340,7 @@ def _dataset(
     else:
         share = _exact_shares(trace.mean(0) / pairs)
         shares = share, np.full_like(share, np.nan), np.full_like(share, np.nan)
-        if len(set(documents)) >= FEWEST_EXACT:
+        if numbered(documents)[1] >= FEWEST_EXACT:
             left = [_exact_shares(np.tensordot(weights, trace, 1) / pairs) for weights in without_each(documents)]
             shares = share, *jackknife_interval(share, np.array(left))
     for end, parts in zip(("", "_low", "_high"), shares, strict=True):
