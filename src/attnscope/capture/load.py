@@ -39,6 +39,7 @@ from attnscope.capture.placement import (
 )
 from attnscope.capture.processors import Tokenizer, has_tokenizer, is_place, load_tokenizer, tokenizer_repository
 from attnscope.read.sources import SUFFIXES
+from attnscope.read.unnamed import UnnamedTokens
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError, explaining
@@ -176,9 +177,12 @@ def _reject_other_kinds(model: object) -> None:
 def _tokenizer(
     given: Tokenizer, model: PreTrainedModel, repository: Repository | None, *, trust_remote_code: bool
 ) -> Any:
-    """The given tokenizer, or that of its folder; else that of the model's folder."""
+    """The given tokenizer, or that of its folder; else that of the model's folder, or the numbers of its tokens."""
     if given is not None and not isinstance(given, str | Path):
         return given
+    if given is None and repository is None and not model.config.name_or_path:
+        table: Any = model.get_input_embeddings()
+        return UnnamedTokens(table.num_embeddings)
     place = repository if given is None else None
     place = place or tokenizer_repository(model, given, "tokenizer")
     return load_tokenizer(replace(place, taken={}), trust_remote_code=trust_remote_code)

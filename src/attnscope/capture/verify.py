@@ -160,7 +160,9 @@ def _verified(
         )
     expected = families.main_output(own)
     check_finite(f"{name} with its own attention", expected, called, valid)
-    _check_output(name, expected, made, valid)
+    # transformers' eager attention takes its softmax in single precision
+    single = made.dtype == torch.float64 and getattr(model.config, "_attn_implementation", None) == "eager"
+    _check_output(name, expected, made.float() if single else made, valid)
     return sites
 
 

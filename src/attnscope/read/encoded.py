@@ -17,6 +17,7 @@ from attnscope.read.files import is_standard_input
 from attnscope.read.shown import IdNames, probe, special_ids
 from attnscope.read.sources import Repeats, as_list, kind
 from attnscope.read.texts import Corpus
+from attnscope.read.unnamed import UnnamedTokens
 from attnscope.read.windows import Window, Windows
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
@@ -91,7 +92,9 @@ class EncodedTexts:
     def windows(self, tokenizer: Any, *, length: int, limit: int | None = None) -> list[Window]:
         """Each text or document as a window; padding tokens at the ends of rows without a mask are left out."""
         names = IdNames(tokenizer)
-        special = special_ids(tokenizer) | {token for token, around in zip(*probe(tokenizer), strict=True) if around}
+        special = special_ids(tokenizer)
+        if not isinstance(tokenizer, UnnamedTokens):
+            special |= {token for token, around in zip(*probe(tokenizer), strict=True) if around}
         windows: list[Window] = []
         cut, repeats = 0, Repeats()
         for row in self._rows[:limit]:
