@@ -236,6 +236,13 @@ def test_a_module_of_one_head_multiplies_out(module, x):
     assert max(walked.errors.values()) < 1e-5
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_softmax_over_the_queries_is_named(monkeypatch, x, causal):
+    monkeypatch.setattr(F, "softmax", lambda scores, dim: torch.softmax(scores, dim - 1))
+    with pytest.raises(AttnscopeError, match=r"the softmax of Lesson is over the queries: .* softmax\(-1\)"):
+        attnscope.walk(Lesson(causal=causal), x)
+
+
 def test_our_head_loads_a_lesson_s_parameters(x):
     lesson, ours = Lesson(), SelfAttention(8)
     assert set(dict(ours.named_parameters())) == {f"W_{name}.{part}" for name in "qkv" for part in ("weight", "bias")}

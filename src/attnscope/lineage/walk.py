@@ -821,6 +821,14 @@ def _fitted(
         arrays = follow(Q, K, V, scale, allowed)
         if all(difference(arrays[part].values, array) <= limit for part, array in own.items()):
             return arrays.assign(_with_matrices(X, X, matrices)), scale, allowed is not None
+        scores = scale * Q @ K.T if allowed is None else np.where(allowed, scale * Q @ K.T, -np.inf)
+        with np.errstate(invalid="ignore"):  # a key that no query may attend to
+            exponentials = np.exp(scores - scores.max(0))
+        if difference(exponentials / exponentials.sum(0) @ V, own["head_output"]) <= limit:
+            raise AttnscopeError(
+                f"the softmax of {name} is over the queries: the weights of each key sum to 1, not those of each "
+                "query. Take it over the last dimension of the scores, softmax(-1)"
+            )
     raise AttnscopeError(
         f"{name} does not compute softmax(Q Kᵀ / √d_k) V of its three linear layers, with or without a causal mask "
         f"(call .eval() if it has dropout). {_INSTEAD}"
