@@ -91,7 +91,7 @@ def place(tmp_path_factory):
 def test_images_in_texts_are_groups_and_shown_on_the_page(place, refused):
     words = ("model", "data/texts.jsonl", "--out", "run")
     printed, _ = scan(*words, cwd=place)
-    assert "model: 2 layers x 4 heads over 3 windows (74 tokens, 27 from 3 images)" in printed
+    assert "model: 2 layers x 4 heads over 3 windows (80 tokens, 27 from 3 images)" in printed
     assert "2 x 3, 3 x 3, 4 x 3" in printed
     page = (place / "run" / "report.html").read_text()
     assert '"image 1 r1c2"' in page

@@ -117,3 +117,16 @@ def test_two_files_of_one_name_are_two_images(tmp_path):
         write_pictures(tmp_path / folder, count=1)
     for given in ([tmp_path / "a", tmp_path / "b"], [tmp_path / "a" / "0.png", tmp_path / "b" / "0.png"]):
         assert [image.name for image in images_of(given)] == ["0.png", "0.png (2)"]
+
+
+def test_a_small_file_of_many_pixels_is_not_decoded(tmp_path):
+    Image.new("1", (8_000, 8_000)).save(tmp_path / "large.png")
+    assert (tmp_path / "large.png").stat().st_size < 20_000
+    with pytest.raises(AttnscopeError, match="has 64 megapixels; expected at most 50"):
+        list(images_of(tmp_path))
+
+
+def test_files_of_other_types_are_counted(tmp_path):
+    folder = write_pictures(tmp_path / "pictures")
+    (folder / "a.tiff").write_bytes(b"")
+    assert images_of(folder).notes["skipped_files"].endswith("were skipped: .tiff 1.")

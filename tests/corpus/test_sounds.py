@@ -121,3 +121,33 @@ def test_two_files_of_one_name_are_two_sounds(tmp_path):
         write_sounds(tmp_path / folder)
     found = [sound.name for sound in sounds_of([tmp_path / "a", tmp_path / "b" / "0.wav"])]
     assert found == ["0.wav", "1.wav", "2.wav", "0.wav (2)"]
+
+
+def test_files_of_other_types_are_counted(tmp_path):
+    folder = write_sounds(tmp_path / "sounds")
+    assert sounds_of(folder).notes == {}
+    for name in ("a.mp3", "b.MP3", "deep/c.flac", "README"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"")
+    told = sounds_of(folder).notes["skipped_files"]
+    assert told == "Files of other types in the folder were skipped: .mp3 2, no ending 1, .flac 1."
+
+
+def test_samples_that_are_no_sound_are_rejected(tmp_path):
+    wave = np.sin(np.arange(800) / 20)
+    with pytest.raises(AttnscopeError, match=r"samples up to 32,76[0-9]; expected floats from -1 to 1: divide"):
+        sounds_of({"array": 32767.0 * wave, "sampling_rate": 16_000})
+    wavfile.write(tmp_path / "a.wav", 8_000, np.stack([wave, -wave], 1))
+    with pytest.raises(AttnscopeError, match=r"a\.wav has channels of opposite phase"):
+        list(sounds_of(tmp_path))
+
+
+def test_a_header_without_its_parts_is_explained_in_words(tmp_path):
+    wavfile.write(tmp_path / "a.wav", 8_000, np.zeros(80, np.int16))
+    data = (tmp_path / "a.wav").read_bytes()
+    for broken in (data[:12], data[:12] + data[36:], data[:36], data[:20]):
+        (tmp_path / "a.wav").write_bytes(broken)
+        with pytest.raises(AttnscopeError, match="not a readable WAV file") as error:
+            list(sounds_of(tmp_path))
+        assert "variable" not in str(error.value)
+        assert "unpack" not in str(error.value)

@@ -218,3 +218,8 @@ def test_a_name_that_is_not_unicode_can_be_printed_and_hashed(tmp_path):
     corpus = Corpus.from_sources([tmp_path])
     assert [text.name for text in corpus] == [r"caf\xe9.txt"]
     assert len(corpus.sha256()) == 64
+
+
+def test_files_of_other_types_are_counted(folder):
+    assert Corpus.from_sources([folder]).notes["skipped_files"].endswith("were skipped: .csv 1.")
+    assert Corpus.from_sources([folder / "c.txt"]).notes == {}

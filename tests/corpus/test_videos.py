@@ -10,6 +10,7 @@ from tests.filmed import frames, write_frames
 
 from attnscope import AttnscopeError
 from attnscope.read.image_text import pictured_of
+from attnscope.read.videos import videos_of
 
 COUNT = 11  # the tenth sorts before the second by its letters
 
@@ -76,3 +77,15 @@ def test_a_film_itself_is_rejected(tmp_path):
     (tmp_path / "a.mp4").write_bytes(bytes(9))
     with pytest.raises(AttnscopeError, match=r"a\.mp4 is a video file, .* in a line of JSON Lines"):
         pictured_of(tmp_path / "a.mp4")
+
+
+def test_an_image_without_a_number_is_no_frame_and_gaps_are_noted(tmp_path):
+    folder = write_frames(tmp_path / "clip", 6)
+    assert videos_of(folder).notes == {}
+    (folder / "3.png").unlink()
+    assert videos_of(folder).notes["gaps"] == (
+        "Frames seem to be missing, by their numbers, in clip (after 2.png comes 4.png)."
+    )
+    Image.fromarray(frames(1)[0]).save(folder / "thumbnail.png")
+    with pytest.raises(AttnscopeError, match=r"thumbnail\.png has no number, unlike the other frames"):
+        videos_of(folder)

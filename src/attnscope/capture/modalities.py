@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -248,7 +250,7 @@ class PicturedModel:
             raise AttnscopeError(
                 f"{item.name}: {type(self.processor).__name__} reads no {kind}s. Pass frames as images"
             )
-        marked = text.replace(place, own) if item.text is not None and own != place else text
+        marked = text.replace(place, self._form(kind, own)) if item.text is not None and place in text else text
         if (places := marked.count(own)) != count:
             form = place if own == place else f"{place} or {own}"
             raise AttnscopeError(
@@ -256,6 +258,24 @@ class PicturedModel:
                 f"the text. Write {form} for each {kind}"
             )
         return marked
+
+    def _form(self, kind: str, mark: str) -> str:
+        """A mark with the special tokens that the chat template writes around it (Qwen-VL: start and end)."""
+        template = getattr(self.processor, "chat_template", None) or self.loaded.tokenizer.chat_template
+        if not template:
+            return mark
+        text = {"type": "text", "text": "x"}
+        chats = ([{"role": "user", "content": parts}] for parts in ([text], [{"type": kind}, text]))
+        write = partial(self.processor.apply_chat_template, chat_template=template, tokenize=False)
+        try:
+            bare, whole = map(str, map(write, chats))
+        except Exception:  # noqa: BLE001 a template may ask for more, or reject a chat
+            return mark
+        start = next((at for at, pair in enumerate(zip(bare, whole, strict=False)) if len({*pair}) > 1), len(bare))
+        inserted = whole[start : len(whole) - len(bare) + start]
+        special = "|".join(map(re.escape, self.loaded.tokenizer.all_special_tokens))
+        found = re.search(f"(?:{special})*{re.escape(mark)}(?:{special})*", inserted)
+        return found[0] if found else mark
 
     def _placed(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):

@@ -236,7 +236,7 @@ class Reader(ABC):
         self.watched = model  # the part of the model whose attention is measured
         self.progress = settings.progress or no_progress
         self.sites: list[Site] = []
-        self.notes: dict[str, str] = {}
+        self.notes: dict[str, str] = dict(getattr(source, "notes", {}))
         self.attributes: dict[str, str] = {"model": loaded.name}
         if called := getattr(source, "called", ""):  # the modality; plain texts have none
             self.attributes["reads"] = called

@@ -14,7 +14,7 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.capture.borrow import LoadedModel
-from attnscope.capture.families import configured_length
+from attnscope.capture.families import configured_length, image_token_of
 from attnscope.capture.forward import decoder_note, decoder_start
 from attnscope.capture.load import load_model
 from attnscope.capture.parameters import ScanSettings
@@ -43,6 +43,7 @@ from attnscope.measure.stored import observation_note
 from attnscope.read.chats import Chats, ChatTexts, are_chats
 from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targets, windows_of
 from attnscope.read.groups import GroupedWindows, Grouping, Groups, grouping_of
+from attnscope.read.picture_parts import PLACES
 from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Window, window_name
@@ -236,6 +237,8 @@ class TextReader(Reader):
 
     def read(self, items: Sequence[Window], numbers: Sequence[int]) -> Read:  # noqa: ARG002
         tokenizer, device = self.loaded.tokenizer, device_of(self.model)
+        if self.settings.field is None and (piece := image_token_of(self.model.config)) is not None:
+            _reject_marks(items, [*PLACES.values(), str(tokenizer.convert_ids_to_tokens(piece))])
         pad = tokenizer.pad_token_id
         batch = WindowBatch.of(items, pad if pad is not None else tokenizer.eos_token_id or 0, device)
         return Read(batch, items, WordBatch.of(items, device) if items[0].words else None)
@@ -470,6 +473,17 @@ def _cut(window: Window, length: int) -> Window:
     inputs = {name: values[(slice(length),) * values.ndim] for name, values in window.inputs.items()}
     target = None if window.target is None else _cut(window.target, length)
     return replace(window, **parts, inputs=inputs, target=target)
+
+
+def _reject_marks(windows: Sequence[Window], marks: Sequence[str]) -> None:
+    """Reject texts with the mark of an image or a video that was not found beside them."""
+    for window in windows:
+        if mark := next((mark for mark in marks if mark in window.text), None):
+            raise AttnscopeError(
+                f"{window.source} has the mark {mark}, but names none in its field image, images, video or videos; "
+                "expected JSON Lines (.jsonl) with the path of each. To read the text alone, name its field (--field "
+                "text)"
+            )
 
 
 def _characters(window: Window) -> int:

@@ -13,6 +13,7 @@ import stat
 import sys
 import unicodedata
 import zlib
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -49,6 +50,15 @@ def files_below(folder: Path) -> list[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         files.extend(Path(place, name) for name in names if not name.startswith("."))
     return sorted(files)
+
+
+def skipped_note(folders: Iterable[Path], taken: Iterable[Path]) -> dict[str, str]:
+    """A note on the files of folders that were not taken, by their endings; empty if all were."""
+    known = {*taken}
+    others = [file for folder in folders for file in files_below(folder) if file not in known]
+    endings = Counter(file.suffix.lower() or "no ending" for file in others)
+    listed = ", ".join(f"{ending} {count}" for ending, count in endings.most_common(5))
+    return {"skipped_files": f"Files of other types in the folder were skipped: {listed}."} if others else {}
 
 
 def decode_utf8(data: bytes, name: str, offset: int = 0) -> str:

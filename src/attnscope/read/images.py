@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeGuard, TypeVar, ca
 
 import numpy as np
 
-from attnscope.read.files import Unchanged, file_mode, files_below, is_standard_input, shown
+from attnscope.read.files import Unchanged, file_mode, files_below, is_standard_input, shown, skipped_note
 from attnscope.read.sources import SUFFIXES as TEXT_SUFFIXES
 from attnscope.read.sources import Names, names_a_dataset
 from attnscope.support.checks import check_installed
@@ -36,6 +36,7 @@ class Media(Generic[T]):
     def __init__(self, items: Sequence[tuple[str, Any]], *, beside_text: bool = False) -> None:
         self._items = [(name, Unchanged(item) if isinstance(item, Path) else item) for name, item in items]
         self.beside_text = beside_text
+        self.notes: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._items)
@@ -60,6 +61,12 @@ class Media(Generic[T]):
     @abstractmethod
     def _hashed(self, item: Any) -> Sequence[bytes]:
         """The bytes of one item for the hash."""
+
+    def note_skipped(self, given: object) -> None:
+        """Note the files of given folders that are not among these."""
+        many = cast("list[object]", given if isinstance(given, list | tuple) else [given])
+        folders = [entry for entry in many if isinstance(entry, Path) and entry.is_dir()]
+        self.notes |= skipped_note(folders, self.files)
 
 
 def items_of(
@@ -100,6 +107,7 @@ def has_files(given: Any, suffixes: Sequence[str]) -> bool:
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 _CHANNELS = (1, 3, 4)
+_MOST_PIXELS = 50_000_000
 _RGB = 3
 _PROCESSED = "pixel_values"
 _TO_8_BITS = 65535 / 255
@@ -149,7 +157,9 @@ def images_of(given: Any) -> Images | None:
     objects = [item for _, item in items if not isinstance(item, Path)]
     if len({_is_tensor(item) for _, item in items}) > 1:
         raise AttnscopeError("found both pixel_values and images: give only one of them")
-    return Images(items, beside_text=not objects and has_files(given, TEXT_SUFFIXES))
+    images = Images(items, beside_text=not objects and has_files(given, TEXT_SUFFIXES))
+    images.note_skipped(given)
+    return images
 
 
 def _is_tensor(given: object) -> TypeGuard[Tensor]:
@@ -209,6 +219,11 @@ def _read(file: Unchanged) -> np.ndarray:
         except pillow.UnidentifiedImageError as error:  # its message has a memory address
             raise ValueError("its format is unknown to Pillow, or its beginning is damaged") from error
         with opened:
+            if (pixels := opened.width * opened.height) > _MOST_PIXELS:  # a small file may hold gigabytes
+                raise ValueError(
+                    f"it has {pixels / 1e6:,.0f} megapixels; expected at most {_MOST_PIXELS // 1_000_000}: make it "
+                    "smaller"
+                )
             return _rgb(opened)
 
 

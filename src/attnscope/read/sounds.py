@@ -1,6 +1,7 @@
 """Sounds as a corpus: WAV files and folders, or arrays with their sampling rate; and transcripts next to them."""
 
 import io
+import struct
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from attnscope.support.errors import AttnscopeError, explaining
 SUFFIX = ".wav"
 _FASTEST = 1_000_000  # samples a second: more means a damaged header
 _UNKNOWN = 0x7FFF0000  # bytes: the size in the header of a stream of unknown length
+_LOUDEST = 2.0  # of floats, whose full scale is 1: more means whole numbers written as floats
+_CANCELLED = 0.01  # share of the channels' energy that their mean keeps at least
 _HALF = {"u": 0.5, "i": 0.0}  # unsigned samples are around the middle of their range
 
 
@@ -86,6 +89,7 @@ def sounds_of(given: Any) -> Sounds | None:
         if not isinstance(item, Path):
             _of_array(name, item)  # rejects other objects
     sounds.beside_text = has_files(given, (".txt",))
+    sounds.note_skipped(given)
     return sounds
 
 
@@ -113,14 +117,22 @@ def _read(name: str, file: Unchanged) -> Sound:
     with explaining(problem, advice), warnings.catch_warnings():
         warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks without samples
         data = file.read()
-        rate, samples = wavfile.read(io.BytesIO(data))
+        try:
+            rate, samples = wavfile.read(io.BytesIO(data))
+        except (UnboundLocalError, TypeError, KeyError, struct.error) as error:  # SciPy's, of a part that is missing
+            raise ValueError("its header is damaged, or lacks the format or the samples") from error
         _reject_cut(data)
     values = samples.astype(np.float64)
     if samples.dtype.kind in _HALF:
         bits = 8 * samples.dtype.itemsize
         values = (values - _HALF[samples.dtype.kind] * 2.0**bits) / 2.0 ** (bits - 1)
     if values.ndim > 1:
-        values = values.mean(1)
+        each, values = (values**2).mean(), values.mean(1)
+        if (values**2).mean() < _CANCELLED * each:
+            raise AttnscopeError(
+                f"{shown(file.path)} has channels of opposite phase, whose mean is near silence: write one of them "
+                "to a file (ffmpeg -i OLD -af pan=mono|c0=c0 NEW.wav)"
+            )
     if not values.size:
         raise AttnscopeError(f"{shown(file.path)} has no samples: remove it")
     return _checked(name, values, rate)
@@ -134,6 +146,10 @@ def _checked(name: str, samples: np.ndarray, rate: Any) -> Sound:
         )
     if not np.isfinite(samples).all():
         raise AttnscopeError(f"{name} has samples that are NaN or infinite; expected numbers from -1 to 1")
+    if (loudest := np.abs(samples).max()) > _LOUDEST:
+        raise AttnscopeError(
+            f"{name} has samples up to {loudest:,.0f}; expected floats from -1 to 1: divide 16-bit samples by 32768"
+        )
     return Sound(name, samples, int(float(rate)))
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.bundled import TEXT
-from attnscope.read.files import is_standard_input
+from attnscope.read.files import is_standard_input, skipped_note
 from attnscope.read.sources import (
     ChatLines,
     Given,
     Lines,
     Names,
+    Plain,
     Records,
     Repeats,
     Source,
@@ -37,6 +38,7 @@ class Corpus:
 
     def __init__(self, sources: "Sequence[Source]") -> None:
         self._sources = tuple(sources)
+        self.notes: dict[str, str] = {}
 
     @classmethod
     def from_sources(
@@ -51,6 +53,7 @@ class Corpus:
     ) -> "Corpus":
         r"""Build a corpus from strings, files, folders and standard input."""
         opened: list[Source] = []
+        notes: dict[str, str] = {}
         objects, names = 0, Names()
         given = TEXT if sources is None else as_list(sources)
         only_once = isinstance(given, Iterator)
@@ -79,6 +82,8 @@ class Corpus:
                 continue
             if isinstance(item, Path):
                 parts = open_path(item, field or "text", names)
+                files = [part.file.path for part in parts if isinstance(part, Records | Plain)]
+                notes |= skipped_note([item] * item.is_dir(), [file for file in files if isinstance(file, Path)])
             elif only_once and isinstance(item, str):
                 raise AttnscopeError(_no_text_but_url(item))
             else:
@@ -86,6 +91,7 @@ class Corpus:
                 parts = open_url(item, field, names)
             opened += as_requested(parts, item, field=field, by=by, chats=chats, lines=by_line, blank=blank_lines)
         corpus = cls(opened)
+        corpus.notes = notes
         if sum(map(is_standard_input, corpus.streams)) > 1:
             raise AttnscopeError("found standard input more than once; expected it once")
         if field is not None and not any(

@@ -70,7 +70,10 @@ def videos_of(given: Any) -> Videos | None:
         return None
     if len({isinstance(video, Video) for _, video in items}) > 1:
         raise AttnscopeError("found both pixel values and videos: give only one of them")
-    return Videos(items)
+    videos = Videos(items)
+    videos.note_skipped(given)
+    videos.notes |= _gaps_note(items)
+    return videos
 
 
 def _clips_of(item: Any) -> list[tuple[str, Video | Tensor]]:
@@ -175,12 +178,39 @@ def video_of(source: Any, rate: object, where: str, folder: Path | None) -> Vide
 def frames_in(folder: Path) -> list[Path]:
     """The images of a folder, by the numbers in their names: ``2.png`` is before ``10.png``."""
     files = [file for file in files_below(folder) if file.suffix.lower() in SUFFIXES]
+    _reject_strays(files)
 
     def by_number(file: Path) -> list[tuple[int, str]]:
         parts = _NUMBERS.split(file.relative_to(folder).as_posix())
         return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
     return sorted(files, key=by_number)
+
+
+def _reject_strays(files: Sequence[Path]) -> None:
+    """Reject an image without a number among numbered frames: it is no frame."""
+    for folder in {file.parent for file in files}:
+        of_folder = [file for file in files if file.parent == folder]
+        without = [file for file in of_folder if not _NUMBERS.search(file.stem)]
+        if without and len(of_folder) - len(without) > 1:
+            raise AttnscopeError(
+                f"{shown(without[0])[:200]} has no number, unlike the other frames of its folder: number it, or move "
+                "it away"
+            )
+
+
+def _gaps_note(videos: Sequence[tuple[str, Any]]) -> dict[str, str]:
+    """A note on frames that are missing between the numbers of a video's files."""
+    missing: list[str] = []
+    for name, video in videos:
+        files = video.frames.files if isinstance(video, Video) else []
+        numbers = [int(found[-1]) for file in files if (found := _NUMBERS.findall(file.stem))]
+        steps = np.diff(numbers)
+        if len(steps) > 1 and steps.max() > np.median(steps) > 0:
+            at = int(steps.argmax())
+            missing.append(f"{name} (after {files[at].name} comes {files[at + 1].name})")
+    listed = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)  # noqa: PLR2004
+    return {"gaps": f"Frames seem to be missing, by their numbers, in {listed}."} if missing else {}
 
 
 def is_film(path: Path) -> bool:

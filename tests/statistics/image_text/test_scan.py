@@ -5,8 +5,10 @@ import json
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import parquet
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
 import attnscope
@@ -53,7 +55,8 @@ def inputs_of(family, folder, text, images):
     for tiles in seen.pop("num_patches", torch.zeros(0, dtype=int)).tolist():
         text = text.replace("<image>", f"<img>{'<IMG_CONTEXT>' * (4 * tiles)}</img>", 1)
     for _, rows, columns in seen.get("image_grid_thw", torch.zeros(0, 3)).tolist():
-        text = text.replace("<image>", "<|image_pad|>" * (rows * columns // 4), 1)
+        pads = "<|image_pad|>" * (rows * columns // 4)
+        text = text.replace("<image>", f"<|vision_start|>{pads}<|vision_end|>", 1)
     given = dict(tokenizer([text], return_tensors="pt"))
     given.pop("token_type_ids", None)
     if family == "internvl":
@@ -252,3 +255,36 @@ def test_a_folder_of_lines_and_images_is_read_as_the_model_reads(place, tmp_path
     assert (found.reads, found.sizes["window"]) == ("images", 3)
     with pytest.raises(AttnscopeError, match="does not read texts with images"):
         attnscope.scan("bundled", data)
+
+
+@pytest.mark.parametrize("line", [{"image": None}, {"image_path": "0.png"}, {}])
+@pytest.mark.parametrize("form", ["a.jsonl", "a.parquet"])
+def test_the_mark_of_an_image_that_was_not_found_is_not_text(line, form, place, tmp_path):
+    row = {"text": "<image> The tide is out.", **line}
+    if form == "a.jsonl":
+        (tmp_path / form).write_text(json.dumps(row))
+    else:
+        table = pa.Table.from_pylist([row | {"image": {"bytes": b"PNG", "path": "0.png"}}])
+        parquet.write_table(table, tmp_path / form)
+    for family in ("llava", "qwen2_vl"):
+        with pytest.raises(AttnscopeError, match="has the mark <image>, but names none"):
+            attnscope.scan(place / family, tmp_path / form, statistics="entropy")
+    attnscope.scan(place / "llava", tmp_path / form, statistics="entropy", field="text")
+
+
+def test_a_mark_in_a_text_has_the_tokens_of_the_chat_template_around_it(place, tmp_path):
+    folder = shutil.copytree(place / "qwen2_vl", tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": [*tokenizer.all_special_tokens[-2:], "<begin>", "<end>"]}
+    )
+    own = "<|image_pad|>"
+    tokenizer.chat_template = tokenizer.chat_template.replace(own, f"<begin>{own}<end>")
+    tokenizer.save_pretrained(folder)
+    model = load_pictured_model(folder)
+    item = next(iter(pictured_of([{"text": "See <image>.", "image": IMAGES[0]}])))
+    expanded, _ = model.read(item)
+    names = tokenizer.convert_ids_to_tokens(list(expanded.ids))
+    first, last = names.index("<begin>"), names.index("<end>")
+    assert {*names[first + 1 : last]} == {own}
+    assert last - first - 1 == names.count(own)

@@ -86,6 +86,7 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
         differences=differences,
         caution=GROUP_PAIRS_CAUTION,
         images=result.attrs.get("reads") == "images",
+        reads_text="reads" not in result.attrs,  # as intervene does
         window=heads.get("window"),
         count=heads["texts"],
         has_received=bool(received),
