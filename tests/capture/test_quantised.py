@@ -5,13 +5,14 @@ import sys
 
 import pytest
 import torch
+import transformers
 
 import attnscope
 from attnscope.capture.load import load_model
 from attnscope.capture.placement import plain, quantised
 from attnscope.support.errors import AttnscopeError
 from tests.cli.command import attnscope as command
-from tests.families import tiny
+from tests.families import tiny, tiny_reader
 
 pytest.importorskip("torchao", reason="pip install 'attnscope[int]' to run these tests")
 
@@ -49,3 +50,16 @@ def test_what_cannot_be_rounded_is_rejected(models, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(AttnscopeError, match=r"pip install 'attnscope\[int\]'"):
         load_model(models / "stories260K-llama", device="cpu", dtype="int4")
+
+
+def test_a_checkpoint_that_torchao_packed_is_the_model_that_was_saved(tmp_path):
+    from torchao.quantization import Int8WeightOnlyConfig
+
+    model, tokenizer = tiny_reader("llama")
+    for place, saves in (("plain", model), ("packed", None)):
+        packing = transformers.TorchAoConfig(Int8WeightOnlyConfig(version=2))
+        made = saves or transformers.LlamaForCausalLM.from_pretrained(tmp_path / "plain", quantization_config=packing)
+        made.save_pretrained(tmp_path / place)
+        tokenizer.save_pretrained(tmp_path / place)
+    found = attnscope.scan(tmp_path / "packed", TEXTS, device="cpu")
+    assert found.profile.equals(attnscope.scan(made, TEXTS, tokenizer=tokenizer).profile)

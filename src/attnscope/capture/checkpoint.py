@@ -131,6 +131,24 @@ class Checkpoint:
                     slices |= {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             yield slices
 
+    @contextmanager
+    def packed_by_torchao(self) -> Generator[None]:
+        """Let transformers know how torchao packed the tensors: it would read that from the files."""
+        packing = self.config.get("quantization_config")
+        if not isinstance(packing, dict) or packing.get("quant_method") != "torchao":
+            yield
+            return
+        quantizer: Any = transformers.quantizers.quantizer_torchao.TorchAoHfQuantizer
+        metadata: dict[str, str] = {}
+        for path in self.weights:
+            with safe_open(path, framework="pt", backend="pread") as file:
+                metadata |= file.metadata() or {}
+        quantizer.metadata = metadata
+        try:
+            yield
+        finally:
+            del quantizer.metadata
+
 
 def _instead(source: str) -> str:
     """A hint for a folder without a model."""

@@ -31,6 +31,7 @@ from attnscope.capture.placement import (
     INTEGERS,
     Placement,
     device_of,
+    in_memory,
     no_larger_than,
     parameters_of,
     plain,
@@ -107,10 +108,9 @@ def load_model(
                 f"found dtype {dtype}, and a {str(model.dtype).removeprefix('torch.')} model. Convert it, "
                 "or pass its folder"
             )
-        if device is not None and usable_device(device).type != model.device.type:
+        if device is not None and usable_device(device).type != (place := device_of(model).type):
             raise AttnscopeError(
-                f"found device {device} and a model on {model.device.type}. Move the model (model.to), or leave device "
-                "out"
+                f"found device {device} and a model on {place}. Move the model (model.to), or leave device out"
             )
         reject_distributed(model)
         name = model.config.name_or_path or type(model).__name__
@@ -262,11 +262,13 @@ def state_sha256(model: PreTrainedModel) -> str:
     settings = {name: value for name, value in model.config.to_dict().items() if name not in _UNIMPORTANT}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
     saved = model.state_dict().keys()
-    for name, tensor in sorted(chain(model.named_parameters(), model.named_buffers()), key=lambda item: item[0]):
-        if name not in saved:
-            continue
-        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(plain(tensor).detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+    order = sorted(name for name, _ in chain(model.named_parameters(), model.named_buffers()) if name in saved)
+    for name in order:
+        path, _, key = name.rpartition(".")
+        with in_memory(module := model.get_submodule(path)):
+            tensor = getattr(module, key)
+            digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+            digest.update(plain(tensor).detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -312,7 +314,7 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
         )
         maker = _class_of(config, repository, trust_remote_code=trust_remote_code)
         identity = repository.identity()
-        with checkpoint.tensors() as tensors:
+        with checkpoint.tensors() as tensors, checkpoint.packed_by_torchao():
             # ignore implementations named in the checkpoint: some are downloaded from the hub and run
             config._attn_implementation = None  # noqa: SLF001
             config._experts_implementation = None  # noqa: SLF001

@@ -102,21 +102,30 @@ def device_of(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters() if not parameter.is_meta), torch.device("cpu"))
 
 
-def parameters_of(model: nn.Module) -> Generator[tuple[str, Tensor]]:
-    """Names and values of all parameters; offloaded ones are loaded temporarily."""
-    if getattr(model, "hf_device_map", None) is None:
-        yield from model.named_parameters()
+@contextmanager
+def in_memory(module: nn.Module) -> Generator[None]:
+    """Load the tensors of a module that accelerate has offloaded, within."""
+    if not hasattr(module, "_hf_hook"):
+        yield
         return
     from accelerate.utils import align_module_device
 
+    try:
+        with align_module_device(module):
+            yield
+    except KeyError as error:  # accelerate does not find weights that are tied to another layer
+        raise _not_placed(error) from error
+
+
+def parameters_of(model: nn.Module) -> Generator[tuple[str, Tensor]]:
+    """Names and values of all parameters; offloaded ones are loaded temporarily."""
+    if not any(hasattr(module, "_hf_hook") for module in model.modules()):
+        yield from model.named_parameters()
+        return
     for name, module in model.named_modules():
-        if not (own := [key for key, _ in module.named_parameters(recurse=False)]):
-            continue
-        try:
-            with align_module_device(module):
+        if own := [key for key, _ in module.named_parameters(recurse=False)]:
+            with in_memory(module):
                 yield from [(f"{name}.{key}", getattr(module, key)) for key in own]
-        except KeyError as error:  # accelerate does not find weights that are tied to another layer
-            raise _not_placed(error) from error
 
 
 def _not_placed(error: Exception) -> AttnscopeError:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnscope.capture import families
 from attnscope.capture.eager import UncapturedError, eager_way, future_of, without_cache
 from attnscope.capture.forward import check_finite, check_ids, forward
-from attnscope.capture.placement import parameters_of, plain
+from attnscope.capture.placement import device_of, in_memory, parameters_of, plain
 from attnscope.capture.watch import way_of
 from attnscope.capture.watching import capture_of, only_weights, watching
 from attnscope.kernels.call import AttentionCall, Need
@@ -104,7 +104,7 @@ def _state_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Any, .
         else (name, repr(value))
         for name, value in inputs.items()
     ]
-    return tuple(map(id, model.modules())), model.device, tuple(weights), tuple(forms)
+    return tuple(map(id, model.modules())), device_of(model), tuple(weights), tuple(forms)
 
 
 def _verified(
@@ -312,6 +312,10 @@ def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
         if not isinstance(weight, Tensor) or weight.ndim != _MATRIX:
             continue
         reserved = families.reserved_rows(module, _parent(model, name), len(weight))
+        if weight.is_meta:
+            with in_memory(module):
+                rows: Any = families.stored_rows(module)
+                weight = rows.clone()
         yield StoredPositions(name, weight, reserved, isinstance(module, (nn.Embedding, LearnedPositions)))
     for name, tensor in model.named_buffers():
         if families.is_position_table(name, buffer=True) and tensor.ndim == _MATRIX:

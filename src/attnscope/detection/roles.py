@@ -24,6 +24,7 @@ from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
+from attnscope.capture.weights import embedding_within, is_packed
 from attnscope.detection.probes import (
     Needle,
     Probe,
@@ -184,8 +185,8 @@ def scores_of(
         probes, notes = [text], dict[str, Any]()
         wanted = {ROLES[name].probe for name in names if name not in skipped}
         if "repeated" in wanted:
-            table: Any = loaded.model.get_input_embeddings()
-            words = ordinary_tokens(loaded.tokenizer, windows, table.weight.shape[0])
+            table: Any = embedding_within(loaded.model.get_input_embeddings())
+            words = ordinary_tokens(loaded.tokenizer, windows, table.num_embeddings)
             try:
                 probes.append(repeated_probe(windows[0], words, length, seed, batch_size))
             except AttnscopeError as error:
@@ -335,13 +336,17 @@ def _inputs(model: PreTrainedModel, probe: Probe, numbers: Sequence[int]) -> dic
 @contextmanager
 def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
     """Give a model untrained or shuffled weights inside this context; its own are restored afterwards."""
-    own = {key: parameter.data for key, parameter in model.named_parameters()}
-    if any(type(values) is not torch.Tensor for values in own.values()):
+    if any(map(is_packed, model.modules())):
         raise AttnscopeError("quantised weights cannot be initialised or shuffled")
+    own = {key: parameter.data for key, parameter in model.named_parameters()}
+    if any(values.is_meta for values in own.values()):
+        raise AttnscopeError("offloaded weights cannot be initialised or shuffled")
     with own_random_numbers(), quiet():
         torch.manual_seed(seed)
         fresh = type(model)(copy.deepcopy(model.config)) if name == "initialised" else None
         other = {key: _in_disorder(values) for key, values in own.items()} if fresh is None else fresh.state_dict()
+    if not own.keys() <= other.keys():
+        raise AttnscopeError("adapted weights cannot be initialised: merge the adapter (merge_and_unload)")
     try:
         for key, parameter in model.named_parameters():
             parameter.data = other[key].to(own[key])  # not in place: graphs that hold the old values stay valid

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.bundled import MODEL
@@ -21,7 +21,9 @@ from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import ModelReading, loading
+from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
+from attnscope.capture.weights import affine_alone, in_single_precision
 from attnscope.explanation.arrays.composition import (
     by_offset,
     composition,
@@ -35,7 +37,7 @@ from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.profiles import bias_traces, pairs_at, visible_offsets
 from attnscope.explanation.projections import Projections
 from attnscope.explanation.stream import Fold, Layer, Point, fold_of, residual_stream
-from attnscope.explanation.tables import embedding_projection, position_tables, word_embedding
+from attnscope.explanation.tables import embedding_projection, position_tables, word_embedding, word_table
 from attnscope.kernels.positions import pair_columns
 from attnscope.measure.texts import window_length
 from attnscope.store.runs import at_once
@@ -138,8 +140,10 @@ def circuits(
     attributes = {"signature": signature.to_json(), "model": loaded.name}
 
     def measured(_: object) -> xr.Dataset:
-        weights = Weights(loaded.model, tokenizer, length, band, tokens, seed, reading["progress"] or no_progress)
-        return weights.dataset().assign_attrs(attributes)
+        tell = reading["progress"] or no_progress
+        weights = Weights(loaded.model, tokenizer, length, band, tokens, seed, tell)
+        with in_single_precision(weights.words):  # some multiply their rows
+            return weights.dataset().assign_attrs(attributes)
 
     return at_once(out, signature, measured, repair=reading["repair"])
 
@@ -208,10 +212,10 @@ class Weights:
     tell: Tell = no_progress
 
     def __post_init__(self) -> None:
-        self.words = word_embedding(self.model)
+        self.words, self.table = word_embedding(self.model)
         self._written: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
         rng = np.random.default_rng(self.seed)  # no number depends on these tokens
-        ids = rng.integers(self.words.num_embeddings, size=self.length).tolist()
+        ids = rng.integers(self.table.num_embeddings, size=self.length).tolist()
         inputs = model_inputs(self.model, token_ids([ids]))
         verify(self.model, inputs, text="random tokens")
         self.stream = residual_stream(self.model, inputs)
@@ -220,21 +224,27 @@ class Weights:
         first = self.stream.layers[0].query
         self.width = first.states.shape[1]
         self.norm = self.stream.embedded or first.fold  # of each token, whose denominator is computed
-        linear = embedding_projection(self.model, self.words.embedding_dim)
+        linear = embedding_projection(self.model, self.table.embedding_dim)
         self.projection: np.ndarray | None = None
-        if linear is not None and self.words.embedding_dim != self.width:
-            self.projection = linear.weight.detach().double().cpu().numpy().T
+        if linear is not None and self.table.embedding_dim != self.width:
+            self.projection = linear.matrix.detach().double().cpu().numpy()
         self.end = self.stream.ends.get("decoder") if self.stream.is_linear else None
-        table: Any = self.words if self.end is None else self.model.get_output_embeddings()
-        rows = table.weight.detach().double().cpu().numpy()
-        rows = rows if self.end is not None or self.projection is None else rows @ self.projection
+        if self.end is None:
+            rows = word_table(self.model)
+            rows = rows if self.projection is None else rows @ self.projection
+        else:
+            rows = self._unembedding().detach().double().cpu().numpy()
         self.unembedding = rows if rows.shape[1] == self.width else None
-        self.size = min(self.words.num_embeddings, len(rows))
+        self.size = min(self.table.num_embeddings, len(rows))
+
+    def _unembedding(self) -> Tensor:
+        module: Any = self.model.get_output_embeddings()
+        return affine_alone(self.model, module, self.width).matrix.T
 
     def embedded(self, ids: np.ndarray) -> np.ndarray:
         """Embeddings of tokens."""
         with torch.no_grad():
-            return self.words(torch.from_numpy(ids).to(self.words.weight.device)).double().cpu().numpy()
+            return self.words(torch.from_numpy(ids).to(device_of(self.model))).double().cpu().numpy()
 
     def normed(self, rows: np.ndarray, size: float | None = None) -> np.ndarray:
         """Rows over their own denominator of the first norm, or over another."""
@@ -256,7 +266,7 @@ class Weights:
     @cached_property
     def sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """``U^T E``; second moment and mean of `rows`."""
-        width = self.words.embedding_dim
+        width = self.table.embedding_dim
         both, second, mean = np.zeros((self.width, width)), np.zeros((width, width)), np.zeros(width)
         for block in self._blocks():
             raw = self.embedded(block)
@@ -436,7 +446,7 @@ class Weights:
         """Rows of the position table over the mean denominator of tokens with positions; None without a table."""
         tables = position_tables(self.model)
         table = next((one for one in tables if stream in one.name), tables[0] if tables else None)
-        if table is None or table.rows.shape[1] != self.words.embedding_dim:
+        if table is None or table.rows.shape[1] != self.table.embedding_dim:
             return None
         sides = [table.rows[:_POSITIONS], self.embedded(self._blocks()[0])]
         if self.norm is not None and self.norm.centred:

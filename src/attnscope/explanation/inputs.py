@@ -16,8 +16,10 @@ from transformers import PreTrainedModel
 from attnscope.capture.eager import without_cache
 from attnscope.capture.families import OWN_STATES, is_attention, other_states
 from attnscope.capture.forward import forward
+from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
+from attnscope.capture.weights import in_single_precision
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure import documents as _documents
 from attnscope.measure.documents import DRAWS
@@ -98,7 +100,7 @@ def ids_of(window: Window | Sequence[int]) -> Sequence[int]:
 
 def model_inputs(model: PreTrainedModel, tokens: Tokens) -> Inputs:
     """Arguments of a forward pass; without a target, the decoder of an encoder-decoder reads the same text."""
-    tokens = tokens.each(lambda ids: ids.to(model.device))
+    tokens = tokens.each(lambda ids: ids.to(device_of(model)))
     inputs = {"input_ids": tokens.ids}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = tokens.ids if tokens.target is None else tokens.target
@@ -136,8 +138,8 @@ def interval(
 
 
 def observed_pass(model: PreTrainedModel, inputs: Inputs, hooks: Iterable[Any], observer: InputObserver) -> None:
-    """One pass over one text with an observer of its attention calls; the hooks are removed after it."""
-    with attached(hooks), watching_inputs(model, observer):
+    """One pass over one text, in float32, with an observer of its attention calls; the hooks are removed after it."""
+    with in_single_precision(model), attached(hooks), watching_inputs(model, observer):
         forward(model, {**without_cache(model), **inputs}, lambda _: "the text")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.families import is_norm, is_rotary
-from attnscope.capture.placement import plain
 from attnscope.capture.watch import Site
+from attnscope.capture.weights import Affine, affine_of, linear_layers
 from attnscope.explanation.inputs import Inputs, observed_pass
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
@@ -50,6 +50,7 @@ class Projections:
     norms: dict[str, str] = field(default_factory=dict[str, str])  # norms between matrix and score, by role
     # the same as `output` where a gate multiplies the output of the heads first (Qwen3-Next); `output` is then None
     gated: Float[np.ndarray, "head value_width model_width"] | None = None
+    rounding: float = 0.0  # largest error of a product with these matrices, as a share: layers may round their input
 
     def of_head(
         self, head: int
@@ -85,10 +86,10 @@ class _Recorder:
     waiting: tuple[Callable[[LayerRun | None], Projections], Tensor] | None = None  # for the output projection
 
     def hooks(self, model: PreTrainedModel) -> Iterator[Any]:
+        for name, module in linear_layers(model):
+            yield module.register_forward_hook(self._note(name, self.linears, self._find_output))
         for name, module in model.named_modules():
-            if isinstance(module, (nn.Linear, Conv1D)):
-                yield module.register_forward_hook(self._note(name, self.linears, self._find_output))
-            elif is_norm(module):
+            if is_norm(module):
                 yield module.register_forward_hook(self._note(name, self.norms))
             elif is_rotary(module):
                 yield module.register_forward_hook(self._note_rotation)
@@ -112,7 +113,7 @@ class _Recorder:
             finish, output = self.waiting
             received = event.received.reshape(output.shape)
             plainly = factor_of(received, output) == 1.0
-            if plainly or _gates(received, output):
+            if (plainly or _gates(received, output)) and event.affine is not None:
                 made = finish(event)
                 made = made if plainly else replace(made, output=None, gated=made.output)
                 self.projections[made.site] = made
@@ -203,9 +204,10 @@ def _assemble(
     matrix = bias = None
     if output is not None:
         names["output"] = output.name
-        as_match = Match(output, np.arange(_width(output.module)).reshape(1, -1), 1.0)
+        as_match = Match(output, np.arange(output.returned.shape[-1]).reshape(1, -1), 1.0)
         matrix = as_match.weight[0].reshape(heads, value_width, -1)
         bias = as_match.bias[0]
+    events = [output, *(match.event for match in (query, key, value) if match is not None)]
     factor = query.factor * key.factor if query and key and form in {"bilinear", "rope"} else 1.0
     turn = None
     if form in {"rope", "normalised"} and query is not None:
@@ -228,20 +230,17 @@ def _assemble(
         names=names,
         group=call.group,
         norms={role: match.normalised for role, match in matches.items() if match is not None and match.normalised},
+        rounding=max(
+            (event.affine.error for event in events if event is not None and event.affine is not None), default=0
+        ),
     )
     if form not in {"bilinear", "rope"}:
         return made
     error = _error(made, call, states)
-    if error > 10 * SAME.get(call.query.dtype, 2e-5):
+    if error > 10 * max(SAME.get(call.query.dtype, 2e-5), made.rounding):
         worse = f"its scores differ from those captured by {error:.0e} of the largest"
         return replace(made, form="unknown", reason=worse, error=error)
     return replace(made, error=error)
-
-
-def _width(module: nn.Module) -> int:
-    weight = module.weight
-    assert isinstance(weight, Tensor)  # noqa: S101 of a linear layer
-    return weight.shape[1] if isinstance(module, Conv1D) else weight.shape[0]
 
 
 def _form(matches: dict[str, Match | None], states: tuple[Tensor, Tensor]) -> tuple[str, str]:
@@ -297,6 +296,11 @@ class LayerRun:
     received: Tensor
     returned: Tensor
 
+    @cached_property
+    def affine(self) -> Affine | None:
+        """What a linear layer computes; read in the pass. None if it is not linear."""
+        return affine_of(self.module, self.received, self.returned)
+
 
 @dataclass(frozen=True, eq=False)
 class Match:
@@ -311,19 +315,21 @@ class Match:
     @property
     def weight(self) -> np.ndarray:
         """``(head, width, r)``."""
-        weight = self.event.module.weight
-        assert isinstance(weight, Tensor)  # noqa: S101 of a linear layer
-        whole = plain(weight).detach().double().cpu().numpy()
-        whole = whole if isinstance(self.event.module, Conv1D) else whole.T  # (in, out)
-        return np.ascontiguousarray(np.moveaxis(whole[:, self.columns], 1, 0))
+        return np.ascontiguousarray(np.moveaxis(_numbers(self._affine.matrix)[:, self.columns], 1, 0))
 
     @property
     def bias(self) -> np.ndarray:
         """``(head, r)``, zero where the layer has none."""
-        bias = self.event.module.bias
-        if not isinstance(bias, Tensor):
-            return np.zeros(self.columns.shape)
-        return bias.detach().double().cpu().numpy()[self.columns]
+        return _numbers(self._affine.bias)[self.columns]
+
+    @property
+    def _affine(self) -> Affine:
+        assert self.event.affine is not None  # noqa: S101 checked where the match was found
+        return self.event.affine
+
+
+def _numbers(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()
 
 
 @dataclass(eq=False)
@@ -353,7 +359,7 @@ class PathSearch:
                     if turn is not None and not _same_norms(candidate, target):
                         continue
                     factor = factor_of(target, candidate if turn is None else turn(candidate))
-                    if factor is not None:
+                    if factor is not None and event.affine is not None:
                         return Match(event, columns, factor, turn)
         return None
 

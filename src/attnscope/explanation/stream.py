@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.capture.families import is_attention, is_norm, related
+from attnscope.capture.placement import in_memory
 from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import Inputs, observed_pass
 from attnscope.explanation.profiles import check_tokens
-from attnscope.explanation.projections import LayerRun, Projections, factor_of, projections
+from attnscope.explanation.projections import SAME, LayerRun, Projections, factor_of, projections
 from attnscope.explanation.sublayers import BlockRun, Kind, sublayers
 from attnscope.explanation.tables import word_embedding
 from attnscope.kernels.call import AttentionCall
@@ -50,7 +51,7 @@ class Fold:
     def frozen(self, norm: nn.Module, received: Tensor, returned: Tensor) -> tuple[Tensor, Tensor]:
         """Factor of each row after the fold, ``(..., 1)``, at its actual denominator, and the bias of the norm."""
         rows, like = self.of(received), next(norm.parameters(), received)
-        bias = norm.forward(torch.zeros(1, rows.shape[-1], dtype=like.dtype, device=like.device))[0].double()
+        bias = norm.forward(torch.zeros(1, rows.shape[-1], dtype=like.dtype, device=rows.device))[0].double()
         size = ((returned - bias) * rows).sum(-1, keepdim=True) / (rows * rows).sum(-1, keepdim=True).clamp(min=1e-300)
         return size, bias
 
@@ -58,10 +59,12 @@ class Fold:
 @torch.no_grad()
 def fold_of(norm: nn.Module, width: int) -> Fold | None:
     """The fold of a norm, read off its outputs; None if it is neither a LayerNorm nor an RMSNorm."""
-    norm = deepcopy(norm).cpu().double()
+    with in_memory(norm):
+        hook = vars(norm).get("_hf_hook")  # of accelerate: it knows all weights
+        norm = deepcopy(norm, {id(hook): hook}).cpu().double()
     rng = np.random.default_rng(0)
     rows = torch.from_numpy(1e4 * np.stack([rng.permutation(np.resize([1.0, -1.0], width)), rng.normal(size=width)]))
-    out = norm(torch.cat([rows, -rows, rows + 1e4]))
+    out = type(norm).forward(norm, torch.cat([rows, -rows, rows + 1e4]))
     centred = bool((out[4:] - out[:2]).abs().max() < 1e-4 * out.abs().max())
     base = rows - rows.mean(-1, keepdim=True) if centred else rows
     base = base / base.square().mean(-1, keepdim=True).sqrt()
@@ -162,13 +165,23 @@ def components(layers: Sequence[Layer]) -> tuple[list[tuple[str, int, int]], lis
     return found, [names.get(one[0], "{0}").format(*one) for one in found]
 
 
-def position_part(start: Tensor, word: Tensor, tables: Sequence[Tensor], others: Sequence[Tensor] = ()) -> Tensor:
-    """The position part of the stream at its start; 0 if no sum of words, a table and other tables is found."""
+def position_part(
+    start: Tensor,
+    word: Tensor,
+    tables: Sequence[Tensor],
+    others: Sequence[Tensor] = (),
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The position part of the stream at its start; 0 if no sum of words, a table and other tables is found.
+
+    `dtype` is that in which the model computed the sum.
+    """
+    limit = SAME[dtype] if dtype.itemsize < torch.float32.itemsize else SMALL
     for table in tables:
         for rest in (start, start - sum(others)):
             both = torch.stack([word, table]).flatten(1)
             factors = torch.linalg.pinv(both @ both.T) @ (both @ rest.flatten())
-            if float((rest.flatten() - factors @ both).abs().max()) <= SMALL * float(rest.abs().max()):
+            if float((rest.flatten() - factors @ both).abs().max()) <= limit * float(rest.abs().max()):
                 return factors[1] * table
     return torch.zeros_like(start)
 
@@ -219,7 +232,7 @@ class _Recorder:
         return output_of(call)
 
 
-SMALL = 1e-5  # rounding of sums, as a share of the largest entry
+SMALL = 1e-5  # rounding of sums in single precision, as a share of the largest entry
 
 
 class _Written(NamedTuple):
@@ -347,7 +360,7 @@ def _assembled(
         if not order and ahead:
             made.before[stream] = ahead
         written[stream] = _Written(layer, base, total, place, after)
-    first, width = made.layers[0].query, word_embedding(model).embedding_dim
+    first, width = made.layers[0].query, word_embedding(model)[1].embedding_dim
     for one in events:
         if is_norm(one.module) and len(one.received) and one is not first.norm:
             narrow = one.received.shape[1] == width != first.states.shape[1]

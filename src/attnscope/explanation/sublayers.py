@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from attnscope.capture.eager import without_cache
 from attnscope.capture.families import adds_embeddings, is_norm, related
 from attnscope.capture.watching import attached
+from attnscope.capture.weights import blocks_of
 from attnscope.support.state import frozen
 
 #: ``attention``; ``mixer``: reads several tokens without attention (Mamba, convolutions); ``mlp``: reads one token;
@@ -49,15 +50,6 @@ class BlockRun:
 
     def of(self, *kinds: Kind) -> list[Sublayer]:
         return [one for one in self.sublayers if one.kind in kinds]
-
-
-def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The outermost modules in module lists, by name: blocks of encoder and decoder, in the order of the model."""
-    blocks: dict[str, nn.Module] = {}
-    for name, module in model.named_children():
-        inner = dict(module.named_children()) if isinstance(module, nn.ModuleList) else blocks_of(module)
-        blocks |= {f"{name}.{own}": block for own, block in inner.items() if next(block.parameters(), None) is not None}
-    return blocks
 
 
 def sublayers(model: PreTrainedModel, inputs: dict[str, Any], attending: Collection[str]) -> list[BlockRun]:

@@ -15,9 +15,11 @@ from transformers import PreTrainedModel
 
 from attnscope.capture.families import has_class_token, is_embedding_projection, named_scheme
 from attnscope.capture.forward import forward
+from attnscope.capture.placement import device_of
 from attnscope.capture.verify import stored_positions
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached
+from attnscope.capture.weights import Affine, affine_alone, embedding_within, in_single_precision, linear_layers
 from attnscope.explanation.inputs import Inputs, watching_inputs
 from attnscope.explanation.projections import LayerRun
 from attnscope.kernels.call import AttentionCall
@@ -65,7 +67,7 @@ def position_tables(model: PreTrainedModel) -> list[PositionTable]:
                 rows=rows,
                 reserved=stored.reserved,
                 scheme="sinusoidal" if is_sinusoidal(rows).all() else "learned",
-                projected=None if linear is None else rows @ linear.weight.detach().double().cpu().numpy().T,
+                projected=None if linear is None else rows @ linear.matrix.detach().double().cpu().numpy(),
                 class_token=has_class_token(model.get_submodule(stored.name.rpartition(".")[0])),
             )
         )
@@ -92,29 +94,30 @@ def is_sinusoidal(rows: Float[np.ndarray, "position width"], tolerance: float = 
 @torch.no_grad()
 def word_table(model: PreTrainedModel) -> Float[np.ndarray, "word width"]:
     """The word embeddings as the embedding module returns them, float64."""
-    embedding = word_embedding(model)
-    return embedding(torch.arange(embedding.num_embeddings, device=embedding.weight.device)).double().cpu().numpy()
+    embedding, table = word_embedding(model)
+    with in_single_precision(embedding):  # some multiply
+        return embedding(torch.arange(table.num_embeddings, device=device_of(model))).double().cpu().numpy()
 
 
-def word_embedding(model: PreTrainedModel) -> nn.Embedding:
-    """The module that turns token ids into vectors."""
+def word_embedding(model: PreTrainedModel) -> tuple[nn.Module, nn.Embedding]:
+    """The module that turns token ids into vectors, and its table."""
     try:
         embedding = model.get_input_embeddings()
     except NotImplementedError:
         embedding = None
-    if not isinstance(embedding, nn.Embedding):
+    if embedding is None or (table := embedding_within(embedding)) is None:
         raise AttnscopeError(
             f"{type(model).__name__} has no word embeddings, as it does not read text: choose an analysis of positions "
             "or scores"
         )
-    return embedding
+    return embedding, table
 
 
-def embedding_projection(model: PreTrainedModel, width: int) -> nn.Linear | None:
+def embedding_projection(model: PreTrainedModel, width: int) -> Affine | None:
     """The linear layer from embeddings of this width to the model's width (ALBERT, ELECTRA), if there is one."""
-    for name, module in model.named_modules():
-        if is_embedding_projection(name) and isinstance(module, nn.Linear) and module.in_features == width:
-            return module
+    for name, module in linear_layers(model):
+        if is_embedding_projection(name) and getattr(module, "in_features", 0) == width:
+            return affine_alone(model, module, width)
     return None
 
 
@@ -124,10 +127,13 @@ def replaced_positions(
 ) -> Generator[None]:
     """Replace rows of the model's position tables within the context."""
     tensors = {table.name: (table.tensor, table.reserved) for table in stored_positions(model)}
+    offloaded = {name for name, parameter in model.named_parameters() if parameter.is_meta}
     for name, rows in replacements.items():
         if name not in tensors:
             raise AttnscopeError(f"there is no position table {name!r}: choose from {', '.join(tensors) or 'none'}")
         tensor, reserved = tensors[name]
+        if not offloaded.isdisjoint({name, f"{name}.weight"}):
+            raise AttnscopeError(f"the position table {name} is offloaded, so it cannot be replaced. Load it in memory")
         if rows.shape[1] != tensor.shape[1] or len(rows) > len(tensor) - reserved:
             raise AttnscopeError(
                 f"found {len(rows)} rows of width {rows.shape[1]} for {name}; expected at most "
@@ -201,10 +207,8 @@ def _split(
         if not _close(norm.returned, x):
             if projection is None:
                 continue
-            matrix = projection.weight.detach().double().cpu()
-            bias: Any = projection.bias
-            constant = 0.0 if bias is None else bias.detach().double().cpu()
-            if not _close(norm.returned @ matrix.T + constant, x):
+            matrix, constant = (one.detach().double().cpu() for one in projection[:2])
+            if not _close(norm.returned @ matrix + constant, x):
                 continue
         if _close(norm.received - without.norms[number].received, rows):
             layer: Any = norm.module
@@ -213,7 +217,7 @@ def _split(
             if layer.elementwise_affine:
                 position = position * layer.weight.detach().double().cpu()
             if matrix is not None:
-                position = position @ matrix.T
+                position = position @ matrix
             return FirstLayerSplit(position.numpy(), (x - position).numpy(), deviation.numpy())
     return None
 
@@ -237,7 +241,8 @@ class _Pass:
             return output_of(call)
 
         norms = (module for module in model.modules() if isinstance(module, nn.LayerNorm))
-        with attached(norm.register_forward_hook(note) for norm in norms), watching_inputs(model, observe):
+        hooks = attached(norm.register_forward_hook(note) for norm in norms)
+        with in_single_precision(model), hooks, watching_inputs(model, observe):
             forward(model, inputs, lambda _: "the text")
         return whole
 

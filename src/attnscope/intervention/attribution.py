@@ -20,11 +20,12 @@ from attnscope.capture.families import logit_cap
 from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.parameters import StudyReading, loading
-from attnscope.capture.placement import plain
+from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE
+from attnscope.capture.weights import affine_alone
 from attnscope.explanation.inputs import FOR_MATCHING, model_inputs, token_ids
 from attnscope.explanation.projections import factor_of
-from attnscope.explanation.stream import SMALL, residual_stream
+from attnscope.explanation.stream import residual_stream
 from attnscope.explanation.study import DEFAULT_TEXTS
 from attnscope.intervention.calls import values_of, weights_of
 from attnscope.intervention.effects import effect_variables, interval_variables
@@ -212,8 +213,11 @@ class _Attribution:
     def __post_init__(self) -> None:
         model, name = self.session.model, self.session.loaded.name
         start = token_ids([max(self.session.windows, key=len).ids[:FOR_MATCHING]])
-        stream = residual_stream(model, {key: ids.to(model.device) for key, ids in model_inputs(model, start).items()})
-        reason = "its unembedding does not read a sum of heads and modules through one norm"
+        stream = residual_stream(model, model_inputs(model, start))
+        unread = [layer for layer in stream.layers if layer.output is None]
+        reason = (
+            stream.unknown({"": unread}) or "its unembedding does not read a sum of heads and modules through one norm"
+        )
         if stream.is_linear and "decoder" in stream.ends:
             self.end, self.parts = stream.ends["decoder"], StreamParts(model, stream, [stream.ends["decoder"]])
             reason = stream.unknown(self.parts.before)
@@ -228,9 +232,8 @@ class _Attribution:
                 "by_position"
             )
         self.unembedding: Any = model.get_output_embeddings()
-        self.table = plain(self.unembedding.weight)
-        bias = getattr(self.unembedding, "bias", None)
-        self.constant = self.table[:, 0].double() * 0 if bias is None else bias.double()
+        affine = affine_alone(model, self.unembedding, self.end.states.shape[1])
+        self.table, self.constant = affine.matrix.T.detach(), affine.bias.detach().double()
         if self.direction is not None and self.direction.shape != self.table.shape[1:]:
             found = tuple(self.direction.shape)
             raise AttnscopeError(f"found a direction of shape {found}; expected {tuple(self.table.shape[1:])}")
@@ -256,7 +259,7 @@ class _Attribution:
         if self.tokens[0] is None:
             return session.batch(part)
         tokenizer = session.loaded.tokenizer
-        batch = WindowBatch.of(windows, pad_of(tokenizer), session.model.device)
+        batch = WindowBatch.of(windows, pad_of(tokenizer), device_of(session.model))
         ids, last = batch.target.input_ids, batch.target.valid.sum(1, keepdim=True) - 1
         chosen = ids == tokenizer.mask_token_id
         if session.kind != "masked":  # nothing follows the end token
@@ -317,7 +320,7 @@ class _Attribution:
         return rows_of(states, self.shape, self.at)[:, 0]
 
     def _logits(self, final: Tensor) -> Tensor:
-        return (self.scale or 1.0) * self.unembedding(final.to(self.table.dtype))
+        return (self.scale or 1.0) * self.unembedding(final.to(self.session.model.dtype))
 
     def _capped(self, logits: Tensor) -> Tensor:
         return self.cap * torch.tanh(logits / self.cap) if self.cap else logits
@@ -329,7 +332,7 @@ class _Attribution:
         found, vectors = self.parts.split(self.end, matrix, scale * bias[:, None, None], number, self.shape, self.at)
         parts = found[..., 0, 0].T
         apart, size = (parts.sum(1) - total).abs(), parts.abs().sum(1)
-        if bool((apart > max(TOLERANCE[self.session.model.dtype], SMALL) * size).any()):
+        if bool((apart > self.parts.rounding * size).any()):
             raise AttnscopeError(
                 f"the parts of {self.session.loaded.name} do not add up to its logits (by {float(apart.max()):.1e}). "
                 "Try dtype float32 (--dtype float32)"
@@ -343,7 +346,7 @@ class _Attribution:
         before = [self.parts.read_by(layer.query, layer.matrices.site.index) for layer in self.parts.layers]
         streams = [*map(self._rows, before), final if norm is None else self._rows(self.parts.ran(norm)[0])]
         for states in streams:
-            final = states.to(self.table.dtype)
+            final = states.to(self.session.model.dtype)
             final = final if norm is None else self.factor * norm.module(final)
             if self.direction is not None:
                 made["logit"].append(final.double() @ self.direction.to(states))

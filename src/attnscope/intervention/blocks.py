@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.capture.forward import forward
+from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
 from attnscope.explanation.inputs import FOR_MATCHING
@@ -62,7 +63,7 @@ def _block(model: PreTrainedModel, layer: Layer) -> Block:
     if known.output is None or known.output_bias is None:
         unread = "no linear layer reads the concatenated output of the heads, so W_O is unknown"
         return Block(known.site, reason=unread)
-    like: Any = {"device": model.device, "dtype": torch.promote_types(model.dtype, torch.float32)}
+    like: Any = {"device": device_of(model), "dtype": torch.promote_types(model.dtype, torch.float32)}
     output, bias = torch.from_numpy(known.output).to(**like), torch.from_numpy(known.output_bias).to(**like)
     block, normaliser = Block(known.site, output, bias), layer.branch or layer.after
     if layer.reader is None or abs(layer.factor - 1) > SMALL:

@@ -10,11 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.forward import forward
+from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
+from attnscope.capture.weights import linear_layers
 from attnscope.explanation.inputs import ids_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
@@ -55,8 +56,8 @@ def unread_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site
         if given and isinstance(given[0], Tensor):
             waiting[:] = [(site, output) for site, output in waiting if not _holds(given[0], output)]
 
-    linears = [module for module in model.modules() if isinstance(module, (nn.Linear, Conv1D))]
-    with attached(module.register_forward_pre_hook(look) for module in linears), watching(model, observe):
+    linears = linear_layers(model)
+    with attached(module.register_forward_pre_hook(look) for _, module in linears), watching(model, observe):
         model(**inputs)
     return [site for site, _ in waiting if not _reads_apart(model, inputs, site)]
 
@@ -89,7 +90,7 @@ def _reads_apart(model: PreTrainedModel, inputs: dict[str, Tensor], site: Site) 
             found = found or (bool(by_head[::2].all()) and not bool(by_head[1::2].any()))
         return after  # all that follows is equal
 
-    linears = [module for module in model.modules() if isinstance(module, (nn.Linear, Conv1D))]
+    linears = [module for _, module in linear_layers(model)]
     with attached(module.register_forward_hook(keep) for module in linears), watching(model, observe):
         model(**inputs)
         moved, at, heads = True, iter(runs), 0
@@ -144,7 +145,7 @@ def inputs_of(model: PreTrainedModel, window: Window | Sequence[int]) -> dict[st
     given = {"input_ids": window}
     if model.config.is_encoder_decoder:
         given["decoder_input_ids"] = getattr(window, "target", None) or window
-    return {name: torch.tensor([list(ids_of(text))], device=model.device) for name, text in given.items()}
+    return {name: torch.tensor([list(ids_of(text))], device=device_of(model)) for name, text in given.items()}
 
 
 def checked_heads(

@@ -17,25 +17,27 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.borrow import borrowed, verb
 from attnscope.capture.eager import without_cache
 from attnscope.capture.families import OWN_STATES, is_norm, main_output, other_name, related
 from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.parameters import ModelReading, loading
+from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
+from attnscope.capture.weights import in_single_precision, linear_layers
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import projections
 from attnscope.explanation.stream import SMALL, Fold, fold_of
 from attnscope.explanation.sublayers import sublayers
 from attnscope.intervention.calls import output_with_gradient
-from attnscope.intervention.edit import output_matrix
+from attnscope.intervention.edit import output_affine
 from attnscope.intervention.effects import effect_variables
 from attnscope.intervention.gradients import embeddings_moved
 from attnscope.intervention.pairs import EncodedPairs, Pairs, PairTexts
 from attnscope.intervention.patch import PatchJob, check_pairs_differ, given_pairs
+from attnscope.intervention.stream_parts import SEVERAL
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import LEAST, by_document
@@ -266,7 +268,11 @@ class Graph:
 
     @torch.no_grad()
     def __init__(self, model: PreTrainedModel, encoded: EncodedPairs) -> None:
-        """Find the parts of a model in a pass, and check on these pairs that they add up."""
+        """Find the parts of a model in a pass, and check on these pairs that they add up, in float32."""
+        with in_single_precision(model):
+            self._find(model, encoded)
+
+    def _find(self, model: PreTrainedModel, encoded: EncodedPairs) -> None:
         self.model, inputs = model, {name: ids[:1] for name, ids in encoded.inputs[0].items()}
         made = projections(
             model, {name: ids.repeat(1, 2) if ids.shape[1] == 1 else ids for name, ids in inputs.items()}
@@ -274,6 +280,7 @@ class Graph:
         outputs = {site.name: one.names.get("output", "") for site, one in made.items()}
         if any(one.gated is not None for one in made.values()):
             raise AttnscopeError(f"{type(model).__name__} has no edges: a gate, which reads too, multiplies its heads")
+        rounding = max(SEVERAL * one.rounding for one in made.values())
         parts = _parts(model, inputs, outputs)
         self.parts, self.senders = parts, ["input"]
         self.receivers, self.points = list[str](), list[int]()  # a point: the part whose input a receiver reads
@@ -300,12 +307,13 @@ class Graph:
         for at, part in enumerate(self.parts):
             start, first = (self.end + 1, stops[self.end + 1] - 1) if at > self.end else (0, 0)
             change, changes = other.reads[at] - clean.reads[at], clean.changes(other, at, slice(0, len(self.senders)))
-            limit = float(change.abs().max()) * (_ADDS_UP if self.model.dtype.itemsize > 2 else 100 * _ADDS_UP)  # noqa: PLR2004
+            whole = float(change.abs().max())
             rests = {
                 stop: float((change - changes[: stop - first].sum(0)).abs().max()) for stop in stops[start : at + 1]
             }
-            fits = [stop for stop, rest in rests.items() if rest <= limit]
-            if not fits:
+            least = min(rests.values())
+            fits = [stop for stop, rest in rests.items() if rest <= max(_ADDS_UP * whole, 2 * least)]
+            if least > max(_ADDS_UP, rounding) * whole:
                 name = "cross-attention" if part.ends else self.receivers[part.receivers.start]
                 raise AttnscopeError(_unlike(self.model, f"{name} reads another sum"))
             part.read = slice(first, fits[-1])
@@ -368,7 +376,7 @@ class Graph:
                 form = self.points[receiver], kept[point.read, receiver].tobytes()
                 if form not in known:
                     norm: Any = point.norm
-                    states = altered(receiver) if norm is None else type(norm).forward(norm, altered(receiver))
+                    states = altered(receiver) if norm is None else norm.forward(altered(receiver))
                     own = with_states(states, given, named)
                     own = own if point is part else (given, named | {other_name(named): states})
                     module.forward(*own[0], **own[1])
@@ -385,9 +393,10 @@ class Graph:
             call = replace(call, **{side: torch.stack(heads, 1) for side, heads in sides.items()})
             made.calls[at], output = call, output_with_gradient(call)
             assert part.output is not None  # noqa: S101
-            bias: Any = getattr(part.output, "bias", None)  # a constant, but not behind a norm
-            written = output.detach() @ output_matrix(part.output, part.heads[0])
-            made.written[at] = (written if bias is None else written + bias / part.heads[0]).transpose(0, 1)
+            states = output.detach()
+            matrix, bias = output_affine(part.output, states.transpose(1, 2).flatten(2), part.heads[0])
+            # the bias is a constant, but not behind a norm
+            made.written[at] = (states @ matrix + bias / part.heads[0]).detach().transpose(0, 1)
             return output
 
         def through(at: int, norm: nn.Module, given: tuple[Any, ...], returned: Tensor) -> None:
@@ -459,6 +468,7 @@ def _parts(model: PreTrainedModel, inputs: dict[str, Tensor], outputs: dict[str,
         if one.kind != "attention":  # modules of one MLP are one part
             group_of[one.module] = one.kind, number if one.kind == "mlp" else one.name
     inside = tuple(f"{name}." for name, module in model.named_modules() if module in group_of or name in outputs)
+    linears = {module for _, module in linear_layers(model)}
     parts, readers, body = list[Part](), list[nn.Module](), {*model.base_model.modules()}
     stream, added = list[Tensor](), list[Tensor]()  # the latest: input of attention, and what a part adds
     normed = list[tuple[nn.Module, Tensor]]()
@@ -481,7 +491,7 @@ def _parts(model: PreTrainedModel, inputs: dict[str, Tensor], outputs: dict[str,
 
     def ran(name: str, module: nn.Module, given: tuple[Any, ...], returned: Any) -> None:
         made = returned[0] if isinstance(returned, tuple) else returned
-        if isinstance(module, (nn.Linear, Conv1D)) and stream and given[0] is stream[0]:
+        if module in linears and stream and given[0] is stream[0]:
             readers.append(module)
         if module in group_of:
             if not parts or not parts[-1].modules or group_of[parts[-1].modules[0]] != group_of[module]:
@@ -502,7 +512,7 @@ def _parts(model: PreTrainedModel, inputs: dict[str, Tensor], outputs: dict[str,
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
-            if isinstance(module, (nn.Linear, Conv1D)) or is_norm(module) or module in group_of:
+            if module in linears or is_norm(module) or module in group_of:
                 hooks.enter_context(module.register_forward_hook(partial(ran, name)))
         hooks.enter_context(watching_inputs(model, attends))
         model(**without_cache(model), **inputs)
@@ -550,7 +560,7 @@ class EdgeRuns:
     def attributed(self, steps: int) -> Float[np.ndarray, "pair sender receiver"]:
         """EAP, or with steps EAP-IG."""
         graph, known, (clean, corrupted) = self.graph, self.clean if steps else None, self.encoded.inputs
-        scores = torch.zeros(len(self.encoded), *graph.exist.shape, device=graph.model.device)
+        scores = torch.zeros(len(self.encoded), *graph.exist.shape, device=device_of(graph.model))
         for share in [(step + 0.5) / steps for step in range(steps)] or [None]:
             moved = embeddings_moved(graph.model, clean, {} if share is None else corrupted, share or 0.0)
             with frozen(graph.model), torch.enable_grad(), moved:

@@ -14,7 +14,6 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.borrow import LoadedModel, alone, borrowed, inner_model, verb
 from attnscope.capture.forward import forward
@@ -22,10 +21,11 @@ from attnscope.capture.load import Model, load_model
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import SessionReading, loading
-from attnscope.capture.placement import plain
+from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
+from attnscope.capture.weights import affine_of, embedding_within
 from attnscope.explanation.projections import projections
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.kernels.call import AttentionCall
@@ -136,8 +136,8 @@ def _layers(model: PreTrainedModel, inputs: Mapping[str, Any] | None) -> tuple[l
         if model.main_input_name != "input_ids":
             raise AttnscopeError(f"{type(model).__name__} reads {model.main_input_name}, not tokens: give it as inputs")
         rng = np.random.default_rng(0)  # which tokens does not matter
-        table: Any = model.get_input_embeddings()
-        inputs = {"input_ids": torch.from_numpy(rng.integers(table.num_embeddings, size=(1, 8))).to(model.device)}
+        table: Any = embedding_within(model.get_input_embeddings())
+        inputs = {"input_ids": torch.from_numpy(rng.integers(table.num_embeddings, size=(1, 8))).to(device_of(model))}
         if model.config.is_encoder_decoder:
             inputs["decoder_input_ids"] = inputs["input_ids"]
     with borrowed(model), torch.no_grad():
@@ -219,7 +219,8 @@ def changed_heads(
             return None
         number, output = last
         batch, heads, queries, width = output.shape
-        parts = given[0].reshape(batch, queries, heads, width).transpose(1, 2) @ output_matrix(reader[number], heads)
+        matrix = output_affine(reader[number], given[0], heads)[0]
+        parts = given[0].reshape(batch, queries, heads, width).transpose(1, 2) @ matrix
         return returned + (changes[number]["output"](parts) - parts).sum(1).reshape(returned.shape)
 
     reader: dict[int, nn.Module] = {}
@@ -234,11 +235,11 @@ def changed_heads(
         yield
 
 
-def output_matrix(module: nn.Module, heads: int) -> Tensor:
-    """W_O of each head, ``(head, value_width, model_width)``, part of the graph."""
-    weight: Any = module.weight
-    matrix = plain(weight)
-    return (matrix if isinstance(module, Conv1D) else matrix.T).unflatten(0, (heads, -1))
+def output_affine(module: nn.Module, received: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """W_O of each head, ``(head, value_width, model_width)``, and b_O, part of the graph."""
+    if (affine := affine_of(module, received)) is None:
+        raise AttnscopeError(f"found {type(module).__name__} behind the heads; expected a linear layer. Use on='z'")
+    return affine.matrix.unflatten(0, (heads, -1)), affine.bias
 
 
 def attend_changed(call: AttentionCall, changes: Mapping[On, Change]) -> Tensor:
@@ -307,7 +308,7 @@ def head_outputs(
     reject_modalities("head_outputs", model if model is not None else "bundled", texts, revision=reading["revision"])
     loaded = load_model(model, **loading(reading))
     windows = _windows(loaded, texts, reading)
-    longest = WindowBatch.of([max(windows, key=len)], 0, loaded.model.device)
+    longest = WindowBatch.of([max(windows, key=len)], 0, device_of(loaded.model))
     sites, outputs = _layers(loaded.model, longest.inputs(loaded.model))
     if "." in on:
         (one, what), layer = hook_point(on, sites), 0
@@ -331,7 +332,7 @@ def head_outputs(
     changes: dict[int, Mapping[Any, Change]] = {site.index: {what: take(site.index)} for site in chosen}
     with torch.no_grad(), changed_heads(loaded.model, changes, sites, outputs):
         for number, window in enumerate(windows):
-            inputs = WindowBatch.of([window], 0, loaded.model.device).inputs(loaded.model)
+            inputs = WindowBatch.of([window], 0, device_of(loaded.model)).inputs(loaded.model)
             forward(loaded.model, inputs, lambda _, at=number: window_name(windows[at], at), with_head=False)
             if sum(each.nbytes for layer in taken.values() for each in layer) > LIMIT:
                 raise AttnscopeError(

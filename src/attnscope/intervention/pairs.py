@@ -17,6 +17,7 @@ from torch import Tensor
 
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.forward import decoder_start
+from attnscope.capture.placement import device_of
 from attnscope.intervention.predictions import as_float32, kind_of_question, padded_answers
 from attnscope.models.translator import IGNORED
 from attnscope.read.files import (
@@ -198,7 +199,7 @@ class EncodedPairs:
             both_answers(tokenizer, (pair.answer, pair.wrong), f"pair {number}", masked=masked)
             for number, pair in numbered
         ]
-        padded, places, each = padded_answers(answers, positions, loaded.model.device)
+        padded, places, each = padded_answers(answers, positions, device_of(loaded.model))
         most = places.shape[1]
         # texts and all tokens of their answers but the last one; causal models ignore the padding
         after = [(ids + ids[-1:] * most)[: most - 1] for both in answers for ids in both[:each]]

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from attnscope.capture.borrow import LoadedModel
+from attnscope.capture.placement import device_of
 from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
 from attnscope.intervention import stack
@@ -274,8 +275,8 @@ class PredictionSession:
         """The predictions to make on some of the windows."""
         windows, tokenizer = self.windows[part], self.loaded.tokenizer
         if not self.answers:
-            return questions(self.kind, windows, tokenizer, self.seed, self.model.device)
-        return _answered(self.kind, windows, self.answers[part], tokenizer, self.model.device)
+            return questions(self.kind, windows, tokenizer, self.seed, device_of(self.model))
+        return _answered(self.kind, windows, self.answers[part], tokenizer, device_of(self.model))
 
     @contextmanager
     def passes(self, part: slice, ablations: Sequence[Ablation] = ()) -> Generator[PredictionBatch]:
@@ -304,7 +305,7 @@ class PredictionSession:
         self.sites = verify(self.model, inputs, text=window_name(longest, at))
         if len(longest) > len(shortest):
             given, sets = (
-                (self.loaded.tokenizer, self.seed, self.model.device),
+                (self.loaded.tokenizer, self.seed, device_of(self.model)),
                 ((longest, shortest), (longest,), (shortest,)),
             )
             both, *alone = (questions(self.kind, texts, *given).batch.inputs(self.model) for texts in sets)

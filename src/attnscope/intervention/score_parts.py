@@ -9,12 +9,11 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from attnscope.capture.verify import TOLERANCE
 from attnscope.explanation.circuits import gains_of
 from attnscope.explanation.inputs import model_inputs, token_ids
-from attnscope.explanation.stream import SMALL, residual_stream
+from attnscope.explanation.stream import residual_stream
 from attnscope.intervention.predictions import PredictionSession
-from attnscope.intervention.stream_parts import StreamParts
+from attnscope.intervention.stream_parts import SEVERAL, StreamParts
 from attnscope.measure.documents import by_document, units_of
 from attnscope.support.errors import AttnscopeError
 
@@ -41,7 +40,7 @@ class ScoreParts:
         self.session, (self.number, self.head), model = session, head, session.model
         sides = [side for window in session.windows for side in (window, window.target or window)]
         start = token_ids([max(sides, key=len).ids])
-        stream = residual_stream(model, {key: ids.to(model.device) for key, ids in model_inputs(model, start).items()})
+        stream = residual_stream(model, model_inputs(model, start))
         name, layers = session.loaded.name, {layer.matrices.site.index: layer for layer in stream.layers}
         if self.number not in layers or not 0 <= self.head < stream.calls[self.number].query.shape[1]:
             raise AttnscopeError(f"{name} has no head {self.number}.{self.head}: choose another (--head)")
@@ -82,7 +81,7 @@ class ScoreParts:
         apart = query.sum(0) @ key.sum(0).mT - call.scale * captured[0] @ captured[1].mT
         apart = (apart.abs() * sides[0].valid[:, :, None] * sides[1].valid[:, None]).amax((1, 2))
         size = query.norm(dim=-1).sum(0).amax(1) * key.norm(dim=-1).sum(0).amax(1)
-        if bool((apart > max(TOLERANCE[model.dtype], SMALL) * size).any()):
+        if bool((apart > max(self.parts.rounding, SEVERAL * made.rounding) * size).any()):
             raise AttnscopeError(
                 f"the parts of {name} do not add up to its scores (by {float(apart.max()):.1e}). Try dtype float32 "
                 "(--dtype float32)"

@@ -23,7 +23,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.explanation.sublayers import blocks_of
+from attnscope.capture.weights import blocks_of
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.kernels.call import AttentionCall
 from attnscope.support.state import replaced

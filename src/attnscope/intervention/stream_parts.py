@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from attnscope.capture.eager import without_cache
 from attnscope.capture.forward import forward
-from attnscope.capture.verify import stored_positions
+from attnscope.capture.verify import TOLERANCE, stored_positions
 from attnscope.capture.watching import attached
 from attnscope.explanation.inputs import watching_inputs
-from attnscope.explanation.stream import Point, Stream, components, position_part
+from attnscope.explanation.stream import SMALL, Point, Stream, components, position_part
 from attnscope.intervention.gradients import embeddings_of
 from attnscope.kernels.engines import output_of
 from attnscope.support.errors import AttnscopeError
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
+
+
+SEVERAL = 10  # products whose errors add up, where layers round their input (int8, fp8)
 
 
 def rows_of(states: Tensor, shape: tuple[int, int], at: tuple[Tensor, Tensor] | None = None) -> Tensor:
@@ -59,6 +62,8 @@ class StreamParts:
         known = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
         self.types = [name for name in known if name not in {*self.words, *self.tables}]
         self.sources, self.names = components(self.layers)
+        # largest difference of a sum of parts, as a share of their sizes
+        self.rounding = max(TOLERANCE[model.dtype], SMALL, *(SEVERAL * one.matrices.rounding for one in self.layers))
 
     def run(
         self, inputs: dict[str, Tensor], name: Callable[[int], str], also: Iterable[str] = (), *, with_head: bool
@@ -158,6 +163,6 @@ class StreamParts:
         last = {name: self.runs[name][-decodes][-1] for name in ran}
         fitting = {name: rows(own) for name, own in last.items() if own.shape[-2:] == (shape[1], start.shape[-1])}
         tables, types = ([fitting[name] for name in own if name in fitting] for own in (self.tables, self.types))
-        position = position_part(start, fitting.get(self.words[decodes], start), tables, types)
+        position = position_part(start, fitting.get(self.words[decodes], start), tables, types, self.model.dtype)
         made["embedding", -1, -1], made["position", -1, -1] = read(start - position), read(position)
         return torch.stack([made.get(source, bias * 0) for source in self.sources]), vectors

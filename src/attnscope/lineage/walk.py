@@ -24,6 +24,7 @@ from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import Model, load_model
 from attnscope.capture.modalities import Sense, modality_of
 from attnscope.capture.parameters import Loading, ScanSettings, TextModelOptions
+from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE, position_table_length, verify
 from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import watching_inputs
@@ -153,7 +154,7 @@ def walk(
     if target is not None:  # both rows of a batch decode the same
         windows = [replace(window, target=target.window) for window in windows]
     pad = loaded.tokenizer.pad_token_id
-    batch = WindowBatch.of(windows, pad or 0, loaded.model.device)
+    batch = WindowBatch.of(windows, pad or 0, device_of(loaded.model))
     walked = walk_inputs(loaded.model, batch.inputs(loaded.model), layer=layer, head=head, name=loaded.name)
     tell(Progress("walk", 1.0))
     if longest is not None:

@@ -365,7 +365,7 @@ class GenerationCall:
     @cached_property
     def sites(self) -> dict[tuple[str, int], Site]:
         """The causal and cross-attention layers, checked on the prompt's beginning."""
-        name, device = type(self.model).__name__, self.model.device
+        name, device = type(self.model).__name__, device_of(self.model)
         if self._ids is not None:
             first = self._ids[0] if self._mask is None else self._ids[0][self._mask[0] > 0]
             inputs = {"input_ids": first[:_TRIED].repeat(2 if len(first) == 1 else 1)[None]}

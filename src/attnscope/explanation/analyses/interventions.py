@@ -239,12 +239,9 @@ def _special(windows: Sequence[Any]) -> Bool[Tensor, "text position"]:
 @contextmanager
 def _without_words(model: PreTrainedModel) -> Generator[None]:
     """Every module that shares the word table returns zeros (an encoder and a decoder may have one each)."""
-    table = word_embedding(model).weight
-    shared = [
-        module
-        for module in model.modules()
-        if isinstance(module, nn.Embedding) and module.weight.data_ptr() == table.data_ptr()
-    ]
+    words, table = word_embedding(model)
+    tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
+    shared = [words, *(one for one in tables if one.weight.data_ptr() == table.weight.data_ptr() and one is not table)]
 
     def nothing(_: nn.Module, __: Any, returned: Tensor) -> Tensor:
         return torch.zeros_like(returned)

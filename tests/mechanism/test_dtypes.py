@@ -1,0 +1,126 @@
+"""Models in 16 bits: what is of weights alone is that of the same weights in float32, and the rest within rounding."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from attnscope import attribute, circuits, edges
+from attnscope.capture.weights import in_single_precision
+from attnscope.explanation.inputs import model_inputs, token_ids
+from attnscope.explanation.stream import residual_stream
+from attnscope.explanation.tables import first_layer_split, word_table
+from tests.families import tiny, tiny_reader
+
+HALF = [torch.bfloat16, torch.float16]
+FAMILIES = ["gpt2", "opt", "gpt_neox", "llama", "gemma2", "gpt_oss", "bert", "albert", "t5", "marian"]
+TEXT = "The tide comes in twice a day. Nobody watches the lighthouse, and twice a day the tide goes out again."
+
+
+def both(model, dtype):
+    """The model in 16 bits, and its weights and buffers in float32."""
+    half = model.to(dtype)
+    return half, copy.deepcopy(half).float()
+
+
+def structure(model):
+    """Where layers read and write the stream, by the names of modules."""
+
+    def name(event):
+        return event and event.name
+
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, 60, (12,), generator=generator).tolist()
+    stream = residual_stream(model, model_inputs(model, token_ids([ids])))
+    layers = []
+    for one in stream.layers:
+        layers += [one.matrices.form, one.matrices.names, round(one.factor, 3)]
+        layers += [(kind, name(run), round(factor, 3)) for kind, run, factor in one.added]
+        layers += map(name, (one.after, one.branch, one.reader, one.query.norm, one.key.norm))
+    return layers, stream.unverified, stream.is_linear, [*stream.ends]
+
+
+def state(model):
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    hooks = [one for module in model.modules() for one in (*module._forward_hooks, *module._forward_pre_hooks)]
+    return [(name, tensor.data_ptr(), tensor.dtype) for name, tensor in tensors], hooks
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_stream_is_that_of_the_same_weights_in_float32(family, dtype):
+    half, full = both(tiny(family), dtype)
+    before = state(half)
+    assert structure(half) == structure(full)
+    assert state(half) == before
+
+
+@pytest.mark.parametrize(("family", "dtype"), [("gpt2", HALF[0]), ("llama", HALF[1]), ("gemma2", HALF[0])])
+def test_circuits_are_of_the_weights_alone(family, dtype):
+    found, expected = map(circuits, both(tiny(family), dtype))
+    assert found.attrs["unembedding"] == expected.attrs["unembedding"] == "linear"
+    assert found.attrs["unverified"] == expected.attrs["unverified"] == "[]"
+    for name in ("copying_sum", "same_token", "offset_score", "composition", "copied_logit"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("family", "dtype"), [("gpt2", HALF[0]), ("llama", HALF[0]), ("opt", HALF[1])])
+def test_attributions_follow_within_rounding(family, dtype):
+    model, tokenizer = tiny_reader(family)
+    models, limit = both(model, dtype), 4 * torch.finfo(dtype).eps
+    parts, expected = (attribute(one, [TEXT], tokenizer=tokenizer, window=24)["predictions"].part for one in models)
+    assert float(abs(parts - expected).max()) < limit * float(abs(expected).sum("component").max())
+    both_scores = (attribute(one, [TEXT], tokenizer=tokenizer, window=24, head=(1, 2))["scores"] for one in models)
+    parts, expected = (one.part.sel(relation="previous token") for one in both_scores)
+    assert float(abs(parts - expected).max()) < limit * float(abs(expected).sum(("side", "source")).max())
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "llama", "bert", "t5"])
+def test_edges_are_those_of_the_same_weights_in_float32(family):
+    model, tokenizer = tiny_reader(family)
+    for table in {model.get_input_embeddings(), model.get_output_embeddings()}:
+        torch.nn.init.normal_(table.weight, std=0.5)
+    ending = "" if family in {"gpt_neox", "llama"} else "<mask>"
+    pair = {"clean": f"It was part{ending}", "corrupted": f"It was due{ending}", "answer": " of", "wrong": " to"}
+    pair |= {"target": "The"} if family == "t5" else {}
+    found, expected = (
+        edges(one, [pair], tokenizer=tokenizer, method="eap", sizes=[0.0, 1.0], draws=1).score
+        for one in both(model, HALF[1])
+    )
+    assert found.isnull().equals(expected.isnull())
+    assert float(abs(found - expected).max()) < 0.1 * float(abs(expected).max())
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_tables_have_the_rows_that_the_model_reads(dtype):
+    half, full = both(tiny("gemma2"), dtype)  # multiplies its embeddings by the root of the width
+    np.testing.assert_allclose(word_table(half), word_table(full), rtol=1e-6)
+    models = both(tiny("bert"), dtype)
+    given = model_inputs(models[0], token_ids([[*range(3, 20)]]))
+    (found,), (expected,) = (first_layer_split(one, given).values() for one in models)
+    np.testing.assert_allclose(found.position, expected.position, atol=1e-5)
+
+
+def test_one_block_at_a_time_is_in_single_precision_and_all_are_restored_after_an_error():
+    model = tiny("llama").to(torch.bfloat16)
+    layers, seen = model.model.layers, []
+
+    def note(*_):
+        seen.append([layer.mlp.up_proj.weight.dtype for layer in layers])
+
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    ids = torch.arange(3, 9)[None]
+    with in_single_precision(model), torch.no_grad():
+        logits = model(ids).logits
+    for hook in hooks:
+        hook.remove()
+    assert seen == [[torch.float32, torch.bfloat16], [torch.bfloat16, torch.float32]]
+    torch.testing.assert_close(logits, model.float()(ids).logits)
+    model = tiny("llama").to(torch.bfloat16)
+    before = state(model)
+    hook = model.model.layers[1].mlp.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError), in_single_precision(model):
+        model(ids)
+    hook.remove()
+    assert state(model) == before
