@@ -332,7 +332,7 @@ def by_document(
 _ALL_SIGNS = 12  # units up to which every choice of signs is tried
 _DRAWS = 1000  # choices of signs, where means are many
 _SPREAD = 1e-6  # least share of the squares around the mean for which skewness is defined
-MANY = 50  # units; fewer do not show how skewed they are, so that tests allow for skewness 2
+MANY = 100  # units; fewer do not show how skewed they are, so that tests allow for skewness 2
 _SHAPES = 2**13  # samples of exponential units
 _CURVE = np.geomspace(0.25, 250, 48)  # Student's t, between which tail probabilities are interpolated
 
@@ -369,7 +369,7 @@ def above_zero(blocks: Iterable[Float[np.ndarray, "document mean"]], documents: 
 
 
 def skewed_chances(t: np.ndarray, units: int) -> np.ndarray:
-    r"""Two-sided p-values of Student's t, if fewer than 50 units may be as skewed as exponential ones; else Student's.
+    r"""Two-sided p-values of Student's t, if fewer than 100 units may be as skewed as exponential ones; else Student's.
 
     A few units of a long tail can lie close together, far from their mean, and then nothing in them shows the tail: no
     correction from the sample holds for many means. So t is compared with that of exponential units (skewness 2),
