@@ -285,9 +285,9 @@ def test_areas_are_those_of_the_rank_test_and_their_intervals_cover():
 def test_lists_of_one_layer_are_not_news():
     """With heads of all layers exchanged, 0.47 of these lists differ significantly."""
     generator, layers = np.random.default_rng(0), np.arange(72) // 12
-    roles = generator.normal(size=(60, 1, 6))[..., layers] + generator.normal(size=(60, 1, 72))
+    roles = generator.normal(size=(40, 1, 6))[..., layers] + generator.normal(size=(40, 1, 72))
     half = (layers == 2) & (np.arange(72) % 2 == 0)
-    assert sum(agreement(half, scores, layers).p[0] <= 0.05 for scores in roles) <= 8
+    assert sum(agreement(half, scores, layers).p[0] <= 0.05 for scores in roles) <= 6
     assert agreement(layers == 2, roles[0], layers).p[0] == 1
 
 

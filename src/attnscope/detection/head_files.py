@@ -225,8 +225,8 @@ def agreement(listed: np.ndarray, scores: np.ndarray, layers: np.ndarray, *, see
     ranks = stats.rankdata(scores, axis=-1)
     generator, by_layer = np.random.default_rng(seed), np.argsort(layers, kind="stable")
     lists = np.repeat(listed[None], 1 + _DRAWS, 0)
-    for drawn in lists[1:]:
-        drawn[by_layer] = listed[np.lexsort((generator.random(len(listed)), layers))]
+    order = np.argsort(layers + generator.random((_DRAWS, len(listed))), axis=1)  # random within each layer
+    lists[1:, by_layer] = listed[order]
     areas = (ranks @ lists.T - count * (count + 1) / 2) / (count * others)
     value = areas[:, 0]
     spread = areas.std(1, keepdims=True)
