@@ -11,6 +11,7 @@ SMALL = {
     "warmup": 4,
     "average": 2,
     "threads": 1,
+    "precision": "float32",  # on every processor
     "metric": "loss",
     "model": "recurrent",
     "embedding_width": 6,
