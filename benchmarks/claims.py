@@ -69,11 +69,13 @@ FAMILIES: dict[str, Callable[[], tr.PreTrainedModel]] = {
 #: Sentences that say that there is nothing, or that give numbers and conclude nothing.
 NOTHING = re.compile(
     r"\b[Nn]one of \d+|\b0 of \d+|\bNo (head|edge|component|pair)|nothing significant|not significant|no significant"
-    r"|[Nn]either|does not show|do not show|no better than guessing|no test|not tested|not more similar than chance"
+    r"|[Nn]either|does not show|do not show|no better than guessing|there are no shares"
+    r"|no test|not tested|not more similar than chance"
 )
 DESCRIBES = re.compile(
     r"^(The loss is|Mean logit|The parts add up|The largest weight|In this head|Rank correlation of estimates"
-    r"|Strongest composition|Answer minus wrong answer|Check \d+ pairs|Shares of the difference|Area under the curve"
+    r"|Strongest composition|Heads are matched by number"
+    r"|Answer minus wrong answer|Check \d+ pairs|Shares of the difference|Area under the curve"
     r"|[a-z]+: .* documents\)\.$)"
 )
 BEYOND = re.compile(r"(\d+) \((\d+)\)")  # heads with a role, and the most with initialised or shuffled weights
