@@ -307,6 +307,14 @@ def test_unfit_models_and_bands_are_rejected():
         circuits(tiny("gpt2"), band=64)
 
 
+def test_heads_without_a_copying_score_are_reported():
+    """No logit reads the stream to which the heads of an encoder write."""
+    result = circuits(tiny("t5"), tokenizer="bundled")
+    assert result.copying_sum.isnull().any()
+    assert result.copying_sum.notnull().any()
+    assert report(result).finding.sentences[0].startswith("0 of ")
+
+
 def test_the_command_has_tables_a_page_and_the_graph(tmp_path):
     done = attnscope("circuits", "--out", "run", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -138,7 +138,7 @@ def report(circuits: xr.Dataset) -> Report:
         finding=Finding(
             sentences or ["No matrix of this model is known."],
             "significant next to random matrices, corrected for all heads and pairs (false discovery rate 5%)",
-            heads_by(heads, lambda row: _SIGNS[row["copying_sum"] < 0] * bool(row["copying_shown"]), *_SIGNS)
+            heads_by(heads, lambda row: _SIGNS[row["copying_sum"] < 0] if row["copying_shown"] else "", *_SIGNS)
             if tested
             else {},
         ),
