@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -138,7 +139,7 @@ class Checkpoint:
         if not isinstance(packing, dict) or packing.get("quant_method") != "torchao":
             yield
             return
-        quantizer: Any = transformers.quantizers.quantizer_torchao.TorchAoHfQuantizer
+        quantizer: Any = import_module("transformers.quantizers.quantizer_torchao").TorchAoHfQuantizer
         metadata: dict[str, str] = {}
         for path in self.weights:
             with safe_open(path, framework="pt", backend="pread") as file:

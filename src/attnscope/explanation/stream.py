@@ -267,9 +267,9 @@ class _Written(NamedTuple):
         for stream in (total, self.base):
             for one in events[self.at : point.at]:
                 if (factor := _factor(target, stream, one.returned)) is not None:
-                    around = (kind for name, kind in self.writers.items() if related(name, one.name))
-                    kinds: list[Kind] = [*around, "mlp"]
-                    self.layer.added = [(kinds[0], one, factor)]
+                    around = [name for name in self.writers if related(name, one.name)]
+                    kind: Kind = self.writers[around[0]] if around else "mlp"
+                    self.layer.added = [(kind, one, factor)]
                     self.layer.factor *= stream is total  # what is added instead of its output
                     return True
         return self._adds_several(events[: point.at], target, total)
