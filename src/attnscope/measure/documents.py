@@ -97,7 +97,7 @@ def numbered(units: Sequence[Hashable]) -> tuple[np.ndarray, int]:
     """Index of the unit of each text, from 0 in order of appearance, and the number of units."""
     units = [original(name) for name in units]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(units))}
-    return np.array([numbers[name] for name in units]), len(numbers)
+    return np.array([numbers[name] for name in units], dtype=int), len(numbers)
 
 
 def mean_by_document(values: np.ndarray, documents: Sequence[Hashable]) -> tuple[np.ndarray, np.ndarray, int]:

@@ -14,6 +14,7 @@ import xarray as xr
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.measure.stored import notes_of
+from attnscope.results.reports import report_of
 from attnscope.store import folder as _folder
 from tests.cli.command import attnscope as command
 from tests.statistics.generation.writers import writer
@@ -186,3 +187,9 @@ def test_texts_longer_than_the_config_allows_are_noted(made, saved, tmp_path):
     said = command(*words, "--no-report", cwd=tmp_path).stdout
     told = "Texts with their new tokens may have 97 tokens, more than the 96 in the model's config"
     assert told in " ".join(said.split())
+
+
+def test_outputs_too_short_for_a_shift_have_a_page_that_says_so():
+    model, tokenizer = writer()
+    generated = attnscope.generate(model, ["A boat is out."], tokenizer=tokenizer, new_tokens=2)
+    assert "need texts with" in report_of("generate", generated).finding.sentences[0]
