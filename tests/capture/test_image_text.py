@@ -36,8 +36,12 @@ def test_the_decoder_is_what_reads_the_text_with_images_in_it(folder):
 
 def test_a_mark_of_the_models_own_may_be_written(tmp_path):
     model = load_pictured_model(save_pictured_model("qwen2_vl", tmp_path / "model"), loading=Loading(device="cpu"))
-    plain, own = (read(model, {**TEXT, "text": text})[0].ids for text in ("<image> What?", "<|image_pad|> What?"))
+    whole = "<|vision_start|><|image_pad|><|vision_end|>"
+    texts = ("<image> What?", f"{whole} What?", "<|image_pad|> What?")
+    plain, own, bare = (read(model, {**TEXT, "text": text})[0].ids for text in texts)
     assert plain == own
+    ends = model.loaded.tokenizer.convert_tokens_to_ids(["<|vision_start|>", "<|vision_end|>"])
+    assert bare == tuple(token for token in own if token not in ends)  # as typed
 
 
 def test_contents_of_a_chat_are_found_in_what_the_processor_writes(folder):

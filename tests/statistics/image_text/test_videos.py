@@ -43,8 +43,9 @@ def results(place):
 def eager(folder, text, videos, images=None):
     """What the model reads and its weights, by transformers alone."""
     processor = AutoProcessor.from_pretrained(folder)
+    start, end = ("<|vision_start|>", "<|vision_end|>") if "qwen" in folder.name else ("", "")  # as the chat template
     for kind, mark in (("video", processor.video_token), ("image", processor.image_token)):
-        text = text.replace(f"<{kind}>", mark)
+        text = text.replace(f"<{kind}>", f"{start}{mark}{end}")
     given = dict(
         processor(
             text=[text], videos=videos, images=images, return_tensors="pt", videos_kwargs={"do_sample_frames": False}
