@@ -93,7 +93,7 @@ def test_other_forms_are_the_same_chat(tokenizer, tmp_path):
     assert are_chats(path)
     first, second = Chats(path, template=TEMPLATE).read_with(tokenizer)
     assert first.content == second.content
-    assert [text.name for text in (first, second)] == ["a.jsonl:1", "a.jsonl:2"]
+    assert [text.name for text in (first, second)] == ["a.jsonl:1", "a.jsonl:2 (repeats a.jsonl:1)"]
     call = messages_of([{"from": "gpt", "value": "Yes", "tool_calls": [1]}], "a.jsonl:1")
     assert call == [{"role": "assistant", "content": "Yes", "tool_calls": [1]}]
 

@@ -148,8 +148,8 @@ def test_tokens_that_a_head_copies_have_the_highest_own_logits():
     logits = rows @ v[2] @ o[2] @ last @ unembedding.T
     own = np.diag(logits) - logits.mean(1)
     head = circuits(model, tokens=3).isel(layer=0, head=2)
-    assert head.copied.values.tolist() == [f"#{token}" for token in np.argsort(-own)[:3]]
-    assert head.suppressed.values.tolist() == [f"#{token}" for token in np.argsort(own)[:3]]
+    assert head.copied.values.tolist() == [str(token) for token in np.argsort(-own)[:3]]
+    assert head.suppressed.values.tolist() == [str(token) for token in np.argsort(own)[:3]]
     np.testing.assert_allclose(head.copied_logit, np.sort(own)[::-1][:3], rtol=1e-4)
 
 

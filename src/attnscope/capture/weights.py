@@ -57,7 +57,7 @@ def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 class Affine(NamedTuple):
-    """What a linear layer computes: ``rows @ matrix + bias``."""
+    """The affine map of a linear layer: ``rows @ matrix + bias``."""
 
     matrix: Float[Tensor, "width out"]
     bias: Float[Tensor, " out"]

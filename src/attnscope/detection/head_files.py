@@ -165,7 +165,7 @@ def _gates(table: Path | io.StringIO) -> np.ndarray:
 def duo_pattern(folder: str | Path) -> tuple[int, int, np.ndarray]:
     """First tokens, latest tokens and scores of the heads, ``(layer, key_head)``, in a folder of ``export --to duo``.
 
-    ``DuoAttentionPress.load_attention_pattern`` of kvpress returns the same of its own patterns.
+    kvpress (DuoAttentionPress) reads its own patterns in the same form.
 
     Raises
     ------

@@ -365,7 +365,7 @@ class Weights:
         return made | (self._offsets(number) if layer.key is layer.query else {})
 
     def _names(self, tokens: np.ndarray) -> np.ndarray:
-        name = (lambda token: f"#{token}") if self.tokenizer is None else self.tokenizer.decode
+        name = str if self.tokenizer is None else self.tokenizer.decode
         return np.vectorize(lambda token: name(int(token)), otypes=[object])(tokens)
 
     def _own_logits(self, value: np.ndarray, output: np.ndarray) -> dict[str, np.ndarray]:

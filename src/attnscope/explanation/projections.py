@@ -298,7 +298,7 @@ class LayerRun:
 
     @cached_property
     def affine(self) -> Affine | None:
-        """What a linear layer computes; read in the pass. None if it is not linear."""
+        """The map of a linear layer, read in the pass; None if it is not linear."""
         return affine_of(self.module, self.received, self.returned)
 
 

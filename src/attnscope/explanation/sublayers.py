@@ -1,4 +1,4 @@
-"""What each block adds to the residual stream: attention, mixers and MLPs, read off the graph of one pass.
+"""The residual stream of each block: attention, mixers and MLPs that add to it, read off the graph of one pass.
 
 A sublayer is a module whose output reaches the output of its block through additions, constant factors and norms alone.
 """
@@ -53,7 +53,7 @@ class BlockRun:
 
 
 def sublayers(model: PreTrainedModel, inputs: dict[str, Any], attending: Collection[str]) -> list[BlockRun]:
-    """What each run of a block adds to the residual stream, in the order of one pass over one text.
+    """The modules that each run of a block adds to the residual stream, in the order of one pass over one text.
 
     `attending` names the modules that call attention.
     """

@@ -476,7 +476,7 @@ def _cut(window: Window, length: int) -> Window:
 
 
 def _reject_marks(windows: Sequence[Window], marks: Sequence[str]) -> None:
-    """Reject texts with the mark of an image or a video that was not found beside them."""
+    """Reject texts with the mark of an image or a video that was not found with them."""
     for window in windows:
         if mark := next((mark for mark in marks if mark in window.text), None):
             raise AttnscopeError(

@@ -19,7 +19,7 @@ from attnscope.support.errors import AttnscopeError, explaining
 SUFFIX = ".wav"
 _FASTEST = 1_000_000  # samples a second: more means a damaged header
 _UNKNOWN = 0x7FFF0000  # bytes: the size in the header of a stream of unknown length
-_LOUDEST = 2.0  # of floats, whose full scale is 1: more means whole numbers written as floats
+_LOUDEST = 32.0  # of floats, also standardised ones: more means whole numbers written as floats
 _CANCELLED = 0.01  # share of the channels' energy that their mean keeps at least
 _HALF = {"u": 0.5, "i": 0.0}  # unsigned samples are around the middle of their range
 
