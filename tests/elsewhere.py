@@ -8,10 +8,12 @@ import sys
 import traceback
 from collections import Counter
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from attnscope.kernels.masks import OffsetBias, RowMask
@@ -159,7 +161,7 @@ def _each(change, value):
     kind = type(value)
     if kind is dict:
         return {name: _each(change, one) for name, one in value.items()}
-    if kind is list or (isinstance(value, tuple) and kind is not torch.Size):
+    if kind is list or (isinstance(value, tuple) and kind not in {torch.Size, GradientEdge}):
         return kind([_each(change, one) for one in value])
     return change(value)
 
@@ -200,8 +202,17 @@ def gpu(monkeypatch):
     mode = Gpu()
     monkeypatch.setattr(torch.cuda, "Event", lambda: Event(mode))
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(torch.autograd, "grad", partial(_grad, torch.autograd.grad))
     with mode:
         yield mode.waits
+
+
+def _grad(grad, *args, **kwargs):
+    """Gradients at edges of the graph: without a tensor among its ends PyTorch does not ask the mode."""
+    is_there = any(map(_is_there, _leaves((args, kwargs))))
+    args, kwargs = _each(_here, (args, kwargs))
+    found = grad(*args, **kwargs)
+    return _each(_away, found) if is_there else found
 
 
 def _efficient(query, key, value, bias, _level, _dropout, causal, *, scale):

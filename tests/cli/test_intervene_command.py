@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.command import attnscope
 
-FEW = ("--limit", "8", "--window", "48", "--steps", "1", "--out", "run")
+FEW = ("--limit", "16", "--window", "48", "--steps", "1", "--out", "run")
 
 
 def test_the_table_says_where_why_and_whether_and_other_formats_are_of_the_finished_run(tmp_path):
@@ -16,7 +16,7 @@ def test_the_table_says_where_why_and_whether_and_other_formats_are_of_the_finis
     done = attnscope("intervene", *FEW, cwd=place)
     assert done.returncode == 0, done.stderr
     said = done.stdout
-    assert "12 heads ablated over 8 windows" in said
+    assert "12 heads ablated over 16 windows" in said
     first = next(line for line in said.splitlines() if line.count("*") == 4)
     assert "next" in first or "previous" in first
     assert {"report.html", "heads.npz", "why.npz", "trust.npz"} <= {path.name for path in (place / "run").iterdir()}

@@ -14,6 +14,8 @@ LINES = [
     for a, b in [("part", "due"), ("one", "back"), ("rest", "led")]
 ]
 ANSWERS = ("--answer", " of", "--wrong", " to")
+ENDS = ("the game", "the city", "the war", "the same", "the other", "a new")
+WORDS = (("part", "due"), ("one", "back"), ("rest", "led"), ("side", "up"), ("top", "due"), ("end", "back"))
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +27,21 @@ def finished(tmp_path_factory):
     return place, found.stdout
 
 
-def test_the_table_says_which_heads_carry_the_difference(finished):
-    place, said = finished
-    assert "12 activations patched in 12 pairs of texts" in said
-    rows = [line.split()[0] for line in said.splitlines() if "*" in line and "%" in line]
+def test_the_table_says_which_heads_carry_the_difference(tmp_path):
+    """Effects of 12 pairs vary too much for a test that allows for skewed ones; 24 pairs show both heads."""
+    starts = ("It was", "He was", "She was", "They were", "It had", "There was")
+    chosen = [(start, WORDS[(i + k) % 6], ENDS[(i + 2 * k) % 6]) for k in range(4) for i, start in enumerate(starts)]
+    lines = [
+        {"clean": f"{start} {a}<mask> {end}.", "corrupted": f"{start} {b}<mask> {end}."}
+        for start, (a, b), end in chosen
+    ]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    done = attnscope("patch", "bundled", "pairs.jsonl", *ANSWERS, "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "12 activations patched in 24 pairs of texts" in done.stdout
+    rows = [line.split()[0] for line in done.stdout.splitlines() if "*" in line and "%" in line]
     assert {"0.0", "0.3"} == set(rows[:2])
-    assert {"report.html", "patched.npz", "agreement.npz"} <= {path.name for path in (place / "run").iterdir()}
+    assert {"report.html", "patched.npz", "agreement.npz"} <= {path.name for path in (tmp_path / "run").iterdir()}
 
 
 def test_csv_has_the_sets_too(tmp_path):

@@ -1,9 +1,12 @@
 """Weights shuffled: as by hand, nothing where values are all one, much where the place matters."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
+from attnscope.bundled import TEXT
 from attnscope.capture.load import load_model
 from attnscope.intervention.arrays import permuted_weights
 from attnscope.intervention.edits import shuffled_weights, shuffling
@@ -14,8 +17,8 @@ from tests.faithfulness.models import TEXTS
 from tests.faithfulness.oracles import loss_by_text
 
 
-def asked_of(model, texts=TEXTS, window=64):
-    asked = prediction_session(load_model(model, device="cpu"), texts_of(texts), window=window, limit=8)
+def asked_of(model, texts=TEXTS, window=64, limit=8):
+    asked = prediction_session(load_model(model, device="cpu"), texts_of(texts), window=window, limit=limit)
     asked.check()
     return asked
 
@@ -43,8 +46,11 @@ def test_the_loss_is_that_of_a_whole_pass_with_the_weights_mixed_by_hand(bundled
         assert float(shuffled.sel(layer=layer, head=head)) == pytest.approx(by_hand, abs=2e-5)
 
 
-def test_heads_that_must_look_where_they_do_are_shown_and_idle_ones_are_not(bundled):
-    shuffled = shuffled_weights(bundled)
+def test_heads_that_must_look_where_they_do_are_shown_and_idle_ones_are_not():
+    """24 sentences of similar length: fewer, or of unlike lengths, do not show that a head matters."""
+    whole = " ".join(path.read_text(encoding="utf-8") for path in sorted(TEXT.glob("0[1-8]*.txt")))
+    sentences = [one for one in re.findall(r"[A-Z][^.]*\.", whole) if 60 < len(one) < 90][:24]
+    shuffled = shuffled_weights(asked_of("bundled", sentences, limit=24))
     assert shuffled.shuffled_shown.sel(layer=0, head=[1, 3]).all()
     assert (shuffled.shuffled_loss_low <= shuffled.shuffled_loss).all()
     assert not shuffled.shuffled_shown.sel(layer=2, head=2)

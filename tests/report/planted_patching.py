@@ -10,7 +10,11 @@ def planted_patching(change=3.5):
     generator = np.random.default_rng(0)
     differences = generator.normal(-2, 0.05, (8, 2, 4))
     differences[:, 0, 2] += change
-    texts = {"clean": "She <b>is</b> sad", "corrupted": "He is sad", "answer": " she", "wrong": " he"}
+    texts = {
+        name: [f"{text}, {n}" for n in range(8)]
+        for name, text in (("clean", "She <b>is</b> sad"), ("corrupted", "He is sad"))
+    }
+    texts |= {"answer": [" she"] * 8, "wrong": [" he"] * 8}  # equal pairs would count once
     tokens = {"clean": [" She", " is", " sad", "."], "corrupted": [" He", " is", " sad", "."]}
     pairs = xr.Dataset(
         {
@@ -21,7 +25,7 @@ def planted_patching(change=3.5):
         coords={
             "pair": np.arange(1, 9),
             "block": [0, 1],
-            **{f"{name}_text": ("pair", np.array([text] * 8, dtype=object)) for name, text in texts.items()},
+            **{f"{name}_text": ("pair", np.array(each, dtype=object)) for name, each in texts.items()},
             **{
                 f"{name}_token": (("pair", "position"), np.array([row] * 8, dtype=object))
                 for name, row in tokens.items()
