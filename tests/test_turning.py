@@ -83,6 +83,12 @@ def test_few_or_short_texts_have_no_verdict():
     assert own_output_shares(result(places, places, texts=19).assign(length=("sequence", [5] * 19))) == []
 
 
+def test_the_largest_shift_of_few_texts_is_said_to_be_untested():
+    places = np.zeros((19, STEPS, 2))
+    own = places + np.linspace(0, 0.2, STEPS)[:, None]
+    assert "is not tested" in describe_own_output(own_output_shares(result(own, places, texts=19)))
+
+
 def test_no_shift_is_not_announced_as_the_largest_one():
     """Heads that follow their positions: neither with a test nor without one."""
     places = np.zeros((20, STEPS, 2))

@@ -122,6 +122,15 @@ def test_several_texts_have_intervals_and_a_test():
     np.testing.assert_allclose(found.window_weight[1], one.weight, atol=1e-6)
 
 
+def test_a_weight_below_the_larger_baseline_is_no_finding():
+    """The larger of two noisy baselines is too large: the mean weight less it is below 0 without an effect."""
+    texts = [f"The {noun} saw it because the lamp was old." for noun in ("cat", "dog", "man", "boy", "girl", "child")]
+    texts += [text.replace("old", word) for text in texts for word in ("red", "new", "cold")]
+    found = attnscope.find("bundled", texts, query="it", key="lamp")
+    assert bool((found.above_high < 0).any())
+    assert bool((found.above > 0).where(found.shown, True).all())
+
+
 def test_what_the_mask_hides_has_no_weight():
     model, tokenizer = tiny_reader("gpt2")
     with pytest.raises(AttnscopeError, match="where the first may attend to the second"):

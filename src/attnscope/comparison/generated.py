@@ -217,8 +217,8 @@ def describe_own_output(rows: Sequence[Row]) -> str:
         head = f"{rows[0]['layer']}.{rows[0]['head']}"
         more = f"{rows[0]['turn']:.0%}"
         return (
-            f"Head {head} shifts most to the model's own output: {more} of its weight more than its positions explain; "
-            f"a test needs {FEW} texts whose outputs end differently"
+            f"The largest shift to the model's own output (head {head}: {more} of its weight more than its positions "
+            f"explain) is not tested: a test needs {FEW} texts whose outputs end differently"
         )
     turning = sum(row["beyond_chance"] is True for row in rows)
     if not turning:

@@ -71,10 +71,10 @@ def find(
         Over ``(layer, head)``: ``weight``, the mean over windows with both words, with its interval over documents
         (``weight_low``, ``weight_high``); ``uniform``, the same under uniform attention; ``same_offset``, the mean
         weight at the same offset from the other words; ``above``, ``weight`` less the larger of both, with its
-        interval and ``shown``, whether it is significant, corrected for all heads; ``first_of``, the share of windows
-        in which no other word gets more; in the first window with both words, ``rank`` of the word, and ``strongest``,
-        the word that gets the most. Intervals need 6 windows with both words. ``window_weight`` and others are the
-        values of each window, NaN without both words.
+        interval and ``shown``, whether it is significantly above 0, corrected for all heads; ``first_of``, the share of
+        windows in which no other word gets more; in the first window with both words, ``rank`` of the word, and
+        ``strongest``, the word that gets the most. Intervals need 6 windows with both words. ``window_weight`` and
+        others are the values of each window, NaN without both words.
 
     Raises
     ------
@@ -183,6 +183,9 @@ class WordReader(PairReader):
             ("above", above, "The same less the larger of both baselines"),
         ):
             made |= effect_variables(values.values, units, dims, meaning, name=name, unit="share", seed=seed)
+        # the larger of two noisy baselines is too large, so a weight below it is no finding
+        higher = made["shown"][1] & (made["above"][1] > 0)
+        made["shown"] = dims, higher, {"long_name": "Whether it is significantly above both", "units": "1"}
         of_heads = {
             "uniform": here.window_uniform.mean("window"),
             "same_offset": here.window_same_offset.mean("window"),
