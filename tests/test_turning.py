@@ -85,7 +85,7 @@ def test_few_or_short_texts_have_no_verdict():
 
 def test_the_largest_shift_of_few_texts_is_said_to_be_untested():
     places = np.zeros((19, STEPS, 2))
-    own = places + np.linspace(0, 0.2, STEPS)[:, None]
+    own = places + np.linspace(0, 0.6, STEPS)[:, None]
     assert "is not tested" in describe_own_output(own_output_shares(result(own, places, texts=19)))
 
 

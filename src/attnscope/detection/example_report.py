@@ -61,6 +61,7 @@ def report(result: xr.Dataset) -> Report:
         notes=[*notes_of(result).values()],
         care={
             "Examples show where a head attends, not what it does.": MATTERS,
+            "Shared features need not be learned.": "Heads with random weights favour some tokens too.",
             "Each window has one example.": f"Queries that see fewer than {LEAST_KEYS} keys do not count, nor do the "
             "first token and special tokens as keys (--sinks counts them).",
         },

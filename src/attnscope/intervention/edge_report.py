@@ -50,7 +50,8 @@ def report(found: xr.Dataset) -> Report:
     shown = [row for row in rows if row["shown"]]
     largest = (shown or rows)[0]
     most = f"{largest['sender']} → {largest['receiver']} ({significant(largest['score'], 2)} {unit})"
-    second = f"{len(shown)} of {len(rows)} edges have a significant score, the largest {most}."
+    have = "has" if len(shown) == 1 else "have"
+    second = f"{len(shown)} of {len(rows)} edges {have} a significant score, the largest {most}."
     if not shown:
         second = f"None of {len(rows)} edges has a significant score; the largest score is that of {most}."
     if largest["shown"] is None:

@@ -120,7 +120,8 @@ _WORDS = {
     "gini_simpson": Wording(
         "Gini-Simpson index of a row, 1 − ΣA²",
         "share",
-        "Near 0: the softmax is saturated on one token (or on a learned sink); near 1: it is spread over many.",
+        "Near 0: the softmax is saturated on one token; near 1: it is spread over many. A learned sink counts as one "
+        "more key.",
     ),
     "block_recall": Wording(
         f"Weight in the best {_EACH_SHARE} of the blocks of each block row",

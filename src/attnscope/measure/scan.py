@@ -71,16 +71,16 @@ def scan(model: Model | None = None, texts: Sources = None, **reading: Unpack[Sc
         ``band_sum`` (tr_t), ``bin_sum`` (all offsets, in bins that double: ``bin_first`` to ``bin_last``), ``profile``
         (mean weight at an offset), ``outside``, ``entropy`` (nats, mean over rows), ``first_token``,
         ``special_tokens``, ``mean_offset``, ``offset_spread`` (tokens), ``max_weight``, ``gini_simpson`` (1 - sum of
-        squared weights), ``label``. Per text: ``length``, and with `targets` ``target_length``, the number of queries
-        of the decoder's layers. Per head: ``label_share``, ``majority_share``, ... Per text and layer:
-        ``equal_band_sum``, ``equal_entropy``, ..., under uniform attention over the visible tokens. With `groups`:
-        ``group_weight`` over ``group_query, group_key``, NaN if a group is not in a text, and ``equal_group_weight``;
-        for a pool also ``group_rows`` and ``group_pair_rows``, the numbers of queries behind these means. With
-        `offsets`: ``weight_at`` and ``equal_weight_at`` over ``chosen_offset``, the share of the weight at each. In
-        cross-attention, queries are target tokens and keys are source tokens. Attributes: ``signature`` (JSON) records
-        everything behind the numbers; ``decoder`` the decoder's input; ``labels`` the number of heads with each label;
-        ``capture`` the method (``registry`` or ``eager weights``). ``eager``, ``positions``, ``causality`` and
-        ``padding`` are notes. For images: see `attnscope.measure.images.ImageReader`.
+        squared weights, that of a learned sink included), ``label``. Per text: ``length``, and with `targets`
+        ``target_length``, the number of queries of the decoder's layers. Per head: ``label_share``, ``majority_share``,
+        ... Per text and layer: ``equal_band_sum``, ``equal_entropy``, ..., under uniform attention over the visible
+        tokens. With `groups`: ``group_weight`` over ``group_query, group_key``, NaN if a group is not in a text, and
+        ``equal_group_weight``; for a pool also ``group_rows`` and ``group_pair_rows``, the numbers of queries behind
+        these means. With `offsets`: ``weight_at`` and ``equal_weight_at`` over ``chosen_offset``, the share of the
+        weight at each. In cross-attention, queries are target tokens and keys are source tokens. Attributes:
+        ``signature`` (JSON) records everything behind the numbers; ``decoder`` the decoder's input; ``labels`` the
+        number of heads with each label; ``capture`` the method (``registry`` or ``eager weights``). ``eager``,
+        ``positions``, ``causality`` and ``padding`` are notes. For images: see `attnscope.measure.images.ImageReader`.
 
     Raises
     ------
