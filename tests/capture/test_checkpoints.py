@@ -225,6 +225,10 @@ def test_what_is_no_tokenizer_is_not_loaded_as_one(folder, file, name):
     refused(folder, f"{file} of .* has tokenizer_class .* is not a tokenizer")
 
 
+_DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+DOUBLING = {"type": "Sequence", "normalizers": [_DOUBLED] * 33}  # one letter would fill all memory
+
+
 @pytest.mark.parametrize(
     ("file", "settings", "message"),
     [
@@ -235,6 +239,7 @@ def test_what_is_no_tokenizer_is_not_loaded_as_one(folder, file, name):
         ("tokenizer_config.json", {"model_max_length": "512"}, "model_max_length"),
         ("tokenizer_config.json", {"model_max_length": 0}, "model_max_length"),
         ("tokenizer_config.json", {"model_max_length": float("nan")}, "model_max_length"),
+        ("tokenizer.json", {"normalizer": DOUBLING}, "until a text is 9e.09 times as long; expected at most 1000"),
     ],
 )
 def test_settings_that_send_elsewhere_or_have_no_length_are_rejected(folder, file, settings, message):

@@ -108,6 +108,8 @@ Processor: TypeAlias = "Tokenizer | ProcessorMixin | BaseImageProcessor | Featur
 #: A tokenizer, or its folder or hub id; None for that of the model's folder.
 Tokenizer: TypeAlias = "str | Path | PreTrainedTokenizerBase | None"
 
+_LONGEST = 1000  # times as long as it was, at most, that a normalizer makes a text
+
 _FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
 
 
@@ -151,6 +153,13 @@ def _check(repository: Repository) -> None:
             f"tokenizer_config.json of {repository.source} refers to other files (fast_tokenizer_files or gguf_file). "
             "Remove the entry, and put their content into tokenizer.json"
         )
+    rules = replace(repository, taken={}).read("tokenizer.json") or {}
+    growth = _growth(rules.get("normalizer"))
+    if growth > _LONGEST:
+        raise AttnscopeError(
+            f"the normalizer in tokenizer.json of {repository.source} replaces characters until a text is {growth:.0e} "
+            f"times as long; expected at most {_LONGEST} times. Is it the right file?"
+        )
     limit = settings.get("model_max_length")
     number = type(limit) is int or (isinstance(limit, float) and math.isfinite(limit))
     if limit is not None and (not number or limit < 1):
@@ -158,6 +167,19 @@ def _check(repository: Repository) -> None:
             f"tokenizer_config.json of {repository.source} has model_max_length {str(limit)[:100]!r}; expected a "
             "number of tokens"
         )
+
+
+def _growth(normalizer: Any) -> float:
+    """How many times as long the replacements of a normalizer can make a text, one after another."""
+    if not isinstance(normalizer, dict):
+        return 1.0
+    parts = normalizer.get("normalizers")
+    if isinstance(parts, list):
+        return math.prod(map(_growth, parts))
+    pattern, content = normalizer.get("pattern"), normalizer.get("content")
+    replaced = pattern.get("String") if isinstance(pattern, dict) else None
+    shortest = max(1, len(replaced)) if isinstance(replaced, str) else 1  # a regular expression can match a character
+    return max(1.0, len(content) / shortest) if isinstance(content, str) else 1.0
 
 
 def _is_tokenizer(name: Any) -> bool:
