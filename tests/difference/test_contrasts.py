@@ -165,3 +165,14 @@ def test_groups_that_cannot_be_formed_are_rejected(corpus, tmp_path):
     other.write_text("text")
     with pytest.raises(AttnscopeError, match="JSON Lines"):
         attnscope.scan("bundled", [corpus, other], by="kind")
+
+
+def test_few_documents_of_several_values_each_are_not_tested():
+    labels, values = np.tile(["en", "ja"], 5), np.random.default_rng(0).normal(size=(10, 1, 2))
+    data = xr.Dataset(
+        {"entropy": (("window", "layer", "head"), values)},
+        {"by": ("window", labels), "source": ("window", np.arange(10) // 2)},
+    )
+    found = attnscope.contrasts(data)
+    assert not found.tested.any()
+    assert bool(found.difference.notnull().all())

@@ -161,6 +161,8 @@ def _chances(
     whole = [np.unique(labels[documents == one]) for one in np.unique(documents)]
     several = np.array([len(own) > 1 for own in whole])
     inside = 2 * several.sum() >= len(several) and several.sum() >= LEAST
+    if several.all() and not inside:  # too few documents, and none of one label
+        return np.full((len(tested), values.shape[1]), np.nan)
     if inside:
         order = np.array([_shuffled(generator, documents) for _ in range(_DRAWS)])
         drawn, member = np.vstack([labels, labels[order]]), membership(documents.tolist())
