@@ -1,6 +1,6 @@
 """How often every 95% interval of the project holds, and how often every test at 5% is wrong.
 
-    python benchmarks/coverage.py       # writes the tables of docs/concepts/coverage.md; about 15 minutes on one core
+    python benchmarks/coverage.py       # writes the tables of docs/concepts/coverage.md; about 30 minutes on one core
     python benchmarks/coverage.py diff       # only the rows whose name contains "diff"
     python benchmarks/coverage.py --short diff       # with a quarter of the rounds
 
