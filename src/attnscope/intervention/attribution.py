@@ -281,18 +281,19 @@ class _Attribution:
         tokens = [(1.0, asked.labels[texts, numbers])]
         if self.against[0] is not None:
             tokens.append((-1.0, torch.tensor(self.against[part], device=texts.device)[texts]))
-        scale, chosen = self.scale or 1.0, list[tuple[str, Any, Any, Any]]()
+        scale, chosen = self.scale or 1.0, list[tuple[str, Any, Any, Any, Any]]()
         if self.direction is not None:
             row = self.direction.to(final).expand_as(final)
-            chosen.append(("part", row / scale, row[:, 0] * 0, (final * row).sum(1)))
+            chosen.append(("part", row / scale, row[:, 0] * 0, (final * row).sum(1), 0.0))
         else:
             row = sum(sign * self.table[token].double() for sign, token in tokens)
             bias = sum(sign * self.constant[token] for sign, token in tokens)
-            total = sum(sign * logits.gather(1, token[:, None])[:, 0].double() for sign, token in tokens)
-            chosen.append(("part", row, bias, total))
+            terms = [sign * logits.gather(1, token[:, None])[:, 0].double() for sign, token in tokens]
+            subtracted = sum(term.abs() for term in terms)  # two logits that are nearly equal keep their rounding
+            chosen.append(("part", row, bias, sum(terms), subtracted))
         if self.mean is not None:
             row, bias = self.mean
-            chosen.append(("random", row.expand_as(final), bias.expand(len(final)), scale * (final @ row + bias)))
+            chosen.append(("random", row.expand_as(final), bias.expand(len(final)), scale * (final @ row + bias), 0.0))
         made = {name: self._parts(*own) for name, *own in chosen}
         found, reads = {name: own for name, (own, _) in made.items()} | {"total": chosen[0][3]}, made["part"][1]
         layers = sorted(reads) if self.by_position else ()
@@ -325,13 +326,18 @@ class _Attribution:
     def _capped(self, logits: Tensor) -> Tensor:
         return self.cap * torch.tanh(logits / self.cap) if self.cap else logits
 
-    def _parts(self, direction: Tensor, bias: Tensor, total: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
-        """Parts ``(prediction, component)``, and what reads the heads of each layer; their sums must be the total."""
+    def _parts(
+        self, direction: Tensor, bias: Tensor, total: Tensor, subtracted: Tensor | float
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Parts ``(prediction, component)``, and what reads the heads of each layer; their sums must be the total.
+
+        `subtracted` is the size of the logits whose difference the total is.
+        """
         scale = self.scale or 1.0
         matrix, number = scale * self.factor * direction[..., None], self.parts.layers[-1].matrices.site.index
         found, vectors = self.parts.split(self.end, matrix, scale * bias[:, None, None], number, self.shape, self.at)
         parts = found[..., 0, 0].T
-        apart, size = (parts.sum(1) - total).abs(), parts.abs().sum(1)
+        apart, size = (parts.sum(1) - total).abs(), parts.abs().sum(1) + subtracted
         if bool((apart > self.parts.rounding * size).any()):
             raise AttnscopeError(
                 f"the parts of {self.session.loaded.name} do not add up to its logits (by {float(apart.max()):.1e}). "
