@@ -1,11 +1,11 @@
 """Every verb on 16-bit, quantised and adapted models, next to float32: makes docs/reference/dtypes.md.
 
-    python benchmarks/dtypes.py                      # all families and formats: some 20 minutes on 2 cores
+    python benchmarks/dtypes.py                      # all families and formats, a process a core
     python benchmarks/dtypes.py llama --formats nf4  # some, printed
 
 The reference of a cell is a float32 model whose linear layers have the numbers that the layers of the other give for
-the identity. `--rows FILE` stores what was found, line by line, and resumes from there. It needs bitsandbytes, peft and
-torchao.
+the identity; that of float32 is float64. `--rows FILE` stores what was found, line by line, and resumes from there. It
+needs bitsandbytes, peft and torchao.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from torch import nn
 
 import attnscope
 from attnscope.capture.weights import linear_layers
+from attnscope.intervention.score_parts import RELATIONS
 from attnscope.support.errors import AttnscopeError, reason_of
 
 FAMILIES = (
@@ -44,8 +47,15 @@ TEXTS = [
     "The tide comes in twice a day. Nobody watches the lighthouse.",
     "The tide goes out again, and nobody watches it from the lighthouse.",
 ]
-#: Largest difference, as a share of the largest number, that counts as equal: 16 steps of the dtype.
-LIMITS = {"float16": 16 * 2**-10, "bfloat16": 16 * 2**-7}
+STEPS = 8  # of rounding: three standard deviations of 28 roundings of half a step, those of a pass of two layers
+#: Largest difference that counts as equal, as a share of the largest number that the verb subtracts; the int8 of
+#: bitsandbytes rounds the inputs of layers to 8 bits.
+LIMITS = {"float16": STEPS * 2**-10, "bfloat16": STEPS * 2**-7, "int8 (bitsandbytes)": STEPS * 2**-7}
+#: A model may amplify rounding: the limit is at least this multiple of the difference of logits without attnscope.
+_OF_PASS = 2
+PLAIN = "plain pass"
+#: Products of two numbers that are rounded: of gradients and changes, of queries and keys.
+_PRODUCTS, _FACTORS = {"edges", "attribute --head"}, 2
 _EXACT = 1e-3  # of float32 sums in another order, after a softmax
 _OF_WEIGHTS = 1e-4  # of what is computed from weights alone, in every dtype
 
@@ -56,13 +66,22 @@ def _bits(dtype: torch.dtype) -> Callable[[nn.Module], nn.Module]:
 
 def _replaced(model: nn.Module, make: Callable[[nn.Linear], nn.Module]) -> nn.Module:
     """A copy with other linear layers in the blocks, as quantisers do it: the last layer stays."""
-    model, head = copy.deepcopy(model), None
-    head = model.get_output_embeddings()
+    model = copy.deepcopy(model)
+    head, wide = model.get_output_embeddings(), model._keep_in_fp32_modules or ()  # noqa: SLF001 transformers
     for name, module in list(linear_layers(model)):
-        if isinstance(module, nn.Linear) and module is not head and min(module.weight.shape) >= 16:
-            parent, _, key = name.rpartition(".")
-            setattr(model.get_submodule(parent), key, make(module))
+        parent, _, key = name.rpartition(".")
+        if module is not head and key not in wide and min(module.weight.shape) >= 16:
+            setattr(model.get_submodule(parent), key, make(_as_linear(module)))
     return model.eval()
+
+
+def _as_linear(module: Any) -> nn.Linear:
+    """A linear layer, also in place of GPT-2's, which stores its matrix the other way round."""
+    if isinstance(module, nn.Linear):
+        return module
+    layer = nn.Linear(*module.weight.shape)
+    layer.weight, layer.bias = nn.Parameter(module.weight.T.contiguous()), module.bias
+    return layer
 
 
 def _int8(model: nn.Module) -> nn.Module:
@@ -108,15 +127,23 @@ def _lora(model: nn.Module) -> nn.Module:
 
 
 FORMATS: dict[str, Callable[[nn.Module], nn.Module]] = {
-    "bfloat16": _bits(torch.bfloat16), "float16": _bits(torch.float16), "int8 (bitsandbytes)": _int8,
-    "nf4 (bitsandbytes)": _nf4, "int8 (torchao)": _torchao, "LoRA (peft)": _lora,
-}  # fmt: skip
-_ROUNDS_INPUT = {"int8 (bitsandbytes)": 0.1}  # LLM.int8 rounds the input of each layer to 8 bits
+    "float32": copy.deepcopy,
+    "bfloat16": _bits(torch.bfloat16),
+    "float16": _bits(torch.float16),
+    "int8 (bitsandbytes)": _int8,
+    "nf4 (bitsandbytes)": _nf4,
+    "int8 (torchao)": _torchao,
+    "LoRA (peft)": _lora,
+}
 
 
 @torch.no_grad()
-def in_float32(made: nn.Module, model: nn.Module) -> nn.Module:
-    """The float32 model with the weights of another form of it."""
+def reference(form: str, made: nn.Module, model: nn.Module) -> nn.Module:
+    """A float32 model with the weights of another form of it; of float32 itself, a float64 model."""
+    if form == "float32":
+        wide = copy.deepcopy(model).double()
+        wide.set_experts_implementation("eager")  # others have no float64
+        return wide
     if made.dtype != torch.float32:
         return copy.deepcopy(made).float()
     plain = copy.deepcopy(model)
@@ -135,33 +162,56 @@ def verbs(family: str, tokenizer: Any) -> dict[str, Callable[[Any], Any]]:
     mask = "<mask>" if family in _MASKED else ""
     pair = {"clean": f"It was part{mask}", "corrupted": f"It was due{mask}", "answer": " of", "wrong": " to"}
     pairs = [pair | ({"target": "The"} if family in _TWO else {})]
-    ids = tokenizer(TEXTS[0], return_tensors="pt").input_ids
+
+    def logits_of(model: Any, text: str) -> np.ndarray:
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        both = {"decoder_input_ids": ids} if family in _TWO else {}
+        with torch.no_grad():
+            return model(input_ids=ids, **both).logits.double().numpy().ravel()
+
+    def example(model: Any) -> Any:
+        """Weights of the strongest key, whichever it is."""
+        return np.nanmax(attnscope.examples(model, TEXTS, head=(0, 1), k=1, **given).weight.values, -1)
 
     def edited(model: Any) -> Any:
-        both = {"decoder_input_ids": ids} if family in _TWO else {}
-        with attnscope.edit(model, {(1, 2): torch.zeros_like}), torch.no_grad():
-            return model(input_ids=ids, **both).logits.float().numpy()
+        with attnscope.edit(model, {(1, 2): torch.zeros_like}):
+            return logits_of(model, TEXTS[0])
 
     def circuits(model: Any) -> Any:
         found = attnscope.circuits(model, **given)
         return [found[name].values for name in ("copying_sum", "same_token", "composition")]
 
+    def patched(model: Any) -> Any:
+        """Logits that are not patched, and the patched differences of two of them: both have the logits' step."""
+        effects = attnscope.patch(model, pairs, **given)["patched"].effect.values
+        return np.concatenate([effects.ravel(), logits_of(model, pairs[0]["clean"])])
+
+    def scores(model: Any) -> Any:
+        """Parts at keys that positions and tokens choose: which key is the strongest is a matter of a step."""
+        found = attnscope.attribute(model, TEXTS, head=(1, 1), **given)["scores"]
+        return found.part.sel(relation=[*RELATIONS[1:]]).values
+
+    def intervened(model: Any) -> Any:
+        """Losses, and their changes."""
+        found = attnscope.intervene(model, TEXTS, ablations=["zero"], steps=0, why=False, **given)["effects"]
+        return np.concatenate([found.loss_change.values.ravel(), found.loss.values])
+
     settings: dict[str, Any] = {"method": "eap", "sizes": [0.0, 1.0], "draws": 1}
-    effects: dict[str, Any] = {"ablations": ["zero"], "steps": 0, "why": False}
     return {
+        PLAIN: lambda model: [logits_of(model, text) for text in TEXTS],
         "scan": lambda model: attnscope.scan(model, TEXTS, **given).entropy.values,
         "roles": lambda model: attnscope.roles(model, TEXTS, controls="none", **given).score.values,
         "explain": lambda model: attnscope.explain(model, TEXTS * 3, window=12, **given)["verdict"].peak_weight.values,
         "circuits": circuits,
         "attribute": lambda model: attnscope.attribute(model, TEXTS, **given)["predictions"].part.values,
-        "attribute --head": lambda model: attnscope.attribute(model, TEXTS, head=(1, 1), **given)["scores"].part.values,
+        "attribute --head": scores,
         "edges": lambda model: attnscope.edges(model, pairs, **settings, **given).score.values,
-        "patch": lambda model: attnscope.patch(model, pairs, **given)["patched"].effect.values,
-        "intervene": lambda model: attnscope.intervene(model, TEXTS, **effects, **given)["effects"].loss_change.values,
+        "patch": patched,
+        "intervene": intervened,
         "head_outputs": lambda model: attnscope.head_outputs(model, TEXTS, layer=1, **given).values,
         "edit": edited,
-        "examples": lambda model: attnscope.examples(model, TEXTS, head=(0, 1), k=1, **given).weight.values,
-        "generate": lambda model: attnscope.generate(model, TEXTS, new_tokens=2, **given).entropy.values,
+        "examples": example,
+        "generate": lambda model: attnscope.generate(model, TEXTS, new_tokens=1, **given).entropy.values,
         "card": lambda model: attnscope.card(model, TEXTS * 2, controls="none", **given).score.values,
     }
 
@@ -189,39 +239,64 @@ def difference(own: list[np.ndarray], expected: list[np.ndarray]) -> float:
     return worst
 
 
-def rows_of(family: str, form: str) -> Iterable[dict[str, Any]]:
-    """A row for each verb."""
+def rows_of(family: str, form: str, names: Sequence[str]) -> list[dict[str, Any]]:
+    """A row for each of these verbs."""
+    rows: list[dict[str, Any]] = []
     model, tokenizer = tiny_reader(family)
-    for table in {model.get_input_embeddings(), model.get_output_embeddings()}:
+    for table in (model.get_input_embeddings(), model.get_output_embeddings()):
         nn.init.normal_(table.weight, std=0.5)
     made = FORMATS[form](model)
-    expected = in_float32(made, model)
+    expected = reference(form, made, model)
     for name, verb in verbs(family, tokenizer).items():
+        if name not in names:
+            continue
         row = {"family": family, "format": form, "verb": name}
         (own, reason, ours), (other, also, _) = attempt(verb, made), attempt(verb, expected)
-        limit = _OF_WEIGHTS if name == "circuits" else _ROUNDS_INPUT.get(form, LIMITS.get(form, _EXACT))
         if own is not None and other is not None:
-            apart = difference(own, other)
-            yield row | {"status": "equal" if apart <= limit else "differs", "difference": apart, "limit": limit}
+            rows.append(row | {"status": "compared", "difference": difference(own, other)})
         elif own is None:
-            status = "crash" if not ours else "rejected" if other is not None else "rejected in float32 too"
-            yield row | {"status": status, "reason": reason}
+            status = "crash" if not ours else "rejected" if other is not None else "rejected in both"
+            rows.append(row | {"status": status, "reason": reason})
         else:
-            yield row | {"status": "differs", "reason": f"only in float32: {also}"}
+            rows.append(row | {"status": "differs", "reason": f"only the reference: {also}"})
+    return rows
+
+
+def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, with numbers as equal or different."""
+    passes = {(row["family"], row["format"]): row["difference"] for row in rows if row["verb"] == PLAIN}
+
+    def limit(row: dict[str, Any]) -> float:
+        """Of a plain pass there is none: it is the model's own rounding."""
+        if row["verb"] in {"circuits", PLAIN}:
+            return _OF_WEIGHTS if row["verb"] == "circuits" else float("inf")
+        of_pass = _OF_PASS * passes[row["family"], row["format"]]
+        return max(LIMITS.get(row["format"], _EXACT), of_pass) * (_FACTORS if row["verb"] in _PRODUCTS else 1)
+
+    return [
+        row | {"status": "equal" if row["difference"] <= limit(row) else "differs"} if "difference" in row else row
+        for row in rows
+    ]
 
 
 _INTRODUCTION = """\
 # Number formats
 
-Every verb on 16-bit, quantised and adapted models, next to a float32 model with the same weights, by
-`python benchmarks/dtypes.py` (transformers {version}, PyTorch {torch}). Models are tiny and random.
+Every verb on 16-bit, quantised and adapted models, next to a float32 model with the same weights (float32 next to
+float64), by `python benchmarks/dtypes.py` (transformers {version}, PyTorch {torch}). Models are tiny and random.
 
-* A number is the largest difference, as a share of the largest number of the verb. Numbers of weights alone
-  (`circuits`) must agree within {weights:g}. Others must agree within 16 rounding steps of the dtype
-  ({float16:.2g} in float16, {bfloat16:.2g} in bfloat16), within {exact:g} where layers compute in float32, and within
-  {int8:g} for bitsandbytes' int8, which rounds the input of each layer to 8 bits.
-* **Bold** numbers exceed that. A letter is a reason for which attnscope rejects the model, listed below.
-* *also in float32*: the verb rejects the float32 model for the same reason.
+* A number is the largest difference, as a share of the largest number. Numbers of weights alone (`circuits`) must agree
+  within {weights:g}, numbers of float32 passes within {exact:g}.
+* Others must agree within {steps} rounding steps: {float16:.2g} in float16, {bfloat16:.2g} in bfloat16 and in
+  bitsandbytes' int8, which rounds the input of each layer to 8 bits. Some models amplify rounding, so twice the
+  difference of the model's own logits without attnscope (*plain pass*) counts as equal too. The limit is twice that
+  for products of two rounded numbers: `edges` (gradients and changes) and `attribute --head` (queries and keys).
+* Effects are differences, so the largest number is a logit for `patch` and a loss for `intervene`. In 16 bits, effects
+  of less than a few steps of these are rounding.
+* Choices between near ties are left out: the strongest key of a row (`attribute --head`, `examples`) and generated
+  tokens.
+* **Bold** numbers exceed the limit. A letter is a reason for which attnscope rejects the model, listed below; in
+  italics, it rejects the reference too.
 """
 
 
@@ -230,10 +305,10 @@ def page(rows: list[dict[str, Any]]) -> str:
     lines = [
         _INTRODUCTION.format(
             version=transformers.__version__, torch=torch.__version__.split("+")[0], weights=_OF_WEIGHTS,
-            exact=_EXACT, int8=_ROUNDS_INPUT["int8 (bitsandbytes)"], **LIMITS,
+            exact=_EXACT, steps=STEPS, float16=LIMITS["float16"], bfloat16=LIMITS["bfloat16"],
         )
     ]  # fmt: skip
-    reasons = list(dict.fromkeys(row["reason"] for row in rows if row["status"] in {"rejected", "crash"}))
+    reasons = list(dict.fromkeys(row["reason"] for row in rows if "reason" in row))
     names = list(dict.fromkeys(row["verb"] for row in rows))
     for form in dict.fromkeys(row["format"] for row in rows):
         own = {(row["family"], row["verb"]): row for row in rows if row["format"] == form}
@@ -253,12 +328,20 @@ def _letter(number: int) -> str:
 
 
 def _cell(row: dict[str, Any], reasons: list[str]) -> str:
-    if row["status"] == "rejected in float32 too":
-        return "*also in float32*"
-    if "difference" not in row:
-        return _letter(reasons.index(row["reason"])) if row["reason"] in reasons else f"**{row['reason']}**"
-    apart = f"{row['difference']:.0e}" if row["difference"] else "0"
-    return apart if row["status"] == "equal" else f"**{apart}**"
+    marks = {"equal": "", "rejected": "", "rejected in both": "*", "differs": "**", "crash": "**"}
+    if "reason" in row:
+        text = _letter(reasons.index(row["reason"]))
+    else:
+        text = f"{row['difference']:.0e}" if row["difference"] else "0"
+    mark = marks[row["status"]]
+    return f"{mark}{text}{mark}"
+
+
+def prepare() -> None:
+    """Settings of a process."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
 
 
 if __name__ == "__main__":
@@ -266,26 +349,30 @@ if __name__ == "__main__":
     parser.add_argument("families", nargs="*", default=FAMILIES)
     parser.add_argument("--formats", nargs="*", default=[*FORMATS])
     parser.add_argument("--rows", type=Path)
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "reference" / "dtypes.md")
     given = parser.parse_args()
-    warnings.simplefilter("ignore")
-    logging.disable(logging.CRITICAL)
-    torch.set_num_threads(1)
+    prepare()
     stored = given.rows.read_text(encoding="utf-8").splitlines() if given.rows and given.rows.exists() else []
     found: list[dict[str, Any]] = [json.loads(line) for line in stored]
-    done = {(row["family"], row["format"]) for row in found}
+    done = {(row["family"], row["format"], row["verb"]) for row in found}
+    names = [*verbs("gpt2", None)]
     chosen = [form for form in FORMATS if any(form.startswith(name) for name in given.formats)]
-    for family, form in ((family, form) for form in chosen for family in given.families):
-        if (family, form) in done:
-            continue
-        new = list(rows_of(family, form))
-        found += new
-        for row in new:
-            print(json.dumps(row), flush=True)
-        if given.rows:
-            with given.rows.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(row) + "\n" for row in new)
+    cells = [
+        (family, form, missing)
+        for family in given.families
+        for form in chosen
+        if (missing := [name for name in names if (family, form, name) not in done])
+    ]
+    with ProcessPoolExecutor(given.processes, get_context("spawn"), prepare) as pool:
+        for future in as_completed([pool.submit(rows_of, *cell) for cell in cells]):
+            found += future.result()
+            lines = [json.dumps(row) + "\n" for row in future.result()]
+            print(*lines, sep="", end="", flush=True)
+            if given.rows:
+                with given.rows.open("a", encoding="utf-8") as file:
+                    file.writelines(lines)
     if len(given.families) == len(FAMILIES) and len(chosen) == len(FORMATS):
         order = [(form, family) for form in FORMATS for family in FAMILIES]
-        found.sort(key=lambda row: order.index((row["format"], row["family"])))
-        given.out.write_text(page(found), encoding="utf-8")
+        found.sort(key=lambda row: (order.index((row["format"], row["family"])), names.index(row["verb"])))
+        given.out.write_text(page(judged(found)), encoding="utf-8")

@@ -116,7 +116,7 @@ def test_two_files_of_one_name_are_two_images(tmp_path):
     for folder in ("a", "b"):
         write_pictures(tmp_path / folder, count=1)
     for given in ([tmp_path / "a", tmp_path / "b"], [tmp_path / "a" / "0.png", tmp_path / "b" / "0.png"]):
-        assert [image.name for image in images_of(given)] == ["0.png", "0.png (2)"]
+        assert [image.name for image in images_of(given)] == ["0.png", "0.png (2) (repeats 0.png)"]
 
 
 def test_a_small_file_of_many_pixels_is_not_decoded(tmp_path):

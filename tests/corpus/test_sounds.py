@@ -120,7 +120,7 @@ def test_two_files_of_one_name_are_two_sounds(tmp_path):
     for folder in ("a", "b"):
         write_sounds(tmp_path / folder)
     found = [sound.name for sound in sounds_of([tmp_path / "a", tmp_path / "b" / "0.wav"])]
-    assert found == ["0.wav", "1.wav", "2.wav", "0.wav (2)"]
+    assert found == ["0.wav", "1.wav", "2.wav", "0.wav (2) (repeats 0.wav)"]
 
 
 def test_files_of_other_types_are_counted(tmp_path):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 from scipy import stats
 
@@ -17,7 +18,11 @@ from attnscope.measure.documents import (
     units_in,
     units_of,
 )
+from attnscope.read.image_text import pictured_of
+from attnscope.read.sounds import sounds_of
+from attnscope.read.videos import videos_of
 from attnscope.results.reports import report_of
+from tests.pictures import vision_model
 
 # --- intervals over documents: how often they are wrong ---
 
@@ -128,13 +133,34 @@ def test_equal_texts_are_one_document():
     assert called == "windows"
     assert not by_document(np.ones((8, 3)), units).tested.any()
     assert report_of("scan", found).notes[0] == (
-        "6 of 8 texts repeat an earlier text: intervals and tests count equal texts once."
+        "6 of 8 texts repeat an earlier one: intervals and tests count them once."
     )
 
 
 def test_equal_token_ids_are_one_document():
     found = attnscope.scan(texts=[[5, 6, 7, 8], [5, 6, 7, 8], [5, 6, 7, 9]])
     assert found.source.values.tolist() == ["text 1", "text 2 (repeats text 1)", "text 3"]
+
+
+def test_equal_images_are_one_document(rng):
+    pixels = torch.tensor(rng.normal(size=(2, 3, 32, 32)), dtype=torch.float32)
+    found = attnscope.scan(vision_model("vit")[0], pixels.repeat(2, 1, 1, 1))
+    assert found.source.values.tolist() == [
+        "image 1", "image 2", "image 3 (repeats image 1)", "image 4 (repeats image 2)"
+    ]  # fmt: skip
+    assert report_of("scan", found).notes[0] == (
+        "2 of 4 images repeat an earlier one: intervals and tests count them once."
+    )
+
+
+def test_equal_sounds_videos_and_texts_with_images_are_one_document(rng):
+    samples = rng.normal(size=100) / 9
+    sounds = [{"array": each, "sampling_rate": 16_000} for each in (samples, samples, samples / 2)]
+    frames = rng.integers(0, 256, (2, 3, 8, 8, 3), dtype=np.uint8)
+    videos = [{"video": frames[at]} for at in (0, 0, 1)]
+    texts = [{"text": "It is <image>", "image": frames[at, 0]} for at in (0, 0, 1)]
+    for read, given, name in ((sounds_of, sounds, "sound"), (videos_of, videos, "video"), (pictured_of, texts, "text")):
+        assert [one.name for one in read(given)] == [f"{name} 1", f"{name} 2 (repeats {name} 1)", f"{name} 3"]
 
 
 @pytest.mark.parametrize("overlap", [1, 4])

@@ -594,3 +594,32 @@ def test_the_largest_significant_edge_is_named_even_below_a_larger_score():
     names = found.sender.values[places[0]], found.receiver.values[places[1]]
     assert re.match(r"1 of \d+ edges has a significant score", told)
     assert f"the largest {names[0][1]} → {names[1][1]} (" in told
+
+
+@pytest.mark.parametrize("verb", ["edges", "patch"])
+def test_equal_pairs_count_once(verb):
+    """Eight copies of a pair say no more than one, also about whether the model knows its answer."""
+    planted = build("copying-decoder-1")
+    model, pairs = random_pairs(8)
+    how = {"method": "eap", "sizes": [0.2, 1.0], "draws": 1} if verb == "edges" else {}
+    again, twice, once = (
+        getattr(attnscope, verb)(model, given, tokenizer=planted.tokenizer, **how)
+        for given in (pairs[:1] * 8, pairs * 2, pairs)
+    )
+    few = report_of(verb, again)
+    assert few.notes[0] == "7 of 8 pairs repeat an earlier one: intervals and tests count them once."
+    assert few.finding.headline.startswith("No test possible")
+    assert "6 or more pairs of one kind, and there is 1." in " ".join(few.finding.sentences)
+    one, both = ((found if verb == "edges" else found["patched"]) for found in (once, twice))
+    score = "score" if verb == "edges" else "effect"
+    for name in (score, f"{score}_low", f"{score}_high", "shown"):
+        np.testing.assert_allclose(one[name], both[name], atol=1e-6)
+    doubts = [
+        [line for line in report_of(verb, found).finding.sentences if "guessing" in line] for found in (once, twice)
+    ]
+    assert doubts[0] == doubts[1] != []
+    if verb == "edges":
+        halves = dict(zip(twice.clean_text.values.tolist(), twice.half.values.tolist(), strict=True))
+        assert len(halves) == 8
+        assert [halves[text] for text in twice.clean_text.values] == twice.half.values.tolist()
+        assert once.half.values.tolist() == [halves[text] for text in once.clean_text.values]

@@ -1,6 +1,7 @@
 """Models in 16 bits: what is of weights alone is that of the same weights in float32, and the rest within rounding."""
 
 import copy
+import importlib
 
 import numpy as np
 import pytest
@@ -63,6 +64,32 @@ def test_circuits_are_of_the_weights_alone(family, dtype):
     assert found.attrs["unverified"] == expected.attrs["unverified"] == "[]"
     for name in ("copying_sum", "same_token", "offset_score", "composition", "copied_logit"):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", [*HALF, torch.float64])
+@pytest.mark.parametrize("family", ["albert", "modernbert"])
+def test_circuits_read_projected_embeddings_and_rotations_in_any_dtype(family, dtype):
+    """ALBERT's tables are read in float32 before its projection is; ModernBERT rotates in float32 in every dtype."""
+    model = tiny(family).to(dtype)
+    found, expected = circuits(model), circuits(copy.deepcopy(model).float())
+    assert found.attrs["skipped"] == expected.attrs["skipped"] == "{}"
+    np.testing.assert_allclose(found.same_token, expected.same_token, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "form", "needs"),
+    [
+        ("gpt2", "float16", "torch"), ("llama", "bfloat16", "torch"), ("bert", "LoRA (peft)", "peft"),
+        ("llama", "nf4 (bitsandbytes)", "bitsandbytes"), ("gpt2", "int8 (bitsandbytes)", "bitsandbytes"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's
+def test_verbs_agree_with_a_float32_model_of_the_same_weights(family, form, needs):
+    pytest.importorskip(needs)
+    dtypes = importlib.import_module("benchmarks.dtypes")
+    verbs = (dtypes.PLAIN, "scan", "circuits", "attribute --head", "patch", "head_outputs", "edit", "examples")
+    rows = dtypes.judged(dtypes.rows_of(family, form, verbs))
+    assert [(row["verb"], row["status"]) for row in rows] == [(verb, "equal") for verb in verbs], rows
 
 
 @pytest.mark.parametrize(("family", "dtype"), [("gpt2", HALF[0]), ("llama", HALF[0]), ("opt", HALF[1])])

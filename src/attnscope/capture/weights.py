@@ -92,7 +92,9 @@ def affine_of(module: nn.Module, received: Tensor, returned: Tensor | None = Non
 def affine_alone(model: PreTrainedModel, module: nn.Module, width: int) -> Affine:
     """The same for a layer of a model that is not running, in float32 where weights are adapted."""
     like = torch.empty(0, width, dtype=model.dtype, device=device_of(model))
-    if _stored(module) is not None or is_packed(module):
+    if (stored := _stored(module)) is not None:
+        found = affine_of(module, like.to(stored[0].dtype))  # other parts of the model may be in another one
+    elif is_packed(module):
         found = affine_of(module, like)
     else:
         with in_single_precision(module):

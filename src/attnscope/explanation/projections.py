@@ -283,8 +283,9 @@ def _error(made: Projections, call: AttentionCall, states: tuple[Tensor, Tensor]
     return worst / largest if largest else worst
 
 
-# Largest difference of two computations of one number, as a share of the largest
-SAME = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+# Largest difference of two computations of one number, as a share of the largest; in float64, models may still turn
+# queries and keys in float32
+SAME = {torch.float64: 2e-5, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 
 @dataclass(eq=False)

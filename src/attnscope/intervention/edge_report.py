@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope.intervention.pairs import texts_of
 from attnscope.intervention.patch_findings import NO_SHARE, SEVERAL, describe_runs
-from attnscope.measure.documents import LEAST, by_document
+from attnscope.measure.documents import LEAST, by_document, numbered
 from attnscope.results.schema import Finding, Quantity, Report, Table, rows_of, with_ends
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import are, count, significant
@@ -38,11 +39,12 @@ _FAR = 0.2  # from the whole difference, at most, as a circuit keeps it
 def report(found: xr.Dataset) -> Report:
     """Scores of edges, and how much of the difference circuits keep."""
     pairs, model, unit = found.attrs["pairs"], found.attrs["model"], found.attrs.get("unit", "logits")
+    distinct = numbered(texts_of(found))[1]
     values: dict[str, xr.DataArray | None] = {name: found[name] for name in ("score", "score_low", "score_high")}
     values |= {"shown": found.shown.astype(object).where(found.tested)}
     values |= {name: found.get(name) for name in ("sender_stack", "receiver_stack")}
     rows = sorted(rows_of(values, found.score), key=lambda row: -abs(row["score"]))
-    certain = found.faithfulness_low.notnull() | (pairs < LEAST)  # a share needs a difference whose sign is certain
+    certain = found.faithfulness_low.notnull() | (distinct < LEAST)  # a share needs a difference whose sign is certain
     curves = {end: found[f"faithfulness{end}"].where(certain) for end in ("", "_low", "_high")}
     ends = {name + end: curve.sel(order=name) for name in ORDERS for end, curve in curves.items()}
     circuits = rows_of(ends | {"edges": (found["size"] * len(rows)).round()}, found["size"])
@@ -55,7 +57,7 @@ def report(found: xr.Dataset) -> Report:
     if not shown:
         second = f"None of {len(rows)} edges has a significant score; the largest score is that of {most}."
     if largest["shown"] is None:
-        second = f"There are no intervals: they need {LEAST} or more pairs of one kind, and there {are(pairs)}."
+        second = f"There are no intervals: they need {LEAST} or more pairs of one kind, and there {are(distinct)}."
     cpr, by_chance = (f"{float(found.cpr.sel(order=name)):.2f}" for name in ("raising", "random"))
     cmd, far = (f"{float(found.cmd.sel(order=name)):.2f}" for name in ("changing", "random"))
     third = (
@@ -63,7 +65,7 @@ def report(found: xr.Dataset) -> Report:
         f"Area up to 1 (CMD): {cmd} with the largest edges, {far} with random ones."
     )
     tested = "edges, order and size of circuits are chosen on one half of the pairs and tested on the other"
-    if pairs < LEAST:
+    if distinct < LEAST:
         tested = f"circuits are chosen and tested on the same pairs, with fewer than {LEAST} of them"
     care = {"Other pairs may need other edges.": "Pairs from one template say little about other sentences."}
     if found.attrs["method"] != "exact":
@@ -76,7 +78,9 @@ def report(found: xr.Dataset) -> Report:
         finding=Finding(
             [" ".join([first, *kept]), second, *describe_runs(found), *([third] if kept else [])],
             f"{'not tested' if largest['shown'] is None else 'significant at 5%, corrected for all edges'}; {tested}",
-            headline=first if pairs >= LEAST else f"No test possible: circuits are tested with {LEAST} or more pairs",
+            headline=first
+            if distinct >= LEAST
+            else f"No test possible: circuits are tested with {LEAST} or more pairs",
         ),
         tables=[
             Table("edges", "Edges", columns, rows, corrected="for all edges", least=f"{LEAST} or more pairs", page=100),
@@ -94,7 +98,7 @@ def _circuit(found: xr.Dataset, edges: int) -> list[str]:
     chosen = {side: _smallest(rest[half == side].sum("pair") / gaps[half == side].sum()) for side in np.unique(half)}
     of_pair = [chosen[side if len(chosen) == 1 else 1 - side] for side in half]
     kept = [rest[at].sel(order=[name, "random"], size=size).values for at, (size, name) in enumerate(of_pair)]
-    share = by_document(np.array(kept), range(len(gaps)), over=gaps)
+    share = by_document(np.array(kept), texts_of(found), over=gaps)
     if share.tested.all() and np.isnan(share.low[0]):
         return [NO_SHARE]
     own, by_chance = share.mean

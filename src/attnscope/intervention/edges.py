@@ -40,7 +40,7 @@ from attnscope.intervention.patch import PatchJob, check_pairs_differ, given_pai
 from attnscope.intervention.stream_parts import SEVERAL
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.measure.documents import LEAST, by_document
+from attnscope.measure.documents import LEAST, by_document, numbered
 from attnscope.store.runs import at_once
 from attnscope.support.arguments import Count
 from attnscope.support.checks import check_whole
@@ -150,8 +150,10 @@ def _measured(
 ) -> xr.Dataset:
     """Scores of all edges, and circuits of the best and of random ones."""
     graph, circuits = Graph(job.loaded.model, job.batches[0][1]), list[Any]()
-    count, rng = len(job.pairs), np.random.default_rng(seed)
-    half_of = rng.permutation(count) % 2 if count >= LEAST else np.zeros(count, dtype=int)
+    rng = np.random.default_rng(seed)
+    pair_texts = [(pair.clean, pair.corrupted) for pair in job.pairs]
+    unit, count = numbered(pair_texts)  # equal pairs are in one half
+    half_of = (rng.permutation(count) % 2 if count >= LEAST else np.zeros(count, dtype=int))[unit]
     parts = product(job.batches, (0, 1))
     halves = [(half, own) for (at, _), half in parts if (own := [one for one in at if half_of[one - 1] == half])]
     of_scores = {"exact": int(graph.exist.sum()), "eap_ig": steps}.get(method, 1)
@@ -168,6 +170,7 @@ def _measured(
     each = [run.exact() if method == "exact" else run.attributed(steps * (method == "eap_ig")) for run in runs]
     scores, edges = np.where(graph.exist, np.concatenate(each), np.nan), np.flatnonzero(graph.exist)
     numbers = np.concatenate([own for _, own in halves])
+    units = [pair_texts[at - 1] for at in numbers]
     half, at_random = half_of[numbers - 1], [rng.permutation(edges) for _ in range(draws)]
     counts = [round(size * edges.size) for size in sizes]
     for run, (own, _) in zip(runs, halves, strict=True):
@@ -176,26 +179,28 @@ def _measured(
         circuits.append([[run.circuit(order[:size]) for size in counts] for order in orders])
     values = np.moveaxis(np.concatenate([np.array(one) for one in circuits], -1), -1, 0)  # (pair, order, size)
     values = np.concatenate([values[:, :2], values[:, 2:].mean(1, keepdims=True)], 1)
+    sides = zip(("clean", "corrupted"), zip(*units, strict=True), strict=True)
+    labels = {f"{side}_text": ("pair", np.array(own, dtype=object)) for side, own in sides}
     ends = {"clean": [run.clean[1] for run in runs], "corrupted": [run.corrupted[1] for run in runs]}
     found = xr.Dataset(
         {
             "difference": (("pair", "order", "size"), values),
             **{name: ("pair", np.concatenate(end)) for name, end in ends.items()},
             **effect_variables(
-                scores, range(len(scores)), ("sender", "receiver"), "Change of answer minus wrong answer", name="score",
+                scores, units, ("sender", "receiver"), "Change of answer minus wrong answer", name="score",
                 unit=job.unit, corrected="all edges", seed=seed,
             ),
         },
         {
             "sender": graph.senders, "receiver": graph.receivers, "size": [*sizes], "order": [*ORDERS],
-            "pair": numbers, "half": ("pair", half), **graph.stacks,
+            "pair": numbers, "half": ("pair", half), **labels, **graph.stacks,
         },
-        {"model": job.loaded.name, "method": method, "direction": "noising", "pairs": count},
+        {"model": job.loaded.name, "method": method, "direction": "noising", "pairs": len(job.pairs)},
     )  # fmt: skip
     check_pairs_differ(found)
     gaps, rest = (found.clean - found.corrupted).values, (found.difference - found.corrupted).transpose("pair", ...)
-    curve = by_document(rest.values, range(len(gaps)), over=gaps, seed=seed)
-    area = by_document(np.trapezoid(rest, sizes), range(len(gaps)), over=gaps, seed=seed)
+    curve = by_document(rest.values, units, over=gaps, seed=seed)
+    area = by_document(np.trapezoid(rest, sizes), units, over=gaps, seed=seed)
     for end, of_curve, of_area in zip(("", "_low", "_high"), curve[:3], area[:3], strict=True):
         found[f"faithfulness{end}"] = ("order", "size"), of_curve
         found[f"cpr{end}"] = "order", of_area

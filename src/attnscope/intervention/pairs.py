@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -332,3 +333,9 @@ def both_answers(tokenizer: Any, words: Sequence[str], where: str, *, masked: bo
 def is_masked(loaded: LoadedModel) -> bool:
     """Whether the model predicts a mask, not the next token."""
     return kind_of_question(loaded.model) == "masked"
+
+
+def texts_of(pairs: xr.Dataset) -> list[tuple[str, ...]] | range:
+    """The texts of each pair in a result, which are the units of intervals and tests: equal pairs count once."""
+    texts = [pairs[name].values.tolist() for name in ("clean_text", "corrupted_text") if name in pairs.coords]
+    return list(zip(*texts, strict=True)) if texts else range(pairs.sizes["pair"])

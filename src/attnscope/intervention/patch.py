@@ -35,7 +35,16 @@ from attnscope.intervention.effects import (
     order_agreement,
 )
 from attnscope.intervention.gradients import answers_difference
-from attnscope.intervention.pairs import EncodedPairs, Pair, Pairs, PairTexts, pairs_of_input, position_labels, sides_of
+from attnscope.intervention.pairs import (
+    EncodedPairs,
+    Pair,
+    Pairs,
+    PairTexts,
+    pairs_of_input,
+    position_labels,
+    sides_of,
+    texts_of,
+)
 from attnscope.intervention.predictions import TOKENS, check_read
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import weights_of
@@ -503,7 +512,7 @@ class Runs:
 @validated
 def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each patched activation, with its interval over pairs."""
-    change, each, effect = _changes(pairs), _units(pairs), "Change of answer minus wrong answer"
+    change, each, effect = _changes(pairs), texts_of(pairs), "Change of answer minus wrong answer"
     how: Any = {"unit": pairs.attrs.get("unit", "logits"), "corrected": "all patched activations", "seed": seed}
     how["rounded"] = pairs.attrs["rounding"] > TOLERANCE[torch.float32]
     variables = effect_variables(change.values, each, change.dims[1:], effect, **how)
@@ -521,7 +530,7 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
 
 def together_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each set of components, next to the sum of the effects of each alone."""
-    each, words = _units(pairs), "Change of answer minus wrong answer"
+    each, words = texts_of(pairs), "Change of answer minus wrong answer"
     change, single = (_changes(pairs, name) for name in ("together", "single"))
     alone = np.stack([single.sel(component=name.split(", ")).sum("component") for name in pairs["set"].values], -1)
     how: Any = {"unit": pairs.attrs.get("unit", "logits"), "corrected": "all sets", "seed": seed}
@@ -532,7 +541,7 @@ def together_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
 def _shares(pairs: xr.Dataset, change: xr.DataArray, shown: np.ndarray, seed: int) -> dict[str, Any]:
     """Shares of the difference with intervals; a change whose share may be 0 is not `shown`."""
     source, base = ends_of(pairs)
-    share = by_document(change.values, _units(pairs), over=(source - base).values, seed=seed)
+    share = by_document(change.values, texts_of(pairs), over=(source - base).values, seed=seed)
     shown &= share.shown
     words = f"Share of the difference between both runs that is {MOVED[pairs.attrs['direction']]}"
     return interval_variables(share, change.dims[1:], words, name="recovered", unit="share")
@@ -554,12 +563,6 @@ def _changes(pairs: xr.Dataset, name: str = "difference") -> xr.DataArray:
     change = pairs[name] - base
     limit = float(pairs.attrs["rounding"]) * (abs(source) + abs(base))
     return xr.where(abs(change) <= limit, 0.0, change, keep_attrs=True).transpose(*pairs[name].dims)
-
-
-def _units(pairs: xr.Dataset) -> list[tuple[str, ...]] | range:
-    """The texts of each pair: equal pairs count once."""
-    texts = [pairs[name].values.tolist() for name in ("clean_text", "corrupted_text") if name in pairs.coords]
-    return list(zip(*texts, strict=True)) if texts else range(pairs.sizes["pair"])
 
 
 def ends_of(pairs: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:

@@ -10,9 +10,10 @@ import numpy as np
 import xarray as xr
 from scipy.stats import binom
 
+from attnscope.intervention.pairs import texts_of
 from attnscope.intervention.patch import MOVED
 from attnscope.intervention.verdicts import ESTIMATORS, HEADS, SURE, describe_agreement, describe_largest, together_rows
-from attnscope.measure.documents import LEAST
+from attnscope.measure.documents import LEAST, numbered
 from attnscope.results.schema import HEAD, Effect, Finding, Quantity, Report, Row, Table, heads_by, rows_of, with_ends
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import are, count
@@ -188,7 +189,7 @@ def _headline(rows: Sequence[Row], pairs: xr.Dataset) -> str:
 
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     pairs, kinds = tree["pairs"].to_dataset(), _kinds(rows)
-    number, sentences = pairs.sizes["pair"], describe_runs(pairs)
+    number, sentences = numbered(texts_of(pairs))[1], describe_runs(pairs)
     effects = [_EFFECT.effect(row) for row in rows]
     largest = describe_largest(effects, lambda number, effect: _describe_share(rows[number], effect), kinds)
     sentences.append(" ".join([_what_is_done(tree), *largest]))
@@ -230,7 +231,8 @@ def describe_runs(pairs: xr.Dataset) -> list[str]:
         f"corrupted runs (mean over {count(number, 'pair')}). Clean runs prefer the answer in {int((clean > 0).sum())} "
         f"of {number}, corrupted runs the wrong answer in {int((corrupted < 0).sum())}."
     )
-    sentences = [both.replace("-", "−"), *_unsolved(int((clean > 0).sum()), number)]
+    _, first = np.unique(numbered(texts_of(pairs))[0], return_index=True)  # of equal pairs
+    sentences = [both.replace("-", "−"), *_unsolved(int((clean[first] > 0).sum()), len(first))]
     turned = int((np.sign(clean - corrupted) != np.sign((clean - corrupted).mean())).sum())
     if turned:
         sentences.append(

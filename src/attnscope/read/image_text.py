@@ -26,7 +26,7 @@ from attnscope.read.images import Images, images_of
 from attnscope.read.messages import CHAT_FIELDS
 from attnscope.read.picture_parts import IMAGE, PLACES, VIDEO, chat_of, has_pictures, sources_of
 from attnscope.read.shown import shown_tokens, special_ids, without_added_spaces
-from attnscope.read.sources import Names, holds_text, names_a_dataset
+from attnscope.read.sources import Names, Repeats, holds_text, names_a_dataset
 from attnscope.read.videos import Video, is_film, reject_film, video_of
 from attnscope.read.windows import Window
 from attnscope.support.checks import is_path
@@ -64,7 +64,11 @@ class PicturedTexts:
         return len(self._items)
 
     def __iter__(self) -> Iterator[PicturedText]:
-        return iter(self._items)
+        repeats = Repeats()
+        for item in self._items:
+            videos = [(*video.frames.contents(), video.rate) for video in item.videos]
+            content = (item.text, repr(item.messages), *item.images.contents(), *videos)
+            yield replace(item, name=repeats.named(item.name, content))
 
     @property
     def has_videos(self) -> bool:

@@ -7,7 +7,7 @@ import io
 import stat
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeGuard, TypeVar, cast
@@ -16,7 +16,7 @@ import numpy as np
 
 from attnscope.read.files import Unchanged, file_mode, files_below, is_standard_input, shown, skipped_note
 from attnscope.read.sources import SUFFIXES as TEXT_SUFFIXES
-from attnscope.read.sources import Names, names_a_dataset
+from attnscope.read.sources import Names, Repeats, names_a_dataset
 from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError, explaining
 
@@ -61,6 +61,16 @@ class Media(Generic[T]):
     @abstractmethod
     def _hashed(self, item: Any) -> Sequence[bytes]:
         """The bytes of one item for the hash."""
+
+    def contents(self) -> Iterator[Hashable]:
+        """A hash of each item without its name."""
+        return (hash(tuple(self._hashed(item))) for _, item in self._items)
+
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        """Each item and its name, marked if it equals an earlier one."""
+        repeats = Repeats()
+        for (name, item), content in zip(self._items, self.contents(), strict=True):
+            yield repeats.named(name, content), item
 
     def note_skipped(self, given: object) -> None:
         """Note the files of given folders that are not among these."""
@@ -132,7 +142,7 @@ class Images(Media[Image]):
     called = "images"
 
     def __iter__(self) -> Iterator[Image]:
-        for name, item in self._items:
+        for name, item in self._named():
             yield Image(name, _read(item) if isinstance(item, Unchanged) else item)
 
     @property

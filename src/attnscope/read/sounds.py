@@ -49,7 +49,7 @@ class Sounds(Media[Sound]):
     called = "sounds"
 
     def __iter__(self) -> Iterator[Sound]:
-        for name, item in self._items:
+        for name, item in self._named():
             yield _read(name, item) if isinstance(item, Unchanged) else _of_array(name, item)
 
     def _beside(self) -> list[Path | None]:

@@ -42,7 +42,7 @@ class Videos(Media[Clip]):
     called = "videos"
 
     def __iter__(self) -> Iterator[Clip]:
-        return (Clip(name, cast("Video | Tensor", video)) for name, video in self._items)
+        return (Clip(name, cast("Video | Tensor", video)) for name, video in self._named())
 
     @property
     def is_processed(self) -> bool:

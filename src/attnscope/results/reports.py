@@ -34,13 +34,17 @@ def _repeated(result: Any) -> list[str]:
     names = next((part.coords["source"].values.ravel().tolist() for part in parts if "source" in part.coords), [])
     texts = {name: original(name) for name in names}
     if again := sum(name != first for name, first in texts.items()):
-        return [f"{again} of {len(texts)} texts repeat an earlier text: intervals and tests count equal texts once."]
+        return [_counted_once(again, len(texts), str(result.attrs.get("reads", "texts")))]
     both = ("clean_text", "corrupted_text")
     sides = next(([part.coords[one].values.tolist() for one in both] for part in parts if both[0] in part.coords), [])
     pairs = list(zip(*sides, strict=True))
     if again := len(pairs) - len(set(pairs)):
-        return [f"{again} of {len(pairs)} pairs repeat an earlier pair: intervals and tests count equal pairs once."]
+        return [_counted_once(again, len(pairs), "pairs")]
     return []
+
+
+def _counted_once(again: int, whole: int, called: str) -> str:
+    return f"{again} of {whole} {called} repeat an earlier one: intervals and tests count them once."
 
 
 def figures_of(report: Report) -> dict[str, Figure]:
