@@ -170,8 +170,8 @@ def verbs(family: str, tokenizer: Any) -> dict[str, Callable[[Any], Any]]:
             return model(input_ids=ids, **both).logits.double().numpy().ravel()
 
     def example(model: Any) -> Any:
-        """Weights of the strongest key, whichever it is."""
-        return np.nanmax(attnscope.examples(model, TEXTS, head=(0, 1), k=1, **given).weight.values, -1)
+        """Scores by rank: which of two examples with nearly the same score is the first is a matter of a step."""
+        return attnscope.examples(model, TEXTS, head=(0, 1), k=1, **given).score.values
 
     def edited(model: Any) -> Any:
         with attnscope.edit(model, {(1, 2): torch.zeros_like}):
@@ -293,8 +293,8 @@ float64), by `python benchmarks/dtypes.py` (transformers {version}, PyTorch {tor
   for products of two rounded numbers: `edges` (gradients and changes) and `attribute --head` (queries and keys).
 * Effects are differences, so the largest number is a logit for `patch` and a loss for `intervene`. In 16 bits, effects
   of less than a few steps of these are rounding.
-* Choices between near ties are left out: the strongest key of a row (`attribute --head`, `examples`) and generated
-  tokens.
+* Choices between near ties are not compared: `attribute --head` leaves out the strongest key, `examples` has scores by
+  rank, and `generate` makes one token.
 * **Bold** numbers exceed the limit. A letter is a reason for which attnscope rejects the model, listed below; in
   italics, it rejects the reference too.
 """

@@ -39,6 +39,7 @@ from attnscope.capture.placement import (
     reject_distributed,
 )
 from attnscope.capture.processors import Tokenizer, has_tokenizer, is_place, load_tokenizer, tokenizer_repository
+from attnscope.capture.weights import embedding_within
 from attnscope.read.sources import SUFFIXES
 from attnscope.read.unnamed import UnnamedTokens
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
@@ -181,7 +182,7 @@ def _tokenizer(
     if given is not None and not isinstance(given, str | Path):
         return given
     if given is None and repository is None and not model.config.name_or_path:
-        table: Any = model.get_input_embeddings()
+        table: Any = embedding_within(model.get_input_embeddings())
         return UnnamedTokens(table.num_embeddings)
     place = repository if given is None else None
     place = place or tokenizer_repository(model, given, "tokenizer")
