@@ -2,16 +2,18 @@
 
 import copy
 import importlib
+import warnings
 
 import numpy as np
 import pytest
 import torch
 
-from attnscope import attribute, circuits, edges
+from attnscope import attribute, circuits, edges, patch
 from attnscope.capture.weights import in_single_precision
 from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.stream import residual_stream
 from attnscope.explanation.tables import first_layer_split, word_table
+from attnscope.support.errors import AttnscopeError
 from tests.families import tiny, tiny_reader
 
 HALF = [torch.bfloat16, torch.float16]
@@ -23,6 +25,12 @@ def both(model, dtype):
     """The model in 16 bits, and its weights and buffers in float32."""
     half = model.to(dtype)
     return half, copy.deepcopy(half).float()
+
+
+def dynamically_quantised(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated, but people have them
+        return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
 
 
 def structure(model):
@@ -151,3 +159,18 @@ def test_one_block_at_a_time_is_in_single_precision_and_all_are_restored_after_a
         model(ids)
     hook.remove()
     assert state(model) == before
+
+
+@pytest.mark.parametrize("verb", [patch, edges])
+def test_layers_without_gradients_are_not_estimated_through(verb):
+    """PyTorch's dynamically quantised layers end the graph, so that gradients before them would be 0."""
+    model, tokenizer = tiny_reader("llama")
+    for table in (model.get_input_embeddings(), model.lm_head):
+        torch.nn.init.normal_(table.weight, std=0.5)
+    packed = dynamically_quantised(model)
+    pairs = [{"clean": "It was part", "corrupted": "It was due", "answer": " of", "wrong": " to"}]
+    with pytest.raises(AttnscopeError, match="is a Linear of torch that passes no gradient on") as error:
+        verb(packed, pairs, tokenizer=tokenizer)
+    assert ("--method exact" if verb is edges else "--steps 0") in str(error.value)
+    if verb is patch:
+        assert "estimate" not in patch(packed, pairs, tokenizer=tokenizer, steps=0)["patched"]

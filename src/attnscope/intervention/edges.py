@@ -34,7 +34,7 @@ from attnscope.explanation.sublayers import sublayers
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.intervention.edit import output_affine
 from attnscope.intervention.effects import effect_variables
-from attnscope.intervention.gradients import embeddings_moved
+from attnscope.intervention.gradients import check_gradients, embeddings_moved
 from attnscope.intervention.pairs import EncodedPairs, Pairs, PairTexts
 from attnscope.intervention.patch import PatchJob, check_pairs_differ, given_pairs
 from attnscope.intervention.stream_parts import SEVERAL
@@ -149,6 +149,8 @@ def _measured(
     job: PatchJob, method: str, steps: int, sizes: Sequence[float], draws: int, seed: int, tell: Tell
 ) -> xr.Dataset:
     """Scores of all edges, and circuits of the best and of random ones."""
+    if method != "exact":
+        check_gradients(job.loaded.model, 'method="exact" (--method exact), which patches every edge')
     graph, circuits = Graph(job.loaded.model, job.batches[0][1]), list[Any]()
     rng = np.random.default_rng(seed)
     pair_texts = [(pair.clean, pair.corrupted) for pair in job.pairs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.families import main_output
+from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
+from attnscope.capture.weights import embedding_within, linear_layers
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.intervention.predictions import Questions, donor_positions
 from attnscope.kernels.call import AttentionCall
+from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import frozen
 
 if TYPE_CHECKING:
@@ -56,6 +61,23 @@ def answers_difference(model: PreTrainedModel, pairs: EncodedPairs, share: float
     return [gradient for _, gradient in layers]
 
 
+def check_gradients(model: PreTrainedModel, instead: str) -> None:
+    """Raise an error if a kind of linear layers passes no gradient on: estimates would be 0 without a reason."""
+    layers: dict[type, tuple[str, Any]] = {type(layer): (name, layer) for name, layer in linear_layers(model)}
+    for kind, (name, layer) in layers.items():
+        if kind in {nn.Linear, Conv1D} or embedding_within(layer) is not None:
+            continue
+        rows = torch.ones(1, layer.in_features, dtype=model.dtype, device=device_of(model), requires_grad=True)
+        with torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch's of such layers
+            slope: Any = torch.autograd.grad(layer.forward(rows).sum(), rows, allow_unused=True)[0]
+        if slope is None:
+            raise AttnscopeError(
+                f"{name} is a {kind.__name__} of {kind.__module__.partition('.')[0]} that passes no gradient on, so "
+                f"gradients cannot estimate effects: use {instead}"
+            )
+
+
 def head_gradients(
     model: PreTrainedModel,
     inputs: dict[str, Tensor],
@@ -65,6 +87,7 @@ def head_gradients(
     share: float = 0.0,
 ) -> list[tuple[Tensor, Tensor]]:
     """Output of each call, and the gradient of a function of the logits with respect to it."""
+    check_gradients(model, "steps=0 (--steps 0), which leaves out estimates")
     outputs: list[Tensor] = []
 
     def observe(_: Site, call: AttentionCall) -> Tensor:
