@@ -8,7 +8,8 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -66,6 +67,7 @@ def load_model(
     trust_remote_code: bool = False,
     placement: Placement | None = None,
     need_tokenizer: bool = True,
+    first: Callable[[LoadedModel], object] | None = None,
 ) -> LoadedModel:
     """Load a model from a folder or the hub in the class of its config, or use a model object unchanged.
 
@@ -92,6 +94,9 @@ def load_model(
         Devices of the layers of a model that is larger than one device.
     need_tokenizer
         Whether to look for a tokenizer.
+    first
+        A check of arguments by config and tokenizer alone. It is called with the model on the meta device before
+        weights are loaded, which may take minutes; it may change that model.
     """
     if isinstance(source, LoadedModel):
         return source
@@ -126,37 +131,55 @@ def load_model(
         beside = repository
         if adapter is not None:
             repository = _repository(str(adapter["base_model_name_or_path"]), adapter.get("revision"))
-        model, identity = _placed(repository, name, Loading(revision, device, dtype, trust_remote_code, placement))
+        loading, of_model = Loading(revision, device, dtype, trust_remote_code, placement), repository
+        repository = beside if adapter is not None and has_tokenizer(beside) else repository
+        if first is not None and (outline := _outline(of_model, loading)) is not None:
+            if need_tokenizer:
+                tokenizer = _tokenizer_of(given, tokenizer, outline, repository, trust_remote_code=trust_remote_code)
+            first(LoadedModel(outline, tokenizer, name, {}))
+        model, identity = _placed(of_model, name, loading)
         if adapter is not None:
             identity |= {"adapter": _adapted(model, beside)}
-            repository = beside if has_tokenizer(beside) else repository
         _reject_broken_numbers(model)
         if dtype in INTEGERS:
             identity |= {"weights": quantised(model, dtype)}
     if need_tokenizer:
-        if tokenizer is not None and not callable(tokenizer):
-            check_kind("a tokenizer, a folder or a hub id", str, Path, tokenizer=tokenizer)
-        if hasattr(model, "text_model") and hasattr(model, "vision_model"):
-            raise AttnscopeError(
-                f"{type(model).__name__} compares texts with images. Use its .text_model for texts, or its "
-                ".vision_model for images"
-            )
-        if model.main_input_name != "input_ids":
-            other = what_is_read(model)
-            raise AttnscopeError(
-                f"{type(model).__name__} reads {model.main_input_name}, not text. "
-                f"{f'Give it {other}, or use' if other else 'Use'} a model that reads input_ids"
-            )
-        given_one = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
-        read: Any = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
-        if not hasattr(read, "convert_ids_to_tokens"):
-            raise AttnscopeError(f"{type(read).__name__} is not a tokenizer; expected one from transformers")
-        forced: Any = getattr(getattr(model, "generation_config", None), "forced_bos_token_id", None)
-        if isinstance(forced, int) and getattr(read, "tgt_lang", "") is None:
-            read = copy(read)  # do not change the caller's
-            read.tgt_lang = str(read.convert_ids_to_tokens(forced)).strip("_")
+        read = _tokenizer_of(given, tokenizer, model, repository, trust_remote_code=trust_remote_code)
         return LoadedModel(model, read, name, identity)
     return LoadedModel(model, None, name, identity)
+
+
+def _tokenizer_of(
+    given: object,
+    tokenizer: Tokenizer,
+    model: PreTrainedModel,
+    repository: Repository | None,
+    *,
+    trust_remote_code: bool,
+) -> Any:
+    """The tokenizer of a model of texts."""
+    if tokenizer is not None and not callable(tokenizer):
+        check_kind("a tokenizer, a folder or a hub id", str, Path, tokenizer=tokenizer)
+    if hasattr(model, "text_model") and hasattr(model, "vision_model"):
+        raise AttnscopeError(
+            f"{type(model).__name__} compares texts with images. Use its .text_model for texts, or its "
+            ".vision_model for images"
+        )
+    if model.main_input_name != "input_ids":
+        other = what_is_read(model)
+        raise AttnscopeError(
+            f"{type(model).__name__} reads {model.main_input_name}, not text. "
+            f"{f'Give it {other}, or use' if other else 'Use'} a model that reads input_ids"
+        )
+    given_one = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
+    read: Any = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
+    if not hasattr(read, "convert_ids_to_tokens"):
+        raise AttnscopeError(f"{type(read).__name__} is not a tokenizer; expected one from transformers")
+    forced: Any = getattr(getattr(model, "generation_config", None), "forced_bos_token_id", None)
+    if isinstance(forced, int) and getattr(read, "tgt_lang", "") is None:
+        read = copy(read)  # do not change the caller's
+        read.tgt_lang = str(read.convert_ids_to_tokens(forced)).strip("_")
+    return read
 
 
 def _reject_other_kinds(model: object) -> None:
@@ -302,27 +325,13 @@ _AUTO_CLASSES = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSe
 
 def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
     """Load a model from exactly the files that are hashed."""
-    source, trust_remote_code = repository.source, loading.trust_remote_code
-    from attnscope import models  # noqa: F401 its configurations become known  # pyright: ignore[reportUnusedImport]
-
+    source = repository.source
     with explaining(f"{source} cannot be loaded", _ADVICE), asking_trust(source):
-        checkpoint = Checkpoint.of(repository)
-        if trust_remote_code and "auto_map" in checkpoint.config:
-            for code in repository.folder.glob("*.py"):
-                repository.take(code.name)
-        config: Any = transformers.AutoConfig.from_pretrained(
-            source, revision=repository.commit, local_files_only=out_of_reach(), trust_remote_code=trust_remote_code
-        )
-        maker = _class_of(config, repository, trust_remote_code=trust_remote_code)
+        checkpoint, config, maker = _described(repository, loading)
         identity = repository.identity()
         with checkpoint.tensors() as tensors, checkpoint.packed_by_torchao():
-            # ignore implementations named in the checkpoint: some are downloaded from the hub and run
-            config._attn_implementation = None  # noqa: SLF001
-            config._experts_implementation = None  # noqa: SLF001
-            vars(config).pop("fusion_config", None)
-            sizes = [math.prod(tensor.get_shape()) for tensor in tensors.values()]
-            packed = any(name == "quantization_config" and value for name, value in every_setting(checkpoint.config))
-            with no_larger_than(sizes, "config.json", _PACKED if packed else 1):
+            packed = _is_packed(checkpoint)
+            with _no_larger_than_weights(tensors, packed=packed):
                 make = partial(
                     maker.from_pretrained,
                     None,
@@ -343,6 +352,50 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
             model.generation_config = made
         model.config.name_or_path = source
     return model, identity
+
+
+def _described(repository: Repository, loading: Loading) -> tuple[Checkpoint, Any, Any]:
+    """The files of a model, its config and its class."""
+    from attnscope import models  # noqa: F401 its configurations become known  # pyright: ignore[reportUnusedImport]
+
+    checkpoint, trust_remote_code = Checkpoint.of(repository), loading.trust_remote_code
+    if trust_remote_code and "auto_map" in checkpoint.config:
+        for code in repository.folder.glob("*.py"):
+            repository.take(code.name)
+    config: Any = transformers.AutoConfig.from_pretrained(
+        repository.source,
+        revision=repository.commit,
+        local_files_only=out_of_reach(),
+        trust_remote_code=trust_remote_code,
+    )
+    maker = _class_of(config, repository, trust_remote_code=trust_remote_code)
+    # ignore implementations named in the checkpoint: some are downloaded from the hub and run
+    config._attn_implementation = None  # noqa: SLF001
+    config._experts_implementation = None  # noqa: SLF001
+    vars(config).pop("fusion_config", None)
+    return checkpoint, config, maker
+
+
+def _is_packed(checkpoint: Checkpoint) -> bool:
+    return any(name == "quantization_config" and value for name, value in every_setting(checkpoint.config))
+
+
+def _no_larger_than_weights(tensors: dict[str, Any], *, packed: bool) -> AbstractContextManager[None]:
+    sizes = [math.prod(tensor.get_shape()) for tensor in tensors.values()]
+    return no_larger_than(sizes, "config.json", _PACKED if packed else 1)
+
+
+def _outline(repository: Repository, loading: Loading) -> PreTrainedModel | None:
+    """The model on the meta device; None if its class cannot be built there."""
+    source = repository.source
+    with quiet(), _one_at_a_time, own_random_numbers():
+        with explaining(f"{source} cannot be loaded", _ADVICE), asking_trust(source):
+            checkpoint, config, maker = _described(repository, loading)
+        with checkpoint.tensors() as tensors, suppress(Exception), torch.device("meta"):
+            tight = _no_larger_than_weights(tensors, packed=_is_packed(checkpoint))
+            with tight:
+                return maker._from_config(config)  # noqa: SLF001
+    return None
 
 
 def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -> Any:

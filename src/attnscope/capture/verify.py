@@ -138,7 +138,7 @@ def _verified(
 
     check_ids(model, inputs, called)
     advice = "Do config.json and the tokenizer belong to these weights?"
-    with _attention_modules(model, cross_only=cross_only) as (running, ran):
+    with attention_modules(model, cross_only=cross_only) as (running, ran):
         seen: set[str] = set()
         with explaining(f"{name} fails on the first window", advice), same_random_numbers():
             before = random_state()
@@ -198,7 +198,7 @@ def pooling_heads(model: PreTrainedModel) -> list[str]:
 
 
 @contextmanager
-def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator[tuple[list[str], set[str]]]:
+def attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator[tuple[list[str], set[str]]]:
     """Names of the running attention modules, and of those that ran (or ran cross-attention)."""
     running: list[str] = []
     ran: set[str] = set()

@@ -36,6 +36,7 @@ class Site:
     name: str
     kind: str  # "self", "causal" or "cross"
     heads: int = field(default=0, compare=False, repr=False)  # set by `verify`; 0 before
+    group: int = field(default=1, compare=False, repr=False)  # query heads of a key-value head, set by `outlined`
 
 
 @dataclass(eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -17,7 +18,7 @@ from attnscope.capture.borrow import verb
 from attnscope.capture.load import check_same_model, load_model
 from attnscope.capture.parameters import Reading, loading
 from attnscope.capture.placement import device_of
-from attnscope.detection.head_files import agreement, listing_of, read_heads
+from attnscope.detection.head_files import agreement, check_listing, listing_of, read_heads
 from attnscope.detection.probes import needles_of
 from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED, scores_of, wanted_controls
@@ -151,7 +152,8 @@ def card(
     listing = None if published is None else listing_of(Path(published))
     needles_of(needles)  # these are checked again with the model, which takes long to load
     wanted_controls(controls)
-    loaded = load_model(model, **loading(reading))
+    first = None if listing is None else partial(check_listing, listing)
+    loaded = load_model(model, **loading(reading), first=first)
     if effects is not None:
         check_same_model(effects, loaded, "effects (--effects)")
 

@@ -221,9 +221,10 @@ class ExampleReader(PairReader):
     def __init__(
         self, model: Model | None, texts: Sources, settings: ScanSettings, heads: Sequence[Any], choice: Choice
     ) -> None:
+        self.heads = [(int(layer), int(head)) for layer, head in heads]
         super().__init__(model, texts, settings, choice.query, choice.key)
         known = [(site.index, head) for site in self.sites for head in range(site.heads)]
-        self.choice, self.heads = choice, checked_heads(heads, known, "head")
+        self.choice, self.heads = choice, checked_heads(self.heads, known, "head, --head")
         self.asked = {"heads": self.heads} | vars(choice)
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:

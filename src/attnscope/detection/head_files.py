@@ -16,6 +16,9 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
+from attnscope.capture.borrow import LoadedModel
+from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.outline import outlined
 from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED
 from attnscope.measure.documents import reach as deviations
@@ -140,6 +143,17 @@ def read_heads(listing: tuple[Path, str], card: xr.Dataset) -> np.ndarray:
     if np.nanmin(listed) == np.nanmax(listed):
         raise AttnscopeError(f"{file} lists {'all' if pairs else 'none'} of the heads; expected some of them")
     return listed
+
+
+def check_listing(listing: tuple[Path, str], outline: LoadedModel) -> None:
+    """Reject a file before weights are loaded, if it lists heads that the model lacks."""
+    sites = outlined(outline.model)
+    if len({site.kind for site in sites}) != 1:  # which layers a list counts is known later
+        return
+    scores = padded_heads([np.zeros(site.heads) for site in sites])[None]
+    groups = [site.group for site in sites]
+    card = xr.Dataset({"score": (("role", "layer", "head"), scores), SHARED: ("layer", groups)})
+    read_heads(listing, card.assign_coords(layer_coordinates(sites)).assign_attrs(model=outline.name))
 
 
 def _table(text: str, card: xr.Dataset) -> list[tuple[int, int]]:

@@ -19,6 +19,7 @@ from attnscope.capture.borrow import verb
 from attnscope.capture.forward import decoder_note
 from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
+from attnscope.capture.outline import rejecting
 from attnscope.capture.parameters import StudyReading, loading
 from attnscope.explanation.arrays.checks import choose, in_band
 from attnscope.explanation.arrays.components import principal_components
@@ -161,7 +162,8 @@ def explain(
     field, inner = reading["field"], MODEL if model is None else model
     reject_modalities("explain", inner, texts, field=field, revision=reading["revision"])
     corpus, target = texts_and_targets(texts, reading["targets"], field=reading["field"], by_line=reading["by_line"])
-    loaded, window, out = load_model(model, **loading(reading)), reading["window"], reading["out"]
+    loaded = load_model(model, **loading(reading), first=rejecting([(layer, head)], "layer, head"))
+    window, out = reading["window"], reading["out"]
     length = window_length(loaded, window)
     if window is None:
         length = min([length, *(analysis.longest for analysis in more if analysis.longest)])

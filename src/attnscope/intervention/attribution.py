@@ -19,6 +19,7 @@ from attnscope.capture.borrow import LoadedModel, verb
 from attnscope.capture.families import logit_cap
 from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
+from attnscope.capture.outline import rejecting
 from attnscope.capture.parameters import StudyReading, loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE
@@ -149,7 +150,8 @@ def attribute(
     reject_modalities("attribute", inner, texts, field=reading["field"], revision=reading["revision"])
     lines = {"field": reading["field"], "by_line": reading["by_line"] or targets is not None}
     corpus, target = texts_and_targets(texts, targets, **lines, blank_lines=targets is not None)
-    loaded = load_model(model, **loading(reading))
+    first = None if head is None else rejecting([head], "head, --head")
+    loaded = load_model(model, **loading(reading), first=first)
     length = min(reading["window"] or LONGEST, window_length(loaded, reading["window"]))
     limit = reading["limit"] or DEFAULT_TEXTS if given is None else len(given)
     where: Any = {"window": length, "limit": limit, "seed": seed, "batch_size": batch_size}

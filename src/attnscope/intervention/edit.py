@@ -20,6 +20,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.load import Model, load_model
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.outline import rejecting
 from attnscope.capture.parameters import SessionReading, loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
@@ -105,7 +106,9 @@ def edit(
     (True, True)
     """
     inner = inner_model(model)
-    inner = inner if isinstance(inner, PreTrainedModel) else load_model(model, need_tokenizer=False).model
+    pairs = [key for key in heads if isinstance(key, tuple) and [*map(type, key)] == [int, int]]
+    first = rejecting(pairs, "heads", kind)
+    inner = inner if isinstance(inner, PreTrainedModel) else load_model(model, need_tokenizer=False, first=first).model
     sites, outputs = _layers(inner, inputs)
     changes: dict[int, dict[On, Change]] = {}
     functions: dict[int, dict[int, Any]] = {}
@@ -306,7 +309,7 @@ def head_outputs(
     if "." not in on and on not in get_args(On):
         raise AttnscopeError(f"found on {on!r}; expected {', '.join(get_args(On))}, or the name of a hook")
     reject_modalities("head_outputs", model if model is not None else "bundled", texts, revision=reading["revision"])
-    loaded = load_model(model, **loading(reading))
+    loaded = load_model(model, **loading(reading), first=rejecting([(layer, head)], "layer, head", kind))
     windows = _windows(loaded, texts, reading)
     longest = WindowBatch.of([max(windows, key=len)], 0, device_of(loaded.model))
     sites, outputs = _layers(loaded.model, longest.inputs(loaded.model))

@@ -14,6 +14,7 @@ from attnscope.bundled import MODEL, NOUNS, SENTENCES
 from attnscope.capture.borrow import LoadedModel, verb
 from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
+from attnscope.capture.outline import rejecting
 from attnscope.capture.parameters import StudyReading, loading
 from attnscope.explanation.analyses.verdict import WHY
 from attnscope.explanation.catalogue import ANALYSES
@@ -145,7 +146,8 @@ def intervene(
     corpus, target = texts_and_targets(
         texts, targets, field=field, by_line=reading["by_line"] or targets is not None, blank_lines=targets is not None
     )
-    loaded = load_model(model, **loading(reading))
+    first = rejecting([pair for heads in together for pair in heads], "together, --together")
+    loaded = load_model(model, **loading(reading), first=first)
     length = window_length(loaded, window) if window else min(LONGEST, window_length(loaded, None))
     session = prediction_session(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
     if callable(metric):

@@ -21,8 +21,10 @@ from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture.borrow import LoadedModel, borrowed, verb
 from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.outline import outlined, reject_absent
 from attnscope.capture.parameters import PairReading, loading
 from attnscope.capture.verify import TOLERANCE, verify
+from attnscope.capture.weights import blocks_of
 from attnscope.explanation.sublayers import BlockRun, sublayers
 from attnscope.intervention import stack
 from attnscope.intervention.components import Component, components_of, put_in
@@ -153,7 +155,7 @@ def patch(
     sets = tuple(components_of(names, "together (--together)", on) for names in together)
     check_whole(0, STEPS, steps=steps)
     given, seed = given_pairs(pairs, model, answer, wrong), reading["seed"]
-    loaded = load_model(model, **loading(reading))
+    loaded = load_model(model, **loading(reading), first=partial(_reject_absent, [*chain(*sets, path or ())]))
     if loaded.model.config.is_encoder_decoder and (by_position or what in OF_BLOCKS):
         raise AttnscopeError(
             f"{loaded.name} is an encoder-decoder, whose positions are of two texts: patch its heads at all positions "
@@ -196,6 +198,20 @@ def patch(
         task=task,
         repair=reading["repair"],
     )
+
+
+def _reject_absent(parts: Sequence[Component], outline: LoadedModel) -> None:
+    """Reject components before weights are loaded, if the model lacks their heads or blocks."""
+    sites, blocks = outlined(outline.model) if parts else [], blocks_of(outline.model)
+    heads = [(part.layer, part.head) for part in parts if part.head is not None]
+    reject_absent(heads, sites, "together or receiver, --together, --receiver")
+    if len({site.name for site in sites}) < len(sites):  # blocks that are shared run several times
+        return
+    for part in parts if sites else ():
+        if part.head is None and part.layer >= len(blocks):
+            raise AttnscopeError(
+                f"there is no MLP {part.name} (--together, --receiver): choose from m0 to m{len(blocks) - 1}"
+            )
 
 
 def given_pairs(given: Pairs | None, model: Model | None, answer: str | None, wrong: str | None) -> list[Pair]:

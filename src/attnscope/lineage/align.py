@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnscope.capture.borrow import verb
 from attnscope.capture.load import Model, load_model
+from attnscope.capture.outline import rejecting
 from attnscope.capture.parameters import AlignmentReading, loading
 from attnscope.lineage.data import encode_pairs
 from attnscope.lineage.links import (
@@ -127,7 +128,8 @@ def align(
     judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
     sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
     check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})
-    loaded, language = load_model(model, **loading(reading)), reading["target_language"]
+    first = rejecting([(layer, head)], "layer, head", "cross")
+    loaded, language = load_model(model, **loading(reading), first=first), reading["target_language"]
     tokenizer = loaded.tokenizer if language is None else TargetTokenizer(loaded.tokenizer, language).tokenizer
     work = Work(
         Forcing(loaded.model, tokenizer, sources, targets, words=words, batch_size=batch_size),

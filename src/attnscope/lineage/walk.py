@@ -23,6 +23,7 @@ from attnscope.capture.borrow import LoadedModel, inner_model, verb
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import Model, load_model
 from attnscope.capture.modalities import Sense, modality_of
+from attnscope.capture.outline import rejecting
 from attnscope.capture.parameters import Loading, ScanSettings, TextModelOptions
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE, position_table_length, verify
@@ -140,7 +141,7 @@ def walk(
     if isinstance(texts, Tensor | Path) or (texts is not None and not len(texts)):
         raise AttnscopeError(f"texts is a {type(texts).__name__}; pass a sentence, or an image or sound without forms")
     sentence, *others = [SENTENCE] if texts is None else [texts] if isinstance(texts, str) else texts
-    loaded = load_model(model, **options)
+    loaded = load_model(model, **options, first=rejecting([(layer, head)], "layer, head"))
     tell(Progress("walk", 0.5))
     if isinstance(loaded.model, RecurrentForConditionalGeneration):
         if forms or others:

@@ -227,16 +227,21 @@ def generate(
     given: dict[str, Any] = {name: dict(reading)[name] for name in ("field", "by_line", "chat", "chat_template")}
     corpus, _ = read_sides(sources, None, stride=None, **given)
     grouping = grouping_for(reading["groups"], corpus)
-    loaded = load_model(model, **loading(reading))
-    if not loaded.model.can_generate():
-        is_bundled = loaded.name == MODEL.name
-        name = "the bundled masked language model" if is_bundled else type(loaded.model).__name__
-        raise AttnscopeError(f"{name} cannot generate: give a causal model or an encoder-decoder")
-    if isinstance(corpus, Chats):
-        corpus = corpus.read_with(loaded.tokenizer, to_answer=True)
-    length = _prompt_length(loaded, window, new_tokens)
-    prompts = prompts_of(corpus, loaded, length=length, limit=reading["limit"])
-    reject_unmatched(prompts, patterns)
+
+    def read(loaded: LoadedModel) -> tuple[Any, int, list[Window]]:
+        """The texts, the longest prompt in tokens, and the prompts."""
+        if not loaded.model.can_generate():
+            is_bundled = loaded.name == MODEL.name
+            name = "the bundled masked language model" if is_bundled else type(loaded.model).__name__
+            raise AttnscopeError(f"{name} cannot generate: give a causal model or an encoder-decoder")
+        read = corpus.read_with(loaded.tokenizer, to_answer=True) if isinstance(corpus, Chats) else corpus
+        length = _prompt_length(loaded, window, new_tokens)
+        prompts = prompts_of(read, loaded, length=length, limit=reading["limit"])
+        reject_unmatched(prompts, patterns)
+        return read, length, prompts
+
+    loaded = load_model(model, **loading(reading), first=read)
+    corpus, length, prompts = read(loaded)
     grouping = None if grouping is None else grouping.over(prompts)
     job = _Job(loaded, prompts, grouping, patterns, settings, reading["progress"] or no_progress)
     signature = signature_of("generate", loaded, corpus, None, job.signature_settings(length))

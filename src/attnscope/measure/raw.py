@@ -17,6 +17,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.load import load_model
 from attnscope.capture.modalities import modality_of, reject_modalities
 from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.outline import rejecting
 from attnscope.capture.parameters import Loading, ModelOptions, ScanSettings, TextModelOptions
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
@@ -116,7 +117,8 @@ def weights(
     source = "bundled" if model is None else model
     modality = None if texts is None else modality_of(source, texts, revision=options["revision"])
     if modality is None:
-        loaded = load_model(model, tokenizer=cast("Tokenizer", tokenizer), **options)  # rejects models without text
+        tokenizer = cast("Tokenizer", tokenizer)  # models without text are rejected
+        loaded = load_model(model, tokenizer=tokenizer, **options, first=rejecting([(layer, head)], "layer, head"))
         first = first_window(loaded, texts, targets, window_length(loaded, window))
         merging = None
         if words is not None:
@@ -297,7 +299,7 @@ def received(
     check_whole(1, observation=observation)
     tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
-    loaded = load_model(model, **options)
+    loaded = load_model(model, **options, first=rejecting([(layer, head)], "layer, head"))
     tell(Progress("received", 0.5))
     first = first_window(loaded, texts, targets, window_length(loaded, window))
 

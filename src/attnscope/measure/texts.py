@@ -17,6 +17,7 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.families import configured_length, image_token_of
 from attnscope.capture.forward import decoder_note, decoder_start
 from attnscope.capture.load import load_model
+from attnscope.capture.outline import rejecting
 from attnscope.capture.parameters import ScanSettings
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import is_causal_model, padding_difference, position_table_length
@@ -159,6 +160,7 @@ class TextReader(Reader):
     """Windows of texts; `windows` are existing ones."""
 
     shows_received = True
+    heads: Sequence[tuple[int, int]] = ()  # named by arguments
 
     def __init__(
         self, model: Model | None, texts: Sources, settings: ScanSettings, windows: Sequence[Window] | None = None
@@ -174,7 +176,9 @@ class TextReader(Reader):
         _reject_together(settings, names, grouped=grouping is not None)
         word_rule = None if settings.words is None else word_rule_of(settings.words)
         tokenizer = cast("Tokenizer", settings.processor)  # models without text are rejected
-        loaded = load_model(model, tokenizer=tokenizer, **vars(settings.loading))
+        option = "show, --show" if settings.show else "head, --head"
+        first = rejecting(settings.show or self.heads, option)
+        loaded = load_model(model, tokenizer=tokenizer, **vars(settings.loading), first=first)
         longest = length = window_length(loaded, settings.window)
         if isinstance(corpus, Chats):
             corpus = corpus.read_with(loaded.tokenizer)

@@ -16,6 +16,7 @@ import xarray as xr
 
 from attnscope.capture.borrow import LoadedModel, verb
 from attnscope.capture.load import Model, load_model
+from attnscope.capture.outline import rejecting
 from attnscope.capture.parameters import TextModelOptions
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall, call_of_weights
@@ -331,7 +332,8 @@ def view(
         return _made(_of_weights(model, tokens, query_tokens), layer, head, translate("Attention"))
     if tokens is not None or query_tokens is not None:
         raise AttnscopeError("tokens are names for weights, and a model has its own: leave them out")
-    loaded = load_model(model, **options)  # pyright: ignore[reportArgumentType]
+    first = rejecting([(layer, head)], "layer, head")
+    loaded = load_model(model, **options, first=first)  # pyright: ignore[reportArgumentType]
     if pair is not None:
         if texts is not None:
             raise AttnscopeError("found a text and a pair: give one of them")

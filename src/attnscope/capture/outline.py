@@ -1,0 +1,94 @@
+"""What a config tells before weights are loaded: the attention calls of a model on the meta device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from attnscope.capture.borrow import LoadedModel, quiet
+from attnscope.capture.families import unrelated
+from attnscope.capture.verify import attention_modules
+from attnscope.capture.watch import Site, current, passes_of
+from attnscope.kernels.call import AttentionCall
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from transformers import PreTrainedModel
+
+_NAME = "attnscope outline"
+_TOKENS = 8  # of the text, whose tokens do not matter
+
+
+def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+    """Attention of tensors without numbers, by the registry's protocol."""
+    watch, empty = current.get(), query.new_empty(*query.shape[:3], value.shape[-1])
+    repeated = watch is not None and watch.before is not None and watch.before[0]() is query
+    if watch is not None and not repeated:  # as where numbers are captured: DiffLlama calls twice in a layer
+        watch.before = ref(query), ref(key)
+        kind = "cross" if id(module) in watch.cross else "causal" if getattr(module, "is_causal", False) else "self"
+        site = Site(watch.calls, watch.names.get(id(module), type(module).__name__), kind)
+        watch.observe(site, AttentionCall(query, key, value, 1.0, causal=False))
+    return empty.transpose(1, 2), None
+
+
+AttentionInterface.register(_NAME, _attend)
+AttentionMaskInterface.register(_NAME, lambda *_, **__: None)
+
+
+@torch.no_grad()
+def outlined(model: PreTrainedModel) -> list[Site]:
+    """Attention calls of a model without weights, which is changed; empty if they are not known without numbers."""
+    if model.main_input_name != "input_ids":
+        return []
+    ids = torch.zeros(1, _TOKENS, dtype=torch.int64, device="meta")
+    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if model.config.is_encoder_decoder else {})
+    sites: list[Site] = []
+    seen: set[str] = set()
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        seen.update(running[-1:])
+        sites.append(replace(site, heads=call.query.shape[1], group=call.group))
+        return call.query
+
+    try:
+        with quiet():
+            model.set_attn_implementation(_NAME)
+            model.eval().bfloat16()  # products of experts take no other dtype on this device
+        with attention_modules(model, cross_only=False) as (running, ran), passes_of(model, observe):
+            model(**inputs)
+    except Exception:  # noqa: BLE001 on the way to its attention, a family may compute whatever it likes
+        return []
+    return [] if unrelated(sorted(ran - seen), seen) else sites
+
+
+def rejecting(
+    heads: Iterable[tuple[int | None, int | None]], what: str, kind: str | None = None
+) -> Callable[[LoadedModel], None] | None:
+    """A check, before weights are loaded, that a model has these heads; None is any layer or head, or all kinds."""
+    named = [pair for pair in heads if pair != (None, None)]
+    return (lambda outline: reject_absent(named, outlined(outline.model), what, kind)) if named else None
+
+
+def reject_absent(
+    heads: Iterable[tuple[int | None, int | None]], sites: Sequence[Site], what: str, kind: str | None = None
+) -> None:
+    """Reject layers and heads that attention calls, of a kind, do not have; without calls, nothing is known."""
+    # whether attention is causal may depend on numbers of its mask, whether it is cross-attention does not
+    sites = [site for site in sites if kind is None or (site.kind == "cross") == (kind == "cross")]
+    for layer, head in heads if sites else ():
+        is_layer = layer is None or 0 <= layer < len(sites)
+        counts = [site.heads for number, site in enumerate(sites) if layer in {None, number} or kind is not None]
+        most = max(counts, default=0) or max(site.heads for site in sites)
+        if is_layer and (head is None or 0 <= head < most):
+            continue
+        name = f"layer {layer}" if head is None else f"head {head}" if layer is None else f"head {layer}.{head}"
+        raise AttnscopeError(
+            f"there is no {name} ({what}): layers go from 0 to {len(sites) - 1}, heads from 0 to {most - 1}"
+        )
