@@ -104,8 +104,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("asked", "says"),
         [
-            (("--layer", "3"), "there is no self-attention layer 3: choose from 0, 1, 2"),
-            (("--layer", "1", "--head", "-1"), "there is no head -1: heads are counted from 0 to 3"),
+            (("--layer", "3"), "there is no layer 3 (layer, head): layers go from 0 to 2, heads from 0 to 3"),
+            (("--layer", "1", "--head", "-1"), "there is no head 1.-1 (layer, head): layers go from 0 to 2"),
             (("--band", "16"), "band (--band) is 16; in windows of 16 tokens the largest offset is 15"),
             (("--frequencies", "20:30"), "windows of 16 tokens have 1 to 8 cycles"),
             (("--frequencies=-1:5",), "as in 3:60"),

@@ -134,7 +134,7 @@ def test_what_is_requested_is_in_the_table_in_json_and_on_the_page(tmp_path):
     [
         (("--rows", "128"), "rows (--rows) is 128, but windows have only 128 tokens"),
         (("--observation", "9"), "--observation needs a statistic recent_..."),
-        (("--show", "0.99"), "there is no head 0.99 to show: layers go from 0 to 2, heads from 0 to 3"),
+        (("--show", "0.99"), "there is no head 0.99 (show, --show): layers go from 0 to 2, heads from 0 to 3"),
         (("--show", "2.1", "--no-report"), "--show names heads of the page, and --no-report makes none"),
     ],
 )

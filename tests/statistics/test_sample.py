@@ -148,7 +148,7 @@ def test_a_long_window_is_stored_in_blocks_to_its_end(tmp_path, monkeypatch):
 
 def test_a_head_that_does_not_exist_is_rejected(tmp_path):
     for place in [(3, 0), (2, 4)]:
-        said = rf"no head {place[0]}.{place[1]} to show: layers go from 0 to 2, heads from 0 to 3"
+        said = rf"no head {place[0]}.{place[1]} \(show, --show\): layers go from 0 to 2, heads from 0 to 3"
         with pytest.raises(AttnscopeError, match=said):
             attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[place])
         assert not (tmp_path / "run").exists()  # told before any text is measured

@@ -171,8 +171,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            ({"layer": 3}, "there is no layer 3: layers go from 0 to 2"),
-            ({"head": -1}, "there is no head -1: heads go from 0 to 3"),
+            ({"layer": 3}, "there is no head 3.0 .layer, head.: layers go from 0 to 2"),
+            ({"head": -1}, "there is no head 1.-1 .layer, head.: layers go from 0 to 2, heads from 0 to 3"),
             ({"query_token": 32}, "there is no token 32: tokens go from 0 to 31"),
             ({"query_token": "cat"}, "the sentence has no token 'cat'"),
             ({"texts": "  "}, "the sentence is empty"),

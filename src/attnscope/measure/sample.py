@@ -51,7 +51,7 @@ def reject_absent(show: Sequence[Place] | None, layers: int, heads: int) -> None
     for layer, head in show or ():
         if not (0 <= layer < layers and 0 <= head < heads):
             raise AttnscopeError(
-                f"there is no head {layer}.{head} to show: layers go from 0 to {layers - 1}, "
+                f"there is no head {layer}.{head} (show, --show): layers go from 0 to {layers - 1}, "
                 f"heads from 0 to {heads - 1}"
             )
 

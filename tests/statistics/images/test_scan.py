@@ -168,7 +168,7 @@ def test_only_the_vision_tower_is_measured_and_a_pooling_head_is_reported(pictur
     [
         (None, {"window": 8}, "window (--window) needs texts"),
         (None, {"band": 9}, "band (--band) is 9; in images of 4 x 4 patches the largest offset is 3"),
-        (None, {"show": [(0, 99)]}, "there is no head 0.99 to show: layers go from 0 to"),
+        (None, {"show": [(0, 99)]}, "there is no head 0.99 (show, --show): layers go from 0 to"),
         (None, {"statistics": "profile"}, "there is no statistic 'profile' of images: the nearest is patch_profile"),
         (None, {"model": "bundled", "tokenizer": None}, "reads input_ids, not images"),
         (None, {"tokenizer": None}, "without its image processor"),

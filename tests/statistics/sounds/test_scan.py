@@ -172,7 +172,7 @@ def test_long_sounds_are_cut_and_beside_transcripts_rejected(place):
 @pytest.mark.parametrize(
     ("model", "given", "message"),
     [
-        ("whisper", {"show": [(0, 99)]}, "there is no head 0.99 to show: layers go from 0 to"),
+        ("whisper", {"show": [(0, 99)]}, "there is no head 0.99 (show, --show): layers go from 0 to"),
         ("wav2vec2", {"targets": list(SAID)}, "has no decoder to read transcripts"),
         ("whisper", {"targets": ["The tide."]}, "found 3 sounds and 1 transcript "),
         ("whisper", {"window": 8}, "window (--window) needs texts, but the input is sounds"),
