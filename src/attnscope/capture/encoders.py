@@ -61,13 +61,18 @@ class SpeechModel:
         """Longest input in seconds: Whisper's window, else 30."""
         return seconds_at_once(self.extractor)
 
+    @property
+    def reads_windows(self) -> bool:
+        """Whether it always reads a window of fixed length (Whisper), whose end may have no sound."""
+        return self.model.main_input_name == _FEATURES
+
     def hear(self, samples: np.ndarray, name: str) -> SoundInputs:
         """Inputs for a sound of that name, and the number of frames of its encoder."""
         reads = self.model.main_input_name
         with explaining(f"the feature extractor cannot process {name}", "Use a longer sound"):
             given = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")[reads]
         made = None
-        if reads == _FEATURES:
+        if self.reads_windows:
             made = frames_of_window(self.model, self.extractor)
         elif reads == _WAVE and given.ndim == 2:  # noqa: PLR2004
             made = frames_of_wave(self.model, given.shape[1])
@@ -77,7 +82,7 @@ class SpeechModel:
                 "unknown"
             )
         frames, each = made
-        sounding = min(frames, int(np.ceil(len(samples) / each))) if reads == _FEATURES else frames
+        sounding = min(frames, int(np.ceil(len(samples) / each))) if self.reads_windows else frames
         if sounding < 1:
             raise AttnscopeError(
                 f"{name} has {len(samples)} samples at {self.rate:,} per second, too few for one frame. Leave it out"

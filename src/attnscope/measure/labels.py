@@ -158,7 +158,8 @@ class Places:
         ones = np.ones((len(measured), first + 3 + own["near"].shape[1]))
         near, far = own["near_left"] + own["near_right"], own["left"] + own["right"]
         supported = np.column_stack([ones, near, near, far, far])
-        # frames without sound are all alike: a head attends to all of them or to none, trained or not
+        # frames without sound are all alike, and the first frame is unlike all others in every sound (its convolution
+        # reads zeros before it): a head attends to them or does not, trained or not
         unknown = np.isnan(columns)
         supported[unknown, first : first + 2] = 0.0
         left = np.where(unknown, np.nan, _fraction(columns, np.maximum(1.0 - columns - on_first, 0.0)))
@@ -248,8 +249,8 @@ def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
     if "columns_left" in results:
         return results.assign(rows=rows)
     columns_left = ((rows - 1 - mean_key) / rows).clip(0, 1).transpose("window", "layer", "head")
-    if "frames" in results:  # Whisper also attends to frames without sound, where the mean key is no evidence
-        columns_left = columns_left.where(results.frames <= rows)
+    if "frames" in results:  # in Whisper's window the mean key is no evidence: see `Places.candidates`
+        columns_left = xr.full_like(columns_left, np.nan)
     return results.assign(rows=rows, columns_left=columns_left)
 
 

@@ -94,9 +94,8 @@ class SoundReader(Reader):
         self.reject_other_positions(first, problem)
         every, sounding, _ = map(sum, zip(*counts, strict=True))
         rests = [left_out for *_, left_out in counts if left_out]
-        self.is_padded = sounding < every
         note = f"Tokens are frames of {1000 * each:.0f} ms, named by the second at which they begin."
-        if self.is_padded:
+        if sounding < every:
             note += (
                 f" {sounding:,} of {every:,} frames in {self.count} window{'s' * (self.count > 1)} are sound: only "
                 "these count as queries; as keys the others count as special tokens."
@@ -133,7 +132,7 @@ class SoundReader(Reader):
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
         batch = read.batch
         sides = {"length": batch.text, "target_length": batch.target, "frames": batch.keys or batch.text}
-        wanted = ("length", *["target_length"] * self.has_decoder, *["frames"] * self.is_padded)
+        wanted = ("length", *["target_length"] * self.has_decoder, *["frames"] * self.speech.reads_windows)
         return {name: sides[name].valid.sum(1).cpu().numpy() for name in wanted}
 
 
