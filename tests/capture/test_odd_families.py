@@ -5,6 +5,7 @@ import pytest
 import torch
 import transformers as T
 
+import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.notes import numbering_note
 from attnscope.capture.verify import position_table_length, verify
@@ -112,3 +113,46 @@ def test_a_decoder_that_is_called_attention_does_not_hide_an_uncaptured_layer():
     model = larger(tiny_model("mask2former"))
     with pytest.raises(AttnscopeError, match=r"not captured \(transformer_module\.decoder\.layers\.0"):
         verify(model, inputs_of(model))
+
+
+class ByHand(torch.nn.Module):
+    """Attention that a model computes itself, under another name."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.last, self.mix = last, torch.nn.Linear(16, 16)
+
+    def forward(self, states, *_, **__):
+        query = self.mix(states).unflatten(-1, (2, 8))
+        if self.last:
+            weights = torch.einsum("bqhd,bkhd->bhqk", query, query).softmax(-1)
+            return states + torch.einsum("bhqk,bkhd->bqhd", weights, query).flatten(2)
+        weights = torch.softmax(torch.einsum("bqhd,bkhd->bqkh", query, query), dim=2)
+        return states + torch.einsum("bqkh,bkhd->bqhd", weights, query).flatten(2)
+
+
+class Routed(torch.nn.Module):
+    """A router with as many experts as the text has tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.route = torch.nn.Linear(16, IDS.shape[1])
+
+    def forward(self, states, *_, **__):
+        return states * (1 + self.route(states).softmax(-1).amax(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("layer", [ByHand(last=True), ByHand(last=False), Routed()], ids=["last", "middle", "router"])
+def test_a_layer_that_attends_by_hand_is_named_and_a_router_is_not(layer):
+    config = T.LlamaConfig(
+        vocab_size=64, hidden_size=16, num_attention_heads=2, num_hidden_layers=3, intermediate_size=16
+    )
+    model = T.LlamaModel(config).eval()
+    model.layers[1] = layer
+    if isinstance(layer, Routed):
+        assert [site.name for site in verify(model, {"input_ids": IDS})] == ["layers.0.self_attn", "layers.2.self_attn"]
+        return
+    with pytest.raises(AttnscopeError, match=r"softmax over all keys in layers\.1 \(of class ByHand\), which is not"):
+        verify(model, {"input_ids": IDS})
+    with pytest.raises(AttnscopeError, match=r"layers\.1 \(of class ByHand\)"):
+        attnscope.scan(model, {"input_ids": IDS})

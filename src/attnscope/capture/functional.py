@@ -478,8 +478,7 @@ class ModuleCalls:
         self.given: list[Sequence[Any]] = []  # arguments of each running module
         self.classes: dict[str, str] = {}  # class of each module
         self.attending: set[str] = set()  # modules that are called attention and ran
-        self.sizes: set[tuple[int, int]] = set()  # numbers of queries and keys of captured calls
-        self.softmaxes: set[tuple[str, int, int]] = set()  # modules, and the last sizes of a softmax that they called
+        self.softmaxes = Softmaxes()
         self.calls = self.thread = 0
         self.last: CapturedCall | None = None
         self.is_aside = False  # whether calls are captured elsewhere
@@ -525,16 +524,12 @@ class ModuleCalls:
 
         They are called attention, or call a softmax whose sizes are those of a captured call.
         """
-        by_hand = {name for name, queries, keys in self.softmaxes if (queries, keys) in self.sizes}
-        names = [name for name in self.classes if name in self.attending or name in by_hand]
+        candidates = self.attending | self.softmaxes.by_hand()
+        names = [name for name in self.classes if name in candidates]
         return {name: self.classes[name] for name in unrelated(names, seen)}
 
-    def note_softmax(self, weights: Tensor) -> None:
-        """Note the module that calls a softmax over keys, which may be attention by hand."""
-        if weights.ndim > 2:  # noqa: PLR2004
-            owner = next((name for name in reversed(self.running) if self.classes.get(name) != "Softmax"), None)
-            if owner is not None:
-                self.softmaxes.add((owner, weights.shape[-2], weights.shape[-1]))
+    def note_softmax(self, weights: Tensor, dim: int) -> None:
+        self.softmaxes.note(weights, dim, [name for name in self.running if self.classes.get(name) != "Softmax"])
 
     @contextmanager
     def within(self, name: str, given: Sequence[Any] = ()) -> Generator[None]:
@@ -600,33 +595,92 @@ class ModuleCalls:
             return  # the second half of the values (DiffLlama) belongs to the same layer
         if call.kind == "cross":
             _reject_own_keys(name, call.call, self.given)
-        self.sizes.add((call.call.query.shape[2], call.call.key.shape[2]))
+        self.softmaxes.add(call.call)
         site = Site(self.calls, name, call.kind)
         self.calls += 1
         self.seen(site, call)
 
 
-_SOFTMAXES = {torch.softmax, Tensor.softmax, functional.softmax}
+class Softmaxes:
+    """Softmaxes that modules compute themselves: those over as many keys as a captured call may be attention."""
+
+    def __init__(self) -> None:
+        self._captured: set[tuple[int, int]] = set()  # numbers of queries and keys of captured calls
+        self._noted: set[tuple[str, int, int]] = set()  # modules, with the number of keys and any other size
+
+    def add(self, call: AttentionCall) -> None:
+        """Note a captured call."""
+        self._captured.add((call.query.shape[2], call.key.shape[2]))
+
+    def note(self, weights: Tensor, dim: int, running: Sequence[str]) -> None:
+        """Note a softmax over dimension `dim` in the innermost of the running modules."""
+        if running and weights.ndim > 2:  # noqa: PLR2004
+            others = list(weights.shape)
+            keys = others.pop(dim)
+            self._noted |= {(running[-1], size, keys) for size in others[1:]}  # the first one is the batch
+
+    def by_hand(self) -> set[str]:
+        """Modules with a softmax whose sizes are those of a captured call."""
+        return {name for name, queries, keys in self._noted if (queries, keys) in self._captured}
 
 
-class _ModuleCalls(TorchFunctionMode):
-    """Intercept calls of PyTorch's functions."""
+@contextmanager
+def softmaxes_of(model: nn.Module) -> Generator[Softmaxes]:
+    """Note the softmaxes of a model's modules; the caller adds captured calls."""
+    softmaxes, running = Softmaxes(), list[str]()
 
-    def __init__(self, see: Callable[[CapturedCall], None], note: Callable[[Tensor], None]) -> None:
+    def enter(name: str, *_: Any) -> None:
+        running.append(name)
+
+    def leave(*_: Any) -> None:
+        running.pop()
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if not isinstance(module, nn.Softmax):  # its owner attends
+                hooks.enter_context(module.register_forward_pre_hook(partial(enter, name)))
+                hooks.enter_context(module.register_forward_hook(leave, always_call=True))
+        hooks.enter_context(_SoftmaxCalls(lambda weights, dim: softmaxes.note(weights, dim, running)))
+        yield softmaxes
+
+
+_SOFTMAXES = {torch.softmax, torch.special.softmax, Tensor.softmax, functional.softmax}
+
+
+class _SoftmaxCalls(TorchFunctionMode):
+    """Intercept softmaxes."""
+
+    def __init__(self, note: Callable[[Tensor, int], None]) -> None:
         super().__init__()
-        self.see, self.note = see, note
+        self.note = note
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
         output = func(*args, **options)
+        if func in _SOFTMAXES:
+            dim = options.get("dim", args[1] if len(args) > 1 else None)
+            self.note(output, dim if isinstance(dim, int) else -1)
+        return output
+
+
+class _ModuleCalls(_SoftmaxCalls):
+    """Intercept calls of PyTorch's functions."""
+
+    def __init__(self, see: Callable[[CapturedCall], None], note: Callable[[Tensor, int], None]) -> None:
+        super().__init__(note)
+        self.see = see
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        output = super().__torch_function__(func, types, args, kwargs)
+        options = kwargs or {}
         if func is functional.scaled_dot_product_attention:
             self.see(of_scaled_dot_product(output, *args, **options))
         elif func is functional.multi_head_attention_forward:
             self.see(of_multi_head(*args, **options))
-        elif func in _SOFTMAXES:
-            self.note(output)
         return output
 
 

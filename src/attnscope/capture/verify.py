@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from attnscope.capture import families
 from attnscope.capture.eager import UncapturedError, eager_way, future_of, without_cache
 from attnscope.capture.forward import check_finite, check_ids, forward
+from attnscope.capture.functional import Softmaxes, softmaxes_of
 from attnscope.capture.placement import device_of, in_memory, parameters_of, plain
 from attnscope.capture.watch import way_of
 from attnscope.capture.watching import capture_of, only_weights, watching
@@ -118,6 +119,7 @@ def _verified(
         seen.update(running[-1:])  # the innermost: a whole decoder may be called attention (Mask2Former)
         site = site if looks_back else replace(site, kind="self")
         sites.append(replace(site, heads=call.query.shape[1]))
+        softmaxes.add(call)
         where = f"{name}, layer {site.index} ({site.name})"
         output, _ = measure(call, Need())
         if by_weights or way_of(model).products:
@@ -148,6 +150,7 @@ def _verified(
         with (
             _captured(f"{name} fails on the first window", advice),
             watching(model, observe, weights_suffice=True),
+            softmaxes_of(model) as softmaxes,
             same_random_numbers(),
         ):
             made = forward(model, inputs, called, lambda _: valid)
@@ -158,12 +161,40 @@ def _verified(
             f"{name} has an attention layer that was not captured ({unseen[0]}, of class "
             f"{type(model.get_submodule(unseen[0])).__name__}), so its statistics would be incomplete"
         )
+    if not cross_only and (by_hand := _attention_by_hand(model, inputs, softmaxes, seen)):
+        raise AttnscopeError(
+            f"{name} computes a softmax over all keys in {by_hand[0] or 'its own forward pass'} (of class "
+            f"{type(model.get_submodule(by_hand[0])).__name__}), which is not captured, so the statistics of its "
+            "attention would be incomplete. Let it call transformers' attention registry, or use attnscope.watch, "
+            "which measures the other layers"
+        )
     expected = families.main_output(own)
     check_finite(f"{name} with its own attention", expected, called, valid)
     # transformers' eager attention takes its softmax in single precision
     single = made.dtype == torch.float64 and getattr(model.config, "_attn_implementation", None) == "eager"
     _check_output(name, expected, made.float() if single else made, valid)
     return sites
+
+
+def _attention_by_hand(model: PreTrainedModel, inputs: Inputs, softmaxes: Softmaxes, seen: set[str]) -> list[str]:
+    """Modules that seem to attend by hand: with a softmax over as many keys as captured calls, whatever the length."""
+    points = [name for name, module in model.named_modules() if families.takes_points(module)]
+    names = families.unrelated(softmaxes.by_hand(), [*seen, *points, *pooling_heads(model)])
+    tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
+    if not names or any(tensor.is_floating_point() or tensor.ndim != _MATRIX for tensor in tensors):
+        return sorted(names)
+    # a router may have as many experts as the text has tokens: leave out the second token
+    shorter = {
+        name: torch.cat([value[:, :1], value[:, 2:]], 1) if isinstance(value, Tensor) else value
+        for name, value in inputs.items()
+    }
+
+    def observe(_: Site, call: AttentionCall) -> None:
+        others.add(call)
+
+    with watching(model, observe, weights_suffice=True), softmaxes_of(model) as others, same_random_numbers():
+        model(**shorter)
+    return sorted({*names} & others.by_hand())
 
 
 def _no_calls(model: PreTrainedModel) -> AttnscopeError:
