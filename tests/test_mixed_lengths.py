@@ -110,3 +110,17 @@ def test_a_score_is_the_mean_over_the_windows_that_can_have_the_role(reading):
     assert card.stability.sel(role=[*own]).notnull().all()
     short = f"streaming, reach 64+4: mean over {counts[0]} of 6 windows (the others are too short)."
     assert short in report_of("card", card).notes
+
+
+def test_a_limit_is_the_mean_over_the_windows_that_are_longer_than_the_cache(reading):
+    model, tokenizer = reading
+    cards = [
+        attnscope.card(
+            model, [TEXTS[text] for text in texts], tokenizer=tokenizer, kept=[(16, 4)], controls="none", limits=True
+        )
+        for texts in ((1, 2, 1, 3, 1), (2, 3))
+    ]
+    mixed, long = (card.effect.sel(ablation="limit_16_4") for card in cards)
+    assert abs(long).max() > 1e-4
+    np.testing.assert_allclose(mixed, long, atol=1e-6)
+    assert [int(card.windows.sel(role="reach_16_4")) for card in cards] == [2, 2]

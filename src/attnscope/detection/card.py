@@ -129,7 +129,8 @@ def card(
         Over ``ablation, layer, head``: ``effect`` and its interval,
         where given; with `answers`, of the ``answer`` and of as many tokens of the ``prompt`` if the head has its mean
         over the prompt, with intervals and tests from 6 needles that the model answers; with `limits`, the
-        change of the loss ``limit_W_S``, for each query head that of its key-value head. With a published
+        change of the loss ``limit_W_S`` over the windows of ``reach_W_S``, for each query head that of its key-value
+        head. With a published
         list: ``listed`` ``(layer, head)``, and over ``role`` ``auroc``, its interval and ``auroc_p``, of random lists
         of as many heads of each layer, corrected for all roles.
 
@@ -181,8 +182,17 @@ def card(
             names = ["limit_{}_{}".format(*one) for one in caches]
             causal = made.score.sel(role=[name.replace("limit", "reach") for name in names]).notnull().values
             changes = np.where(causal, alone(session, own[SHARED].values, caches, reading["progress"]), np.nan)
-            about = units_of(documents)[0], ("ablation", "layer", "head"), "Change of the loss with limited keys"
-            parts.insert(0, xr.Dataset(effect_variables(changes, *about, seed=reading["seed"]), {"ablation": names}))
+            each, sets = list[xr.Dataset](), dict[tuple[bool, ...], list[int]]()
+            for at, name in enumerate(names):  # caches by the windows that are longer
+                scores = own[name.replace("limit", "reach")].values
+                sets.setdefault(tuple(np.asarray(np.isfinite(scores).any((1, 2))).tolist()), []).append(at)
+            for longer, some in sets.items():
+                rows = np.flatnonzero(longer)
+                units = units_of([documents[row] for row in rows])[0]
+                about = units, ("ablation", "layer", "head"), "Change of the loss with limited keys"
+                changed = effect_variables(changes[rows][:, some], *about, seed=reading["seed"])
+                each.append(xr.Dataset(changed, {"ablation": [names[at] for at in some]}))
+            parts.insert(0, xr.concat(each, "ablation").sel(ablation=names))
         if parts:
             heads = xr.concat(parts, "ablation", coords="minimal", compat="override", join="override")
             heads = heads.transpose("ablation", "layer", "head")
