@@ -115,10 +115,8 @@ def test_a_score_is_the_mean_over_the_windows_that_can_have_the_role(reading):
 def test_a_limit_is_the_mean_over_the_windows_that_are_longer_than_the_cache(reading):
     model, tokenizer = reading
     cards = [
-        attnscope.card(
-            model, [TEXTS[text] for text in texts], tokenizer=tokenizer, kept=[(16, 4)], controls="none", limits=True
-        )
-        for texts in ((1, 2, 1, 3, 1), (2, 3))
+        attnscope.card(model, list(texts), tokenizer=tokenizer, kept=[(16, 4)], controls="none", limits=True)
+        for texts in ((TEXTS[2][:30], TEXTS[2], TEXTS[3][:40], TEXTS[3]), TEXTS[2:4])
     ]
     mixed, long = (card.effect.sel(ablation="limit_16_4") for card in cards)
     assert abs(long).max() > 1e-4
