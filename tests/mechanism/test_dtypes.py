@@ -12,7 +12,10 @@ from attnscope import attribute, circuits, edges, patch
 from attnscope.capture.weights import in_single_precision
 from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.stream import residual_stream
+from attnscope.explanation.study import Study
 from attnscope.explanation.tables import first_layer_split, word_table
+from attnscope.intervention.profiles import contribution_profiles
+from attnscope.intervention.tokens import token_contributions
 from attnscope.support.errors import AttnscopeError
 from tests.families import tiny, tiny_reader
 
@@ -174,3 +177,13 @@ def test_layers_without_gradients_are_not_estimated_through(verb):
     assert ("--method exact" if verb is edges else "--steps 0") in str(error.value)
     if verb is patch:
         assert "estimate" not in patch(packed, pairs, tokenizer=tokenizer, steps=0)["patched"]
+
+
+@pytest.mark.filterwarnings("ignore:quantized")  # of PyTorch, which ends the graph there
+def test_contributions_by_gradients_are_not_measured_through_them_either():
+    model, _ = tiny_reader("llama")
+    study = Study(dynamically_quantised(model), [[5, 6, 7, 8, 5, 6, 7, 8]])
+    for measure, chosen in ((token_contributions, {"estimators": ["gradient"]}), (contribution_profiles, {})):
+        with pytest.raises(AttnscopeError, match=r"passes no gradient on, so gradients cannot .* without gradients"):
+            measure(study, **chosen)
+    assert not contribution_profiles(study, kinds=["norms"]).attrs["skipped"]

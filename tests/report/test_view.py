@@ -64,8 +64,8 @@ def test_weights_of_ones_own_have_their_own_tokens():
     ("source", "options", "words"),
     [
         ("bundled", {}, "found no text"),
-        ("bundled", {"texts": TEXT, "layer": 7}, "layer is 7; expected one of 0 to 2"),
-        ("bundled", {"texts": TEXT, "head": 9}, "head is 9; expected 0 to 3"),
+        ("bundled", {"texts": TEXT, "layer": 7}, "there is no layer 7 (layer, head): layers go from 0 to 2"),
+        ("bundled", {"texts": TEXT, "head": 9}, "there is no head 9 (layer, head): layers go from 0 to 2"),
         ("bundled", {"texts": TEXT, "pair": ("a", "b")}, "found a text and a pair"),
         ([np.ones((2, 2))], {}, "expected (head, query, key)"),
         ([np.ones((1, 2, 2))], {"tokens": ["a"]}, "found 1 query tokens"),

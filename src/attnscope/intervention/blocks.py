@@ -23,6 +23,7 @@ from attnscope.explanation.inputs import FOR_MATCHING
 from attnscope.explanation.projections import LayerRun
 from attnscope.explanation.stream import SMALL, Fold, Layer, residual_stream
 from attnscope.intervention.calls import check_matrices, output_by_rows
+from attnscope.intervention.gradients import check_gradients
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import attended, values_of
 from attnscope.support.errors import AttnscopeError
@@ -125,6 +126,8 @@ def record(
     with_head: bool = False,
 ) -> tuple[list[Record], Tensor]:
     """Run one text and record its attention calls and the outputs of their blocks."""
+    if differentiable:
+        check_gradients(model, "measures without gradients")
     records: list[Record] = []
     ran: list[dict[str, LayerRun]] = []  # the first run of each module after a call
 

@@ -11,6 +11,7 @@ import xarray as xr
 
 from attnscope.explanation.analyses.verdict import POSITION
 from attnscope.intervention.edits import HARDLY
+from attnscope.measure.documents import units_of
 from attnscope.results.schema import (
     Effect,
     Finding,
@@ -326,7 +327,8 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
         over = count(heads.attrs["documents"], "document") if unit == "documents" else count(texts, "window")
         sentences += _describe_significant(rows, ablations, over)
     else:
-        sentences.append(f"There are no intervals: they need {_LEAST}, and there {are(texts)}.")
+        distinct = len(set(units_of(effects.source.values.tolist())[0]))  # equal texts count once
+        sentences.append(f"There are no intervals: they need {_LEAST}, and there {are(distinct)}.")
     return [
         *sentences,
         *_describe_largest(rows, ablations),

@@ -22,6 +22,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.study import Study
 from attnscope.intervention import arrays, calls
+from attnscope.intervention.gradients import check_gradients
 from attnscope.intervention.predictions import MASKED
 from attnscope.kernels import full
 from attnscope.kernels.call import AttentionCall
@@ -137,6 +138,7 @@ class OneHead:
 
     def by_weights(self) -> Float[np.ndarray, "query key"]:
         """Derivative of the sum of the log probabilities of the likeliest outcomes, with respect to the weights."""
+        check_gradients(self.text.model, "tests without gradients")
         with torch.enable_grad():
             output = self.output.detach().requires_grad_()
             best = self.changed(output[None])[0].gather(-1, self.text.log_probabilities.argmax(-1, keepdim=True)).sum()
