@@ -82,7 +82,11 @@ def test_groups_have_their_weights():
 
 
 def test_of_images_offsets_are_rows_and_columns():
-    seen = attnscope.scan(looking_vit(((0, -1), (-1, 0))), torch.zeros(6, 3, SIDE, SIDE), device="cpu")
+    seen = attnscope.scan(
+        looking_vit(((0, -1), (-1, 0))),
+        torch.linspace(0, 1, 6)[:, None, None, None].expand(6, 3, SIDE, SIDE),
+        device="cpu",
+    )
     left, up = (attnscope.expect(seen, layer=0, head=head) for head in (0, 1))
     assert left.attends_to((0, -1)) > 0.99
     assert up.attends_to((-1, 0)) > 0.99

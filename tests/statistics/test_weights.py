@@ -56,9 +56,9 @@ def test_several_texts_are_rejected(verb, texts, found):
 
 
 def test_what_is_not_there_or_too_large_is_rejected(monkeypatch):
-    with pytest.raises(AttnscopeError, match="no attention layer 3"):
+    with pytest.raises(AttnscopeError, match="there is no layer 3 "):
         attnscope.weights(texts="The tide is out.", layer=3)
-    with pytest.raises(AttnscopeError, match="no head 4 in layer 0"):
+    with pytest.raises(AttnscopeError, match="there is no head 4 "):
         attnscope.weights(texts="The tide is out.", head=4)
     with pytest.raises(AttnscopeError, match="layer"):
         attnscope.weights(texts="The tide is out.", layer=-1)

@@ -109,5 +109,5 @@ def test_a_task_is_of_a_run_folder(verb, call, tmp_path):
     with pytest.raises(AttnscopeError, match="is a part of a run folder: name it with out"):
         call(verb, None, task="1/2")
     if verb == "explain":
-        with pytest.raises(AttnscopeError, match="there is no self-attention layer 99"):
+        with pytest.raises(AttnscopeError, match="there is no layer 99 "):
             call(verb, tmp_path / "run", task="2/2", layer=99)

@@ -628,12 +628,15 @@ class Softmaxes:
 def softmaxes_of(model: nn.Module) -> Generator[Softmaxes]:
     """Note the softmaxes of a model's modules; the caller adds captured calls."""
     softmaxes, running = Softmaxes(), list[str]()
+    measuring = threading.get_ident()  # passes of other threads are rejected, and leave what they never entered
 
     def enter(name: str, *_: Any) -> None:
-        running.append(name)
+        if threading.get_ident() == measuring:
+            running.append(name)
 
     def leave(*_: Any) -> None:
-        running.pop()
+        if threading.get_ident() == measuring:
+            running.pop()
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():

@@ -51,6 +51,8 @@ from attnscope.support.state import own_random_numbers, own_state
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    Unwrapped = str | Path | PreTrainedModel
+
 _PACKED = 32  # numbers that quantised weights store in one
 _UNIMPORTANT = ("_name_or_path", "transformers_version", "architectures")  # where a config came from
 _one_at_a_time = threading.Lock()  # while it loads, transformers changes PyTorch's default type for all threads
@@ -101,7 +103,7 @@ def load_model(
     if isinstance(source, LoadedModel):
         return source
     given = MODEL if source is None else source
-    source = cast("str | Path | PreTrainedModel", inner_model(given))
+    source = cast("Unwrapped", inner_model(given))
     _reject_other_kinds(source)
     source = MODELS.get(source, source) if isinstance(source, str) else source
     if dtype is not None and dtype not in (*DTYPES, *INTEGERS):
