@@ -38,8 +38,8 @@ from rich.console import Console
 
 import attnscope
 from attnscope.bundled import MODEL
+from attnscope.report.schema import Report
 from attnscope.results.reports import report_of
-from attnscope.results.schema import Report
 
 PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "statistics.md"
 TOKENIZER = tr.AutoTokenizer.from_pretrained(MODEL)

@@ -40,15 +40,15 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import check_same_model, load_model
 from attnscope.detection.card import ANSWERS, stability
 from attnscope.detection.head_files import STREAMS, head_files
-from attnscope.intervention.effects import effect_variables
 from attnscope.intervention.limits import changes_by_limits
 from attnscope.intervention.predictions import PredictionSession, prediction_session
-from attnscope.measure.documents import units_of
 from attnscope.measure.texts import first_windows
 from attnscope.read.encoded import texts_of
+from attnscope.report.signature import Signature
 from attnscope.results.figures.panels import curve
 from attnscope.results.figures.style import Figure, figure_style, save_figure, system_colours
-from attnscope.store.signature import Signature
+from attnscope.statistics.effects import effect_variables
+from attnscope.statistics.units import units_of
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 

@@ -29,7 +29,7 @@ from scipy.stats import false_discovery_control, spearmanr
 
 from attnscope.comparison.contrasts import _interval as _contrast
 from attnscope.comparison.contrasts import contrasts
-from attnscope.comparison.diff import LEVEL, _chances
+from attnscope.comparison.diff import LEVEL
 from attnscope.detection.card import stability
 from attnscope.detection.common import LEAST_KEYS, ExamplePair, common_features
 from attnscope.detection.head_files import agreement
@@ -40,18 +40,11 @@ from attnscope.intervention.effects import heads_of, order_agreement
 from attnscope.lineage.compare import reach_of_mean
 from attnscope.lineage.links import _OUTSIDE, _interval, _interval_of_rate
 from attnscope.lineage.score import _intervals, _value
-from attnscope.measure.documents import (
-    DRAWS,
-    FEW,
-    LEAST,
-    above_zero,
-    by_document,
-    independence,
-    interval,
-    jackknife_interval,
-    units_of,
-    without_each,
-)
+from attnscope.statistics.agreement import independence
+from attnscope.statistics.effects import by_document
+from attnscope.statistics.intervals import DRAWS, FEW, interval, jackknife_interval
+from attnscope.statistics.tests import above_zero, mean_chances
+from attnscope.statistics.units import LEAST, units_of, without_each
 
 PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "coverage.md"
 UNITS = (2, 5, 6, 8, 12, 20, 50)
@@ -524,7 +517,7 @@ def differs(windows: int, columns: int = HEADS) -> Simulation:
         for _ in range(rounds):
             own = np.repeat(drawn(random, kind, (units, columns)), windows, 0)
             values = own + 0.3 * random.normal(size=own.shape)
-            p = _chances(values, np.repeat(np.arange(units), windows).tolist())
+            p = mean_chances(values, np.repeat(np.arange(units), windows).tolist())
             found.append(np.nan if np.isnan(p).all() else (false_discovery_control(p) <= LEVEL).any())
         return float(np.mean(found))
 

@@ -16,7 +16,8 @@ import numpy as np
 
 import attnscope
 from attnscope.comparison.groups import group_pairs
-from attnscope.measure.documents import by_document, units_of
+from attnscope.statistics.effects import by_document
+from attnscope.statistics.units import units_of
 
 
 def at_random(seed: int) -> Callable[[Sequence[str]], list[str]]:

@@ -557,7 +557,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def write_whisper(found: dict[str, Any], form: str = WHISPER) -> str:
     """Ranking of the heads of Whisper, and its agreement with the published list."""
-    from attnscope.measure.documents import interval, outside
+    from attnscope.statistics.intervals import interval, outside
 
     listed = {tuple(head) for head in found["listed"]}
     share, order = np.array(found["share"]), np.array(found["correlation"])

@@ -37,11 +37,11 @@ from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures
 from attnscope.kernels.engines import measure
 from attnscope.kernels.fused import fused_attention
-from attnscope.measure.documents import intervals
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import DEFAULT, OF_ESTIMATES, STATISTICS
 from attnscope.measure.row_samples import OF_ALL_ROWS, ExactValues, RowSample, estimates, sizes_of
 from attnscope.measure.rows import reduce_call
+from attnscope.measure.sampling_error import intervals
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Windows
 

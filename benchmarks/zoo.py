@@ -50,11 +50,11 @@ from attnscope.intervention.tokens import token_contributions
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.full import attend_in_full
-from attnscope.measure.documents import by_document
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.models.translator import IGNORED
 from attnscope.read.windows import Batch, Window
+from attnscope.statistics.effects import by_document
 from attnscope.support.errors import AttnscopeError
 from attnscope.testing.catalogue import CIRCUITS, Zoo, zoo
 from attnscope.testing.zoo import PlantedModel

@@ -24,8 +24,8 @@ from attnscope.cli import app
 from attnscope.detection.role import ROLES
 from attnscope.explanation.study import Analysis
 from attnscope.measure.quantities import EQUAL, OF_GROUPS, OF_OFFSETS, PATCH_STATISTICS, STATISTICS, SUMMARIES
+from attnscope.report.schema import NO_NUMBERS, Table
 from attnscope.results.reports import report_of
-from attnscope.results.schema import NO_NUMBERS, Table
 from attnscope.testing.catalogue import build
 from attnscope.verbs import VERBS
 

@@ -20,12 +20,12 @@ from jinja2 import Environment, nodes
 from typer.main import get_command
 
 from attnscope.cli import app
-from attnscope.results.translate import PLACEHOLDER, SENTENCES, messages_of_script, numbered
+from attnscope.report.language import PLACEHOLDER, SENTENCES, messages_of_script, numbered
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "attnscope"
 PAPER = ROOT / "packages" / "attnscope-yamamoto2023" / "src"
-CATALOGUE = SOURCE / "results" / "locale" / "ja" / "LC_MESSAGES" / "attnscope.po"
+CATALOGUE = SOURCE / "report" / "locale" / "ja" / "LC_MESSAGES" / "attnscope.po"
 #: Types, attributes, mathematics, commands and positions in figures.
 _CODE = re.compile(r"\| None|\\|[a-z]=\"|\w\[\w+[\],]|^attnscope [a-z]+( |$)|^(outside|within) [a-z ]+$")
 _BLOCKS = re.compile(r"</?(?!(?:a|abbr|b|bdi|code|em|i|kbd|strong|sub|sup)\b)[a-zA-Z!][^>]*>|<!--.*?-->")

@@ -27,8 +27,8 @@ from attnscope.kernels.sums import column_sums, weight_sums
 from attnscope.measure.quantities import STATISTICS
 from attnscope.measure.stored import SAMPLE
 from attnscope.read.encoded import texts_of, windows_of
+from attnscope.report.signature import Signature
 from attnscope.store.runs import RunFolder
-from attnscope.store.signature import Signature
 from tests.attention.oracle import attended, oracle
 
 pytestmark = pytest.mark.device

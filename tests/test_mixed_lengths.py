@@ -9,7 +9,7 @@ import torch
 import transformers as T
 
 import attnscope
-from attnscope.results.render import as_json
+from attnscope.report.render import as_json
 from attnscope.results.reports import report_of
 from attnscope.testing.catalogue import build
 from attnscope.verbs import VERBS

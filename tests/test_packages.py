@@ -35,7 +35,8 @@ ORDER = (
     {"read"},
     {"models"},
     {"kernels"},
-    {"results.schema"},  # what verbs report with
+    {"statistics"},
+    {"report"},  # what verbs report with
     {"bundled", "support"},
     {"verbs"},  # names of modules
 )

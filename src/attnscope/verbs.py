@@ -52,7 +52,7 @@ VERBS = {
     "weights": Verb("measure.raw", "Look"),
     "received": Verb("measure.raw", "Look"),
     "view": Verb("results.view", "Look"),
-    "set_language": Verb("results.translate", "Look"),
+    "set_language": Verb("report.language", "Look"),
     "explain": Verb(
         "explanation.explain", "Explain", "verbs", "DataTree", (), "explanation.report", "results.figures.explain",
         load="explanation.explain:load_explanation",

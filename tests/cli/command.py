@@ -10,7 +10,7 @@ from unittest.mock import patch
 import typer
 
 from attnscope.cli import main
-from attnscope.results.translate import set_language
+from attnscope.report.language import set_language
 
 _of_app = cache(typer.main.get_command)  # typer makes it anew for each call, which a real process does once
 

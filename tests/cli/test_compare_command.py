@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from attnscope.lineage import compare as held_out
-from attnscope.store.signature import Signature
+from attnscope.report.signature import Signature
 from tests.cli.command import attnscope
 from tests.comparison.small_systems import SMALL
 

@@ -8,8 +8,8 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope.bundled import MODEL
 from attnscope.read.encoded import texts_of, windows_of
+from attnscope.report.render import as_json
 from attnscope.results import scan_report
-from attnscope.results.render import as_json
 from tests.families import tiny
 
 TEXTS = ["The tide comes in twice a day, and twice a day it goes out again. " * 2, "Nobody has seen the keeper."]

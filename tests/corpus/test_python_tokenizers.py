@@ -14,7 +14,7 @@ from attnscope import AttnscopeError
 from attnscope.read.shown import tokenize
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Windows
-from attnscope.store.signature import tokenizer_sha256
+from attnscope.report.signature import tokenizer_sha256
 
 TEXTS = ["The tide comes in twice a day.", "Bread rises because yeast breathes out."]
 

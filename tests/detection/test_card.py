@@ -21,11 +21,12 @@ from attnscope.detection.head_files import agreement, duo_pattern, head_files, l
 from attnscope.detection.probes import Answer
 from attnscope.intervention.limits import changes_by_limits
 from attnscope.intervention.predictions import prediction_session
-from attnscope.measure.documents import LEVEL, by_document
 from attnscope.read.encoded import texts_of
+from attnscope.report.render import print_report
 from attnscope.results.export import export
-from attnscope.results.render import print_report
 from attnscope.results.reports import report_of
+from attnscope.statistics.effects import by_document
+from attnscope.statistics.intervals import LEVEL
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope as command
 from tests.families import tiny

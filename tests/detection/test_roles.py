@@ -12,10 +12,10 @@ from attnscope import AttnscopeError
 from attnscope.detection.probes import needles_of
 from attnscope.detection.report import role_rows
 from attnscope.detection.role import ROLES
-from attnscope.results.render import as_json
+from attnscope.report.render import as_json
+from attnscope.report.signature import Signature
 from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import skipped_of
-from attnscope.store.signature import Signature
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope as command
 

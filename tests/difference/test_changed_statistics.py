@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope.comparison import diff
-from attnscope.comparison.diff import _chances
-from attnscope.measure.documents import skewed_chances
+from attnscope.statistics import effects
+from attnscope.statistics.tests import mean_chances, skewed_chances
 
 # --- how often a change is called one that is none, and how often one is found: on two halves of a real corpus ---
 
@@ -34,7 +33,7 @@ def no_intervals(monkeypatch):
     def means(changes, *_, **__):
         return SimpleNamespace(**dict.fromkeys(("mean", "low", "high"), changes.mean(0)))
 
-    monkeypatch.setattr(diff, "by_document", means)
+    monkeypatch.setattr(effects, "by_document", means)
 
 
 def halves(measured, seed, shift=0.0):
@@ -43,7 +42,7 @@ def halves(measured, seed, shift=0.0):
     half = len(order) // 2
     changes = measured[order[half : 2 * half]] - measured[order[:half]]
     changes[:, :4] += shift
-    return diff.changes_by_document(changes, range(half), seed=seed)
+    return effects.changes_by_document(changes, range(half), seed=seed)
 
 
 def test_where_nothing_changed_something_is_found_in_five_of_a_hundred_or_fewer(measured, no_intervals):
@@ -68,15 +67,15 @@ def test_a_shift_of_two_hundredths_is_found_in_nine_of_ten_paired_comparisons(me
     for seed in range(30):
         changes = generator.normal(0, 0.05, (160, measured.shape[1]))
         changes[:, shares : shares + 4] += 0.02
-        found.append(diff.changes_by_document(changes, range(len(changes)), seed=seed).changed[shares : shares + 4])
+        found.append(effects.changes_by_document(changes, range(len(changes)), seed=seed).changed[shares : shares + 4])
     assert np.mean(found) >= 0.9
 
 
 def test_windows_of_one_document_count_as_one():
     """The same ten changes, each fifty times over, are no more sure than once."""
     once = np.random.default_rng(3).normal(0.1, 1.0, (10, 20))
-    many = diff.changes_by_document(np.repeat(once, 50, 0), np.repeat(np.arange(10), 50).tolist())
-    np.testing.assert_allclose(many.p, diff.changes_by_document(once, range(10)).p, rtol=1e-9)
+    many = effects.changes_by_document(np.repeat(once, 50, 0), np.repeat(np.arange(10), 50).tolist())
+    np.testing.assert_allclose(many.p, effects.changes_by_document(once, range(10)).p, rtol=1e-9)
     assert not many.changed.any()
 
 
@@ -89,8 +88,8 @@ def test_documents_of_unlike_numbers_of_windows_give_no_more_false_changes_than_
     documents = np.repeat(np.arange(10), sizes)
     generator = np.random.default_rng(0)
     values = generator.normal(size=(10, 20000))[documents] + generator.normal(size=(55, 20000))
-    p = _chances(values, documents.tolist())
-    skewed = _chances((generator.exponential(size=(10, 20000)) - 1)[documents], documents.tolist())
+    p = mean_chances(values, documents.tolist())
+    skewed = mean_chances((generator.exponential(size=(10, 20000)) - 1)[documents], documents.tolist())
     for one in (p, skewed):
         assert np.mean(one < 0.05) < 0.055
         assert np.mean(one < 0.05 / 40) * 40 < 0.06
@@ -106,21 +105,21 @@ def test_degrees_of_freedom_are_those_of_the_quadratic_form():
     t = (weight @ means)[0] / np.sqrt(means[:, 0] @ form @ means[:, 0])
     documents = np.repeat(np.arange(count), sizes)
     expected = skewed_chances(np.array([t]), int(np.trace(form) ** 2 / (form**2).sum()) + 1)[0]
-    assert _chances(means[documents], documents.tolist())[0] == pytest.approx(expected)
+    assert mean_chances(means[documents], documents.tolist())[0] == pytest.approx(expected)
 
 
 def test_what_is_exactly_equal_has_not_changed():
-    found = diff.changes_by_document(np.zeros((8, 3)), range(8))
+    found = effects.changes_by_document(np.zeros((8, 3)), range(8))
     assert found.p.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_skewed_documents_without_a_change_seldom_have_a_small_p(no_intervals):
     """Without the correction for skewness, 0.02 of 20 documents, and 0.88 of trials with 432 columns of 6."""
     skewed = np.random.default_rng(0).exponential(1.0, (20, 1000)) - 1
-    assert np.mean(diff.changes_by_document(skewed, range(20)).p < 0.004) < 0.01
+    assert np.mean(effects.changes_by_document(skewed, range(20)).p < 0.004) < 0.01
     few = np.random.default_rng(1).exponential(1.0, (60, 6, 432)) - 1
-    assert sum(diff.changes_by_document(changes, range(6)).changed.any() for changes in few) <= 8
+    assert sum(effects.changes_by_document(changes, range(6)).changed.any() for changes in few) <= 8
 
 
 def test_a_change_alike_in_all_documents_is_found():
-    assert diff.changes_by_document(np.ones((20, 3)), range(20)).changed.all()
+    assert effects.changes_by_document(np.ones((20, 3)), range(20)).changed.all()

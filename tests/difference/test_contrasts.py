@@ -10,8 +10,8 @@ from scipy.stats import ttest_ind
 import attnscope
 from attnscope import AttnscopeError, contrasts
 from attnscope.comparison.contrasts import describe_contrasts
+from attnscope.report.schema import text_of
 from attnscope.results.scan_report import contrasts_table
-from attnscope.results.schema import text_of
 from tests.cli.command import attnscope as typed
 
 

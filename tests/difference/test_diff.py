@@ -14,10 +14,10 @@ from attnscope import AttnscopeError, open_run
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture.load import load_model
 from attnscope.comparison.diff import _quantities, changes_of, value_headings
-from attnscope.results.render import _rich_table
+from attnscope.report.render import _rich_table
+from attnscope.report.schema import Table
+from attnscope.report.signature import Signature
 from attnscope.results.reports import report_of, write_page
-from attnscope.results.schema import Table
-from attnscope.store.signature import Signature
 from attnscope.support.numbers import places, plain
 from tests.cli.command import attnscope as command
 from tests.pictures import SIDE, looking_vit

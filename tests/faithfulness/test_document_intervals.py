@@ -9,19 +9,14 @@ from scipy import stats
 import attnscope
 from attnscope.intervention.effects import order_agreement
 from attnscope.intervention.weight_tests import with_intervals
-from attnscope.measure.documents import (
-    above_zero,
-    by_document,
-    differs_from_zero,
-    interval,
-    skewed_chances,
-    units_in,
-    units_of,
-)
 from attnscope.read.image_text import pictured_of
 from attnscope.read.sounds import sounds_of
 from attnscope.read.videos import videos_of
 from attnscope.results.reports import report_of
+from attnscope.statistics.effects import by_document
+from attnscope.statistics.intervals import interval
+from attnscope.statistics.tests import above_zero, differs_from_zero, skewed_chances
+from attnscope.statistics.units import units_in, units_of
 from tests.pictures import vision_model
 
 # --- intervals over documents: how often they are wrong ---

@@ -19,7 +19,6 @@ from attnscope.explanation.arrays.composition import (
     composition,
     composition_null,
     peak_chances,
-    significant,
     spectrum,
     turned_p,
 )
@@ -27,6 +26,7 @@ from attnscope.explanation.circuit_report import report
 from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.stream import residual_stream
 from attnscope.results.figures.circuits import graph_of
+from attnscope.statistics.discovery import significant
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope
 from tests.families import tiny

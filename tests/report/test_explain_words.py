@@ -9,8 +9,8 @@ from rich.console import Console
 import attnscope
 from attnscope.explanation.analyses.verdict import ESTIMATED, zero_note
 from attnscope.explanation.report import rank_explanations, report
+from attnscope.report.render import print_report
 from attnscope.results.figures.positions import scheme_kernel
-from attnscope.results.render import print_report
 from tests.families import tiny
 from tests.report.planted_explanation import explain_page_of
 from tests.translation.small_translators import small_tokenizer

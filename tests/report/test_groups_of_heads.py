@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from attnscope.report.schema import Finding, Quantity, Report, Table
 from attnscope.results.figures import intervene
 from attnscope.results.figures.style import Figure
 from attnscope.results.page.heads import of_report
 from attnscope.results.reports import write_page
-from attnscope.results.schema import Finding, Quantity, Report, Table
 
 
 def test_an_untested_head_is_not_called_insignificant():

@@ -8,8 +8,8 @@ import pytest
 import xarray as xr
 
 from attnscope.lineage.links import AlignmentScore, Baselines
+from attnscope.report.schema import text_of
 from attnscope.results.reports import report_of, write_page
-from attnscope.results.schema import text_of
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_comparison import NAMES, planted
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from attnscope.report.language import set_language
 from attnscope.results.page.heads import DATA, beside, numbers_tab, of_report, tabs_of_others
 from attnscope.results.page.parts import write_page
 from attnscope.results.reports import report_of
-from attnscope.results.translate import set_language
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
 from tests.report.planted_result import planted, scan_page

@@ -13,10 +13,10 @@ from typer.main import get_command
 from attnscope import AttnscopeError, scan, set_language, view
 from attnscope.cli import app
 from attnscope.cli.output import wrapped
-from attnscope.results import translate
+from attnscope.report import language
+from attnscope.report.schema import HEAD, Finding, Quantity, Report, Table
 from attnscope.results.figures.style import svg_of
 from attnscope.results.page.heads import of_report
-from attnscope.results.schema import HEAD, Finding, Quantity, Report, Table
 from tests.cli.command import attnscope
 from tests.comparison.small_systems import SMALL
 
@@ -29,15 +29,15 @@ MISSING = 64
 
 @pytest.fixture
 def japanese():
-    translate.set_language("ja")
+    language.set_language("ja")
     yield
-    translate.set_language("en")
+    language.set_language("en")
 
 
 def test_every_entry_is_a_message_of_the_code_and_has_its_values():
     known = {message for found in MESSAGES.values() for message in found}
     assert not ENTRIES.keys() - known, "run scripts/messages.py"
-    values = {one: sorted(translate.PLACEHOLDER.findall(one)) for one in (*ENTRIES, *ENTRIES.values())}
+    values = {one: sorted(language.PLACEHOLDER.findall(one)) for one in (*ENTRIES, *ENTRIES.values())}
     # of a plural, or a preposition, a translation may leave out what it has no word for
     assert not {one for one, other in ENTRIES.items() if not {*values[other]} <= {*values[one]}}
     assert all(ENTRIES.values())
@@ -58,7 +58,7 @@ def test_a_message_with_values_is_translated_by_its_own_entry(japanese):
             continue
         beside = re.findall(r"(?<=\})\{(\d+)\}", message)  # of values side by side, the first has everything
         value = lambda found: f"⟦{found[1]}⟧" * (found[1] not in beside)  # noqa: E731, B023
-        found = translate.translate(filled.sub(value, message))
+        found = language.translate(filled.sub(value, message))
         if found != filled.sub(value, translated):
             wrong[message] = found
     assert not wrong
@@ -80,7 +80,7 @@ def test_a_message_with_values_is_translated_by_its_own_entry(japanese):
     ],
 )
 def test_texts(text, expected):
-    assert translate.translate(text) == expected
+    assert language.translate(text) == expected
 
 
 @pytest.mark.usefixtures("japanese")
@@ -90,7 +90,7 @@ def test_a_page_is_translated_but_for_its_data():
         '<td><bdi translate="no">weight</bdi></td><td>label &amp; weight</td><p>Key <b>weight</b></p>'
         "<h1>Where the heads of <bdi>a&amp;b</bdi> attend</h1><script>weight</script>"
     )
-    assert translate.translate_html(page) == (
+    assert language.translate_html(page) == (
         '<html lang="ja"><style>p.head { }</style><th title="均等な重み">重み</th>'
         '<td><bdi translate="no">weight</bdi></td><td>label &amp; weight</td><p>キー <b>重み</b></p>'
         "<h1>a&amp;b のヘッドはどこに注意しているか</h1><script>weight</script>"

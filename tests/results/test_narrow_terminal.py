@@ -6,8 +6,8 @@ import re
 import pytest
 from rich.console import Console
 
-from attnscope.results.render import print_report
-from attnscope.results.schema import Finding, Quantity, Report, Table, with_ends
+from attnscope.report.render import print_report
+from attnscope.report.schema import Finding, Quantity, Report, Table, with_ends
 
 HEADINGS = ("from", "heads", "initialised", "shuffled", "above", "best head", "highest", "uniform")
 NUMBERS = [Quantity(heading, unit="share") for heading in HEADINGS]

@@ -11,8 +11,8 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.measure.stored import notes_of
 from attnscope.read.encoded import texts_of, windows_of
+from attnscope.report.render import as_json
 from attnscope.results.page.scan import page_data
-from attnscope.results.render import as_json
 from attnscope.results.scan_report import report
 from tests.cli.command import attnscope as command
 from tests.families import tiny_reader

@@ -7,8 +7,8 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.measure.documents import queries
 from attnscope.measure.labels import cluster_profiles, direction, name_profile, over_texts, with_rows
+from attnscope.measure.means import queries
 
 KINDS = {
     "next-to-left": {-1: 0.7, 0: 0.1},

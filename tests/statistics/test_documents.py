@@ -7,8 +7,8 @@ from scipy import stats
 
 import attnscope
 from attnscope import open_run
-from attnscope.measure.documents import mean_by_document
 from attnscope.measure.pools import DocumentSums, over_documents
+from attnscope.statistics.intervals import mean_by_document
 from attnscope.store.runs import RunFolder
 
 HEADS = 1000

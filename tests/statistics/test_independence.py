@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from scipy.stats import f_oneway
 
-from attnscope.measure.documents import effective_labels, independence, label_information, label_shares, sign_agreement
+from attnscope.statistics.agreement import (
+    effective_labels,
+    independence,
+    label_information,
+    label_shares,
+    sign_agreement,
+)
 
 
 def intraclass_correlation(values):

@@ -12,8 +12,8 @@ import attnscope
 from attnscope.bundled import MODEL, TEXT
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import measure
-from attnscope.measure.documents import queries
 from attnscope.measure.labels import named_clusters, over_texts, places_of, summarize, with_rows
+from attnscope.measure.means import queries
 from attnscope.measure.passes import bin_coordinates, plan
 from attnscope.measure.quantities import DEFAULT, STATISTICS, dimensions
 from attnscope.measure.ranking import majority_names, rank_heads

@@ -11,10 +11,10 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.kernels.call import AttentionCall
-from attnscope.measure.documents import intervals, intervals_note
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import DEFAULT, OF_ESTIMATES
 from attnscope.measure.row_samples import Influences, RowSample
+from attnscope.measure.sampling_error import intervals, intervals_note
 from attnscope.measure.stored import notes_of
 from tests.cli.command import attnscope as run
 

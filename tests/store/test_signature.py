@@ -5,7 +5,7 @@ import json
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.store.signature import Signature
+from attnscope.report.signature import Signature
 
 WHOLE = Signature(
     "scan",

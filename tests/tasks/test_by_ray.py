@@ -14,9 +14,9 @@ import pytest
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.lineage import align as _work
+from attnscope.report.signature import Signature
 from attnscope.store import units as _units
 from attnscope.store.runs import is_finished
-from attnscope.store.signature import Signature
 from attnscope.store.units import parts_of
 from attnscope.store.workers import RayEngine
 from tests.tasks.verbs import LINES, OPTIONS, same

@@ -43,7 +43,7 @@ from attnscope.capture.processors import Tokenizer, has_tokenizer, is_place, loa
 from attnscope.capture.weights import embedding_within
 from attnscope.read.sources import SUFFIXES
 from attnscope.read.unnamed import UnnamedTokens
-from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
+from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import own_random_numbers, own_state

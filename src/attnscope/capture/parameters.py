@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from attnscope.read.encoded import Sources
     from attnscope.read.groups import Groups
     from attnscope.read.words import Words
-    from attnscope.store.signature import Signature
+    from attnscope.report.signature import Signature
     from attnscope.store.units import Task
     from attnscope.support.arguments import Count, Seed
     from attnscope.support.progress import Tell

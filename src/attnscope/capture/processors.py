@@ -14,7 +14,7 @@ from transformers.utils.import_utils import is_torchvision_available
 from attnscope.bundled import MODELS
 from attnscope.capture.borrow import inner_model, quiet
 from attnscope.capture.checkpoint import Repository, asking_trust, check_settings, out_of_reach
-from attnscope.store.signature import short_hash
+from attnscope.report.signature import short_hash
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typer.main import get_command
 from attnscope.capture.parameters import ScanReading, TranslationOptions
 from attnscope.cli.output import wrapped
 from attnscope.read.urls import Url
-from attnscope.results.translate import LANGUAGES, language, set_language, translate
+from attnscope.report.language import LANGUAGES, language, set_language, translate
 from attnscope.support.arguments import option_types, shared_docs
 from attnscope.support.checks import check_formats
 from attnscope.support.errors import AttnscopeError

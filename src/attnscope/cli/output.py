@@ -27,14 +27,14 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from attnscope.results.translate import language, translate
+from attnscope.report.language import language, translate
 from attnscope.support.numbers import safe_cell
 
 if TYPE_CHECKING:
     from attnscope.cli.options import Output
-    from attnscope.results.schema import Report
+    from attnscope.report.schema import Report
+    from attnscope.report.signature import Signature
     from attnscope.store.folder import OwnedFolder
-    from attnscope.store.signature import Signature
     from attnscope.support.progress import Tell
 
 
@@ -319,8 +319,8 @@ def show(
     signature: Mapping[str, Any] | None = None,
 ) -> None:
     """Print a report as JSON or CSV; else as tables, with the paths of results and page."""
-    from attnscope.results import render
-    from attnscope.store.signature import Signature
+    from attnscope.report import render
+    from attnscope.report.signature import Signature
 
     if output.as_json:
         emit(json_text(render.as_json(report, folder or "")) + "\n")
@@ -346,9 +346,9 @@ def finish(
 def draw_page(report: Report, folder: OwnedFolder, formats: tuple[str, ...], key: Sequence[object] = ()) -> Path | None:
     """Draw the figures and the page of a finished run, unless they exist already or nothing can be written."""
     from attnscope import __version__
+    from attnscope.report.signature import short_hash
     from attnscope.results import reports
     from attnscope.store.files import PAGE, VIEWS, explained
-    from attnscope.store.signature import short_hash
 
     # of a tree its nodes, and which models' position tables are beside this one's
     nodes = sorted(str(node.attrs.get("identity", node.path)) for node in getattr(report.result, "subtree", ()))

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from attnscope.cli import options
 from attnscope.cli.output import emit, json_text, new_console, print_note, progress_bar, working
-from attnscope.results.translate import language, translate
+from attnscope.report.language import language, translate
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from attnscope.cli import options
 from attnscope.cli.output import new_console, print_note, progress_bar
-from attnscope.results.translate import translate
+from attnscope.report.language import translate
 from attnscope.support.numbers import percent
 
 _OF_ALIGNMENT = ("error_rate", "error_rate_lower", "error_rate_upper", "diagonal", "chance", "chance_level")

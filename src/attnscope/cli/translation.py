@@ -49,7 +49,7 @@ def translate(arguments: dict[str, Any], _: options.Output) -> None:
     """
     from attnscope.lineage.translate import report
     from attnscope.lineage.translate import translate as run
-    from attnscope.results import render
+    from attnscope.report import render
 
     out, as_json, n_best = arguments.pop("out"), arguments.pop("as_json"), arguments["n_best"]
     with progress_bar("translate") as bar:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.measure.quantities import Wording
-    from attnscope.results.schema import Report
+    from attnscope.report.schema import Report
 
 _TEXT = (
     "Texts in quotes, or files, folders or URLs of text, as .txt .md .jsonl .csv .parquet; - is standard input. Also "

@@ -7,7 +7,7 @@ from typing import Any
 from attnscope.cli import options
 from attnscope.cli.options import argument, option
 from attnscope.cli.output import emit_to, new_console, print_written, progress_bar
-from attnscope.results.translate import language
+from attnscope.report.language import language
 from attnscope.support.errors import AttnscopeError
 
 

@@ -10,11 +10,12 @@ import xarray as xr
 from jaxtyping import Float
 
 from attnscope.comparison.diff import LEVEL, describe_repeated, repeated_statistics, sizes
-from attnscope.measure.documents import LEAST, mean_by_document, membership, numbered
 from attnscope.measure.pools import VARIANCE
 from attnscope.measure.quantities import without_end
 from attnscope.measure.ranking import with_each
-from attnscope.results.schema import Row, rows_of
+from attnscope.report.schema import Row, rows_of
+from attnscope.statistics.intervals import mean_by_document
+from attnscope.statistics.units import LEAST, membership, numbered
 from attnscope.support.arguments import reads, signed, validated
 from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError

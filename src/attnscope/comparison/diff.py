@@ -3,87 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Unpack
+from typing import Literal, Unpack
 
 import numpy as np
-import scipy
 import xarray as xr
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from attnscope.capture.parameters import ComparisonOptions
 from attnscope.comparison.matching import Matched, Matching, match_heads
-from attnscope.explanation.arrays.composition import significant
-from attnscope.measure.documents import LEAST, MANY, by_document, called_in, numbered, skewed_chances, unskewed
 from attnscope.measure.quantities import STATISTICS, without_end
 from attnscope.measure.ranking import with_each
 from attnscope.measure.stored import opened_scan
-from attnscope.results.schema import HEAD, MATTERS, Finding, Quantity, Report, Row, Table, heads_by, rows_of
+from attnscope.report.schema import HEAD, MATTERS, Finding, Quantity, Report, Row, Table, heads_by, rows_of
+from attnscope.report.signature import Signature
+from attnscope.statistics.effects import changes_by_document
+from attnscope.statistics.units import LEAST, called_in, numbered
 from attnscope.store.files import local_folder, read_as
 from attnscope.store.runs import RunFolder, at_once
-from attnscope.store.signature import Signature
 from attnscope.support.arguments import reads, validated
 from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import are, count, places
 
 LEVEL = 0.05
-
-
-class Changes(NamedTuple):
-    """Mean changes, ``(...)`` each."""
-
-    mean: Float[np.ndarray, ...]  # the mean over texts and its 95% interval by the bootstrap over documents
-    low: Float[np.ndarray, ...]
-    high: Float[np.ndarray, ...]
-    p: Float[np.ndarray, ...]  # p-value; NaN without a test
-    changed: Bool[np.ndarray, ...]  # whether the change is significant, corrected for all; False without a test
-
-
-def changes_by_document(
-    changes: Float[np.ndarray, "text ..."], documents: Sequence[Hashable], *, level: float = LEVEL, seed: int = 0
-) -> Changes:
-    r"""Mean change over texts, tested by documents; windows of one document are not independent."""
-    interval = by_document(changes, documents, seed=seed)
-    p = _chances(changes.reshape(len(changes), -1), documents).reshape(changes.shape[1:])
-    return Changes(interval.mean, interval.low, interval.high, p, significant(p, level))
-
-
-def _chances(values: np.ndarray, documents: Sequence[Hashable]) -> np.ndarray:
-    """P-value of each mean, ``(column,)``; NaN with too few documents."""
-    member, count = numbered(documents)
-    if count < LEAST:
-        return np.full(values.shape[1], np.nan)
-    sizes = np.bincount(member)
-    sums = np.zeros((count, values.shape[1]))
-    np.add.at(sums, member, values)
-    means, weight = sums / sizes[:, None], sizes / sizes.sum()
-    mean, squares = weight @ means, weight @ weight
-    # unbiased if all documents have one variance: a mean's square deviation is 1 - 2 w + sum(w^2) of it
-    part = weight**2 / (1 - 2 * weight + squares)
-    error = np.sqrt(part @ (means - mean) ** 2)
-    both, whole = part @ weight, part.sum()
-    trace = whole - 2 * both + whole * squares
-    norm = (
-        part @ part
-        + 2 * (part @ (whole * weight**2 - 2 * part * weight))
-        + 2 * (part @ part) * squares
-        + 2 * both**2
-        - 4 * whole * both * squares
-        + (whole * squares) ** 2
-    )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t, freedom = np.abs(mean / error), trace**2 / norm
-        if count >= MANY:
-            third = count**2 / ((count - 1) * (count - 2)) * (weight**3 @ (means - mean) ** 3)
-            t = np.where(error > 0, np.clip(unskewed(t, np.sign(mean) * third / error**3), 0, t), t)
-            p = 2 * scipy.stats.t.sf(t, freedom)
-        else:
-            p = skewed_chances(t, max(2, int(freedom) + 1))
-    return np.where(np.isnan(mean), np.nan, np.where((mean == 0) & (error == 0), 1.0, p))
 
 
 Scan = str | Path | xr.Dataset

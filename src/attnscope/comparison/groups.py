@@ -8,8 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from attnscope.measure.documents import FEW, LEAST, above_zero, by_document, membership, text_mean, units_in
-from attnscope.results.schema import Row
+from attnscope.measure.means import text_mean
+from attnscope.report.schema import Row
+from attnscope.statistics.effects import by_document
+from attnscope.statistics.intervals import FEW
+from attnscope.statistics.tests import above_zero
+from attnscope.statistics.units import LEAST, membership, units_in
 
 SMALLEST = 0.01  # smallest share of weight above the larger null that counts
 #: Caution for readers of the pairs.

@@ -23,13 +23,14 @@ from attnscope.detection.probes import needles_of
 from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED, scores_of, wanted_controls
 from attnscope.intervention.ablation import half_of
-from attnscope.intervention.effects import by_layer, effect_variables
 from attnscope.intervention.limits import alone
 from attnscope.intervention.predictions import PredictionSession, check_read, kind_of_question
 from attnscope.intervention.stack import Edit, replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
-from attnscope.measure.documents import LEAST, numbered, units_of
 from attnscope.read.encoded import Sources
-from attnscope.store.signature import short_hash
+from attnscope.report.signature import short_hash
+from attnscope.statistics.effects import effect_variables
+from attnscope.statistics.units import LEAST, numbered, units_of
+from attnscope.store.arrays import by_layer
 from attnscope.support.arguments import Count
 from attnscope.support.checks import check_whole
 

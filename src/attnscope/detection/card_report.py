@@ -22,7 +22,7 @@ from attnscope.detection.report import (
 )
 from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED
-from attnscope.results import schema
+from attnscope.report import schema
 from attnscope.support.arguments import reads
 
 

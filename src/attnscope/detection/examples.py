@@ -28,9 +28,9 @@ from attnscope.measure.stored import opened_scan
 from attnscope.measure.texts import TextReader
 from attnscope.read.encoded import Sources
 from attnscope.read.groups import kinds_of
+from attnscope.report.signature import Signature
 from attnscope.store.arrays import in_a_row
 from attnscope.store.runs import RunFolder, load_part
-from attnscope.store.signature import Signature
 from attnscope.store.units import Task, task_for
 from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError

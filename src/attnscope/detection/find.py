@@ -13,11 +13,12 @@ from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import StudyReading
 from attnscope.detection.examples import PairReader, Sides, scan_settings
-from attnscope.intervention.effects import by_layer, effect_variables
 from attnscope.kernels.full import attend_in_full
 from attnscope.measure.contexts import sides_of
-from attnscope.measure.documents import units_in
 from attnscope.read.words import in_words
+from attnscope.statistics.effects import effect_variables
+from attnscope.statistics.units import units_in
+from attnscope.store.arrays import by_layer
 from attnscope.store.units import task_for
 from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnscope.measure.documents import LEAST
 from attnscope.measure.stored import describe_corpus, notes_of
-from attnscope.results import schema
+from attnscope.report import schema
+from attnscope.statistics.units import LEAST
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, significant
 

@@ -21,9 +21,9 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.outline import outlined
 from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED
-from attnscope.measure.documents import reach as deviations
+from attnscope.report.signature import Signature
+from attnscope.statistics.intervals import reach as deviations
 from attnscope.store.arrays import padded_heads
-from attnscope.store.signature import Signature
 from attnscope.support.arguments import reads
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError

@@ -37,13 +37,14 @@ from attnscope.detection.probes import (
 )
 from attnscope.detection.role import CONTROLS, ROLES, Nearness
 from attnscope.kernels.engines import output_of
-from attnscope.measure.documents import interval, units_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import EQUAL
 from attnscope.measure.rows import evenly
 from attnscope.measure.texts import beyond_note, window_length
 from attnscope.read.encoded import Sources, texts_of, windows_of
 from attnscope.read.windows import Window
+from attnscope.statistics.intervals import interval
+from attnscope.statistics.units import units_of
 from attnscope.store.arrays import padded_heads
 from attnscope.store.runs import RunFolder, at_once
 from attnscope.support.arguments import Count, validated

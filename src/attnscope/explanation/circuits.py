@@ -24,15 +24,7 @@ from attnscope.capture.parameters import ModelReading, loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.weights import affine_alone, in_single_precision
-from attnscope.explanation.arrays.composition import (
-    by_offset,
-    composition,
-    peak_chances,
-    root_of,
-    significant,
-    spectrum,
-    turned_p,
-)
+from attnscope.explanation.arrays.composition import by_offset, composition, peak_chances, root_of, spectrum, turned_p
 from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.profiles import bias_traces, pairs_at, visible_offsets
 from attnscope.explanation.projections import Projections
@@ -40,6 +32,7 @@ from attnscope.explanation.stream import Fold, Layer, Point, fold_of, residual_s
 from attnscope.explanation.tables import embedding_projection, position_tables, word_embedding, word_table
 from attnscope.kernels.positions import pair_columns
 from attnscope.measure.texts import window_length
+from attnscope.statistics.discovery import significant
 from attnscope.store.runs import at_once
 from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError

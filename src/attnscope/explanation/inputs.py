@@ -21,9 +21,9 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
 from attnscope.capture.weights import in_single_precision
 from attnscope.kernels.call import AttentionCall
-from attnscope.measure import documents as _documents
-from attnscope.measure.documents import DRAWS
 from attnscope.read.windows import Window, window_name
+from attnscope.statistics import intervals as _intervals
+from attnscope.statistics.intervals import DRAWS
 from attnscope.support.errors import AttnscopeError
 
 InputObserver = Callable[[Site, AttentionCall, Tensor, Tensor], Tensor]
@@ -130,8 +130,8 @@ def batches(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
 def interval(
     values: Float[np.ndarray, "text ..."], units: Sequence[Hashable], *, draws: int = DRAWS, seed: int = 0
 ) -> tuple[Float[np.ndarray, ...], Float[np.ndarray, ...], Float[np.ndarray, ...]]:
-    """Mean over texts and both ends of its 95% interval: see `attnscope.measure.documents.interval`."""
-    low, high = _documents.interval(values, units, draws=draws, seed=seed)
+    """Mean over texts and both ends of its 95% interval: see `attnscope.statistics.intervals.interval`."""
+    low, high = _intervals.interval(values, units, draws=draws, seed=seed)
     mean = values.mean(0)
     unknown = np.isnan(mean)
     return mean, np.where(unknown, np.nan, low), np.where(unknown, np.nan, high)

@@ -21,7 +21,7 @@ from attnscope.explanation.inputs import interval, read_all, token_ids
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.masks import forbids
-from attnscope.measure.documents import units_of
+from attnscope.statistics.units import units_of
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:

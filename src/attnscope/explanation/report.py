@@ -10,7 +10,7 @@ from attnscope.capture.notes import numbering_note
 from attnscope.explanation.analyses import verdict
 from attnscope.explanation.catalogue import analyses_of, known_analyses
 from attnscope.explanation.study import GROUPS, WHERE
-from attnscope.results.schema import Finding, Quantity, Report, Row, Table, heads_by
+from attnscope.report.schema import Finding, Quantity, Report, Row, Table, heads_by
 from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.arguments import reads, signed, validated
 from attnscope.support.numbers import count

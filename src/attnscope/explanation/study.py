@@ -27,7 +27,7 @@ from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targets, windows_of
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import TargetTokenizer, Window, shifted, window_name
-from attnscope.results.schema import Quantity, Row, Table
+from attnscope.report.schema import Quantity, Row, Table
 from attnscope.store.runs import RunFolder
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError

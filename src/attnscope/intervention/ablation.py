@@ -12,11 +12,12 @@ from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.intervention.arrays import random_sets, sparse_effects
-from attnscope.intervention.effects import by_layer, joint_variables, of_layers
 from attnscope.intervention.gradients import attribution, gates_towards, importance, loss_gradients
 from attnscope.intervention.predictions import Ablation, PredictionBatch, PredictionSession, Questions
 from attnscope.intervention.stack import Edit, replacing, replacing_sets
-from attnscope.measure.documents import numbered, units_of
+from attnscope.statistics.effects import joint_variables
+from attnscope.statistics.units import numbered, units_of
+from attnscope.store.arrays import by_layer, of_layers
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress

@@ -29,18 +29,18 @@ from attnscope.explanation.projections import factor_of
 from attnscope.explanation.stream import residual_stream
 from attnscope.explanation.study import DEFAULT_TEXTS
 from attnscope.intervention.calls import values_of, weights_of
-from attnscope.intervention.effects import effect_variables, interval_variables
 from attnscope.intervention.intervene import LONGEST
 from attnscope.intervention.pairs import Pairs, PairTexts, one_token, pairs_of_input
 from attnscope.intervention.predictions import PredictionSession, Questions, pad_of, prediction_session
 from attnscope.intervention.score_parts import ScoreParts, shares_of
 from attnscope.intervention.stream_parts import StreamParts, rows_of
-from attnscope.measure.documents import by_document, units_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.texts import window_length
 from attnscope.models.translator import IGNORED
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.read.shown import IdNames
+from attnscope.statistics.effects import by_document, effect_variables, interval_variables
+from attnscope.statistics.units import units_of
 from attnscope.store.units import Done, task_for, tree_of
 from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope.intervention.score_parts import RELATIONS, SIDES
-from attnscope.measure.documents import LEAST
-from attnscope.results.schema import (
+from attnscope.report.schema import (
     Finding,
     Quantity,
     Report,
@@ -21,6 +20,7 @@ from attnscope.results.schema import (
     rows_of,
     with_ends,
 )
+from attnscope.statistics.units import LEAST
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count
 

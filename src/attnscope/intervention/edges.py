@@ -33,14 +33,14 @@ from attnscope.explanation.stream import SMALL, Fold, fold_of
 from attnscope.explanation.sublayers import sublayers
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.intervention.edit import output_affine
-from attnscope.intervention.effects import effect_variables
 from attnscope.intervention.gradients import check_gradients, embeddings_moved
 from attnscope.intervention.pairs import EncodedPairs, Pairs, PairTexts
 from attnscope.intervention.patch import PatchJob, check_pairs_differ, given_pairs
 from attnscope.intervention.stream_parts import SEVERAL
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.measure.documents import LEAST, by_document, numbered
+from attnscope.statistics.effects import by_document, effect_variables
+from attnscope.statistics.units import LEAST, numbered
 from attnscope.store.runs import at_once
 from attnscope.support.arguments import Count
 from attnscope.support.checks import check_whole

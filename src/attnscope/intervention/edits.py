@@ -14,15 +14,16 @@ from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.intervention.arrays import permuted_weights
-from attnscope.intervention.effects import by_layer, effect_variables
 from attnscope.intervention.pairs import one_token
 from attnscope.intervention.predictions import PredictionBatch, PredictionSession
 from attnscope.intervention.stack import Edit, replacing
 from attnscope.intervention.weight_tests import same_size
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import attend_in_full, values_of, weights_of
-from attnscope.measure.documents import units_of
 from attnscope.read.windows import Window
+from attnscope.statistics.effects import effect_variables
+from attnscope.statistics.units import units_of
+from attnscope.store.arrays import by_layer
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError

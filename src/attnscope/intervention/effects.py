@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -11,62 +10,11 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
-from attnscope.measure.documents import Interval, by_document, numbered, units_of
-from attnscope.store.arrays import padded_heads
+from attnscope.statistics.effects import effect_variables
+from attnscope.statistics.units import numbered, units_of
 from attnscope.support.arguments import validated
 
 _PERMUTATIONS = 2000
-
-
-def effect_variables(
-    values: np.ndarray,
-    units: Sequence[Hashable],
-    dims: Sequence[Hashable],
-    long_name: str,
-    *,
-    seed: int,
-    name: str = "effect",
-    prefix: str = "",
-    unit: str = "nats",
-    corrected: str = "all heads",
-    rounded: bool = False,
-) -> dict[str, Any]:
-    """Mean, interval and significance of values ``(text, *dims)``, as variables of a dataset; see `by_document`."""
-    found = by_document(values, units, seed=seed, rounded=rounded)
-    significant = f"Whether the effect is significant, corrected for {corrected}"
-    return interval_variables(found, dims, long_name, name=name, unit=unit) | {
-        f"{prefix}shown": (dims, found.shown, {"long_name": significant, "units": "1"}),
-        f"{prefix}tested": (dims, found.tested, {"long_name": "Whether the effect was tested", "units": "1"}),
-    }
-
-
-def joint_variables(changes: np.ndarray, alone: np.ndarray, units: Any, dims: Any, words: str, **how: Any) -> Any:
-    """Effects of sets ``(text, *dims)``, the sums of the effects of each of their parts alone, and the differences."""
-    beyond: Any = {"name": "between", "prefix": "between_", **how}
-    return {
-        "alone": (dims, alone.mean(0), {"long_name": "Sum of the changes with each alone", "units": how["unit"]}),
-        **effect_variables(changes, units, dims, words, **how),
-        **effect_variables(changes - alone, units, dims, f"{words}, beyond that sum", **beyond),
-    }
-
-
-def interval_variables(
-    found: Interval, dims: Sequence[Hashable], long_name: str, *, name: str, unit: str
-) -> dict[str, Any]:
-    """A mean and the ends of its interval, as variables of a dataset."""
-    words = long_name, "Lower end of its 95% interval", "Upper end of its 95% interval"
-    ends = zip(("", "_low", "_high"), found, words, strict=False)
-    return {f"{name}{end}": (dims, values, {"long_name": said, "units": unit}) for end, values, said in ends}
-
-
-def by_layer(layers: Sequence[np.ndarray]) -> np.ndarray:
-    """Layers ``(text, ..., head)`` as one array ``(text, ..., layer, head)``; NaN beyond a layer's heads."""
-    return np.moveaxis(padded_heads(layers, axis=layers[0].ndim - 1), 0, -2)
-
-
-def of_layers(flat: np.ndarray, heads: Sequence[int]) -> np.ndarray:
-    """Values of all heads, layer by layer, as ``(..., layer, head)``; NaN beyond a layer's heads."""
-    return by_layer(np.split(flat, np.cumsum(heads)[:-1], -1))
 
 
 @validated

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.intervention.effects import of_layers
 from attnscope.intervention.predictions import PredictionSession
 from attnscope.intervention.stack import Edit, replacing_sets
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
+from attnscope.store.arrays import of_layers
 from attnscope.support.progress import Progress, Tell, no_progress
 
 

@@ -30,8 +30,9 @@ from attnscope.read.files import (
     reject_documents,
     shown,
 )
-from attnscope.read.shown import IdNames, with_marked_spaces
+from attnscope.read.shown import IdNames
 from attnscope.read.windows import TargetTokenizer
+from attnscope.report.schema import with_marked_spaces
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 

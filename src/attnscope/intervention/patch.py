@@ -29,13 +29,7 @@ from attnscope.explanation.sublayers import BlockRun, sublayers
 from attnscope.intervention import stack
 from attnscope.intervention.components import Component, components_of, put_in
 from attnscope.intervention.edit import On, attend_changed
-from attnscope.intervention.effects import (
-    by_layer,
-    effect_variables,
-    interval_variables,
-    joint_variables,
-    order_agreement,
-)
+from attnscope.intervention.effects import order_agreement
 from attnscope.intervention.gradients import answers_difference
 from attnscope.intervention.pairs import (
     EncodedPairs,
@@ -50,9 +44,9 @@ from attnscope.intervention.pairs import (
 from attnscope.intervention.predictions import TOKENS, check_read
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import weights_of
-from attnscope.measure.documents import by_document
 from attnscope.measure.texts import window_length
-from attnscope.store.arrays import padded_heads
+from attnscope.statistics.effects import by_document, effect_variables, interval_variables, joint_variables
+from attnscope.store.arrays import by_layer, padded_heads
 from attnscope.store.runs import RunFolder
 from attnscope.store.units import Done, task_for, tree_of
 from attnscope.support.arguments import Count, validated

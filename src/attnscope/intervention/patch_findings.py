@@ -13,8 +13,8 @@ from scipy.stats import binom
 from attnscope.intervention.pairs import texts_of
 from attnscope.intervention.patch import MOVED
 from attnscope.intervention.verdicts import ESTIMATORS, HEADS, SURE, describe_agreement, describe_largest, together_rows
-from attnscope.measure.documents import LEAST, numbered
-from attnscope.results.schema import HEAD, Effect, Finding, Quantity, Report, Row, Table, heads_by, rows_of, with_ends
+from attnscope.report.schema import HEAD, Effect, Finding, Quantity, Report, Row, Table, heads_by, rows_of, with_ends
+from attnscope.statistics.units import LEAST, numbered
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import are, count
 

@@ -14,7 +14,8 @@ from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.stream import residual_stream
 from attnscope.intervention.predictions import PredictionSession
 from attnscope.intervention.stream_parts import SEVERAL, StreamParts
-from attnscope.measure.documents import by_document, units_of
+from attnscope.statistics.effects import by_document
+from attnscope.statistics.units import units_of
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:

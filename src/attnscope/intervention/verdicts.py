@@ -11,8 +11,7 @@ import xarray as xr
 
 from attnscope.explanation.analyses.verdict import POSITION
 from attnscope.intervention.edits import HARDLY
-from attnscope.measure.documents import units_of
-from attnscope.results.schema import (
+from attnscope.report.schema import (
     Effect,
     Finding,
     Quantity,
@@ -25,6 +24,7 @@ from attnscope.results.schema import (
     rows_of,
     with_ends,
 )
+from attnscope.statistics.units import units_of
 from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.arguments import reads, validated
 from attnscope.support.numbers import are, count, places

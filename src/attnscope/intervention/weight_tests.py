@@ -26,8 +26,8 @@ from attnscope.intervention.gradients import check_gradients
 from attnscope.intervention.predictions import MASKED
 from attnscope.kernels import full
 from attnscope.kernels.call import AttentionCall
-from attnscope.measure.documents import interval
 from attnscope.read.windows import Window, window_name
+from attnscope.statistics.intervals import interval
 from attnscope.support.arguments import Count, Draws, Seed, validated
 from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError

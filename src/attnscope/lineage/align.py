@@ -35,9 +35,9 @@ from attnscope.lineage.links import (
 )
 from attnscope.lineage.parallel_text import Lines, TaskText, check_parallel, is_unsegmented, lines_of_text, lines_sha256
 from attnscope.read.windows import TargetTokenizer
-from attnscope.results.schema import HEAD, Finding, Quantity, Report, Row, Table, value_of
+from attnscope.report.schema import HEAD, Finding, Quantity, Report, Row, Table, value_of
+from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.store.runs import RunFolder
-from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.store.units import task_for, tree_of
 from attnscope.support.arguments import Count, Natural
 from attnscope.support.checks import check_real, check_whole, shortly

@@ -19,9 +19,9 @@ from attnscope.lineage.config import TrainConfig
 from attnscope.models.configs import EncoderConfig, RecurrentConfig, TransformerConfig
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from attnscope.models.transformer import EncoderForMaskedLM, TransformerForConditionalGeneration
+from attnscope.report.signature import Signature
 from attnscope.store.files import explained
 from attnscope.store.folder import OwnedFolder, damage, manifest_of
-from attnscope.store.signature import Signature
 from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError
 

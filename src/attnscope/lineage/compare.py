@@ -32,12 +32,13 @@ from attnscope.lineage.parallel_text import Lines, ParallelText, TaskText, gener
 from attnscope.lineage.score import NO_ATTENTION, score
 from attnscope.lineage.train import finished_metrics, threads_of_one, train
 from attnscope.lineage.translate import translate_lines
-from attnscope.measure.documents import LEAST, interval
 from attnscope.read.files import lines_of, shown
+from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
+from attnscope.statistics.intervals import interval
+from attnscope.statistics.units import LEAST
 from attnscope.store.arrays import packed
 from attnscope.store.files import SUFFIX, explained, json_bytes, local_folder
 from attnscope.store.folder import OwnedFolder
-from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import BEAMS, THREADS, check_installed, check_kind, check_whole
 from attnscope.support.errors import AttnscopeError

@@ -27,8 +27,9 @@ from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import attend_in_full
 from attnscope.lineage.data import collate
 from attnscope.lineage.parallel_text import check_parallel, read_lines
-from attnscope.measure.documents import LEAST, without_skewness
 from attnscope.read.files import shown
+from attnscope.statistics.intervals import without_skewness
+from attnscope.statistics.units import LEAST
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError, out_of_memory, reason_of
 from attnscope.support.numbers import percent

@@ -15,8 +15,9 @@ import xarray as xr
 from scipy import special
 
 from attnscope.lineage.parallel_text import Lines, check_parallel, has_entries, is_unsegmented, lines_of_text
-from attnscope.measure.documents import FEW, LEAST, SKEWED, long_tail, outside, reach
-from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of
+from attnscope.report.schema import Finding, Quantity, Report, Row, Table, rows_of
+from attnscope.statistics.intervals import FEW, SKEWED, long_tail, outside, reach
+from attnscope.statistics.units import LEAST
 from attnscope.support.arguments import Seed, reads, validated
 from attnscope.support.checks import check_installed, check_whole, shortly, unexpected
 from attnscope.support.errors import AttnscopeError

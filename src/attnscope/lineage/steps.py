@@ -23,7 +23,8 @@ from rich.text import Text
 
 from attnscope.kernels.reference import masked_softmax
 from attnscope.lineage.walk import TOY, Walk, entropy
-from attnscope.read.shown import split_character, with_marked_spaces
+from attnscope.read.shown import split_character
+from attnscope.report.schema import with_marked_spaces
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:

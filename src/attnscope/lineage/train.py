@@ -33,9 +33,9 @@ from attnscope.lineage.data import Batch, Pairs, TrainingData, read_data
 from attnscope.lineage.parallel_text import TaskText
 from attnscope.lineage.translate import translate_lines
 from attnscope.models.translator import IGNORED
+from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.store.files import explained, local_folder
 from attnscope.store.folder import OwnedFolder
-from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress

@@ -23,8 +23,8 @@ from attnscope.capture.parameters import TranslationOptions, loading
 from attnscope.lineage.data import collate, encode_lines
 from attnscope.lineage.parallel_text import Lines, lines_of_text, lines_sha256
 from attnscope.read.windows import TargetTokenizer
-from attnscope.results.schema import Finding, Quantity, Report, Table
-from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
+from attnscope.report.schema import Finding, Quantity, Report, Table
+from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.support.arguments import Count, Seed
 from attnscope.support.checks import BEAMS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining

@@ -27,8 +27,8 @@ from attnscope.read.shown import IdNames
 from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Frame, Window, Windows, padded
+from attnscope.report.signature import short_hash
 from attnscope.store.runs import RunFolder, load_tree
-from attnscope.store.signature import short_hash
 from attnscope.store.units import tree_of
 from attnscope.support.arguments import Count
 from attnscope.support.checks import BEAMS, check_real, check_whole

@@ -16,7 +16,6 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.processors import reader_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import attend_in_full
-from attnscope.measure.documents import label_shares
 from attnscope.measure.geometry import Grid, grid_of, jpeg
 from attnscope.measure.labels import (
     ALIKE_ENTROPY,
@@ -36,6 +35,7 @@ from attnscope.measure.ranking import offset_name, patch_shares
 from attnscope.measure.reader import Read, Reader
 from attnscope.measure.rows import evenly
 from attnscope.read.windows import Window
+from attnscope.statistics.agreement import label_shares
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:

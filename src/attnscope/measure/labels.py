@@ -12,16 +12,16 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 
-from attnscope.measure.documents import (
+from attnscope.measure.means import queries
+from attnscope.measure.quantities import EQUAL
+from attnscope.statistics.agreement import (
     effective_labels,
     independence,
     label_information,
     label_shares,
-    queries,
     sign_agreement,
-    units_in,
 )
-from attnscope.measure.quantities import EQUAL
+from attnscope.statistics.units import units_in
 from attnscope.support.checks import check_seed, check_whole, shaped
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import with_nulls

@@ -16,7 +16,7 @@ from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.masks import forbids
-from attnscope.measure.documents import queries, text_mean
+from attnscope.measure.means import queries, text_mean
 from attnscope.measure.quantities import EQUAL, wording
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import numpy as np
 import scipy
 import xarray as xr
 
-from attnscope.measure.documents import queries
 from attnscope.measure.labels import with_rows
+from attnscope.measure.means import queries
 from attnscope.measure.offset_shares import pairs_of, profile_of, rows_of, with_profile
 from attnscope.measure.quantities import BY_GROUP, EQUAL, GROUP_ROWS, OF_GROUPS, OF_OFFSETS, wording
 from attnscope.measure.stored import WINDOWS
@@ -268,7 +268,7 @@ class DocumentSums:
             return self._sum / self._count + self._shift
 
     def error(self) -> np.ndarray:
-        """Standard error of the mean by documents, as in `attnscope.measure.documents.mean_by_document`."""
+        """Standard error of the mean by documents, as in `attnscope.statistics.intervals.mean_by_document`."""
         self._close()
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = self._sum / self._count

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 import numpy as np
 import xarray as xr
 
-from attnscope.measure.documents import queries, text_mean
 from attnscope.measure.labels import LEAST_SHARE, LOCAL, MORE, beyond_chance, beyond_shared
+from attnscope.measure.means import queries, text_mean
 from attnscope.measure.quantities import EQUAL, SEVERAL, without_end, wording
 from attnscope.support.arguments import reads
 

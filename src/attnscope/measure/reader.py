@@ -25,7 +25,6 @@ from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure import pools
-from attnscope.measure.documents import FEW, LEAST, called_in, interval, mean_by_document, overlap_of, units_of
 from attnscope.measure.labels import kinds_of
 from attnscope.measure.maps import ROWS, long_block, share_room
 from attnscope.measure.offset_shares import without_profile
@@ -45,10 +44,12 @@ from attnscope.measure.sample import (
 from attnscope.measure.stored import EXAMPLES, HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.read.windows import Window
 from attnscope.read.words import in_words
+from attnscope.report.signature import Signature
+from attnscope.statistics.intervals import FEW, interval, mean_by_document
+from attnscope.statistics.units import LEAST, called_in, overlap_of, units_of
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import local_folder, read_as
 from attnscope.store.runs import RunFolder, is_finished
-from attnscope.store.signature import Signature
 from attnscope.store.units import ByRay, Parts, Share, by_task, completed, pending
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress

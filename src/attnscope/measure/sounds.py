@@ -18,7 +18,7 @@ from attnscope.measure.quantities import choose
 from attnscope.measure.reader import Read, Reader
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Batch, TargetTokenizer, Window, Windows, collate, shifted
-from attnscope.store.signature import short_hash, tokenizer_sha256
+from attnscope.report.signature import short_hash, tokenizer_sha256
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
     from attnscope.read.encoded import Sources
     from attnscope.read.sounds import Sounds
-    from attnscope.store.signature import Signature
+    from attnscope.report.signature import Signature
 
 
 class SoundReader(Reader):

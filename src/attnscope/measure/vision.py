@@ -28,7 +28,7 @@ from attnscope.read.image_text import picture_groups, pictured_window
 from attnscope.read.picture_parts import IMAGE, VIDEO
 from attnscope.read.videos import Video
 from attnscope.read.windows import Window
-from attnscope.store.signature import short_hash, tokenizer_sha256
+from attnscope.report.signature import short_hash, tokenizer_sha256
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:

@@ -15,10 +15,11 @@ from jaxtyping import Bool
 from attnscope.read.chats import ChatTexts, ChatWindows
 from attnscope.read.files import is_standard_input
 from attnscope.read.shown import IdNames, probe, special_ids
-from attnscope.read.sources import Repeats, as_list, kind
+from attnscope.read.sources import as_list, kind
 from attnscope.read.texts import Corpus
 from attnscope.read.unnamed import UnnamedTokens
 from attnscope.read.windows import Window, Windows
+from attnscope.statistics.units import Repeats
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 

@@ -26,9 +26,10 @@ from attnscope.read.images import Images, images_of
 from attnscope.read.messages import CHAT_FIELDS
 from attnscope.read.picture_parts import IMAGE, PLACES, VIDEO, chat_of, has_pictures, sources_of
 from attnscope.read.shown import shown_tokens, special_ids, without_added_spaces
-from attnscope.read.sources import Names, Repeats, holds_text, names_a_dataset
+from attnscope.read.sources import Names, holds_text, names_a_dataset
 from attnscope.read.videos import Video, is_film, reject_film, video_of
 from attnscope.read.windows import Window
+from attnscope.statistics.units import Repeats
 from attnscope.support.checks import is_path
 from attnscope.support.errors import AttnscopeError
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from attnscope.read.files import Unchanged, file_mode, files_below, is_standard_input, shown, skipped_note
 from attnscope.read.sources import SUFFIXES as TEXT_SUFFIXES
-from attnscope.read.sources import Names, Repeats, names_a_dataset
+from attnscope.read.sources import Names, names_a_dataset
+from attnscope.statistics.units import Repeats
 from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError, explaining
 

@@ -12,7 +12,6 @@ from attnscope.support.errors import explaining
 SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 MARKS = "▁Ġ"  # a space in SentencePiece and byte-level BPE
 SPACE_MARKS = frozenset(MARKS)
-SPACE = "␣"  # a displayed space
 BYTES = 4  # of a character in UTF-8, at most
 UNKNOWN = "\ufffd"  # a decoded piece of a character
 
@@ -122,11 +121,6 @@ class IdNames:
 def marked(name: str, covered: str) -> bool:
     """Whether a token's name begins with a mark for a space."""
     return name[:1] in SPACE_MARKS and covered[:1] != name[:1]
-
-
-def with_marked_spaces(token: str) -> str:
-    """The token with visible marks for spaces at its ends, at most four."""
-    return re.sub(r"^ +| +$", lambda spaces: SPACE * min(len(spaces[0]), 4), token)
 
 
 def split_character(tokens: Sequence[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import os
 import stat
 import weakref
 from collections import Counter
-from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -455,28 +455,6 @@ class Text:
     name: str
     content: str  # the characters of the text, without a byte order mark, with ``\r\n`` as it is
     by: str = ""  # the value of the field that groups texts, if one is named
-
-
-_REPEATS = " (repeats "  # in the name of a text that equals an earlier one, before that one's name
-
-
-class Repeats:
-    """Marks the names of texts that equal an earlier one: they count as one document."""
-
-    def __init__(self) -> None:
-        self._first: dict[int, str] = {}
-
-    def named(self, name: str, content: Hashable) -> str:
-        """The name of a text, with that of the first one with this content."""
-        first = self._first.setdefault(hash(content), name)
-        return name if first == name else f"{name}{_REPEATS}{first})"
-
-
-def original(name: Hashable) -> Hashable:
-    """The document of a text with this name: the first text with its content."""
-    if not isinstance(name, str) or _REPEATS not in name:
-        return name
-    return name.partition(_REPEATS)[2].removesuffix(")")
 
 
 PREFIX = "datasets:"

@@ -16,7 +16,6 @@ from attnscope.read.sources import (
     Names,
     Plain,
     Records,
-    Repeats,
     Source,
     Stream,
     Text,
@@ -28,6 +27,7 @@ from attnscope.read.sources import (
     reject_file_name,
 )
 from attnscope.read.urls import Url, is_url
+from attnscope.statistics.units import Repeats
 from attnscope.support.errors import AttnscopeError
 
 

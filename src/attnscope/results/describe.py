@@ -10,12 +10,12 @@ from typing import Any
 import xarray as xr
 
 from attnscope.measure import stored
+from attnscope.report.schema import hyphen_minus
+from attnscope.report.signature import Signature
 from attnscope.results.open import Node, Run, in_memory, known_run, nodes_of, parts_of_run, read_run
 from attnscope.results.reports import report_of
-from attnscope.results.schema import hyphen_minus
 from attnscope.store.files import PIECES, RUN, SUFFIX, VIEWS, local_folder, read_as, texts_of
 from attnscope.store.folder import OwnedFolder, manifest_of
-from attnscope.store.signature import Signature
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import VERBS

@@ -17,10 +17,10 @@ import pandas as pd
 import xarray as xr
 
 from attnscope.detection.head_files import FORMATS, head_files
+from attnscope.report.signature import short_hash
 from attnscope.results.open import Node, Run, chosen, in_memory, known_run, nodes_of, read_run
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import explained, json_bytes, local_folder, locked, read_as, sync
-from attnscope.store.signature import short_hash
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError

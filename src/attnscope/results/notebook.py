@@ -11,9 +11,9 @@ from typing import Any
 
 import xarray as xr
 
+from attnscope.report.language import translate
+from attnscope.report.schema import NO_NUMBERS, Report, hyphen_minus
 from attnscope.results.reports import grid_of, report_of, write_page
-from attnscope.results.schema import NO_NUMBERS, Report, hyphen_minus
-from attnscope.results.translate import translate
 from attnscope.support.arguments import signed
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import VERBS

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import xarray as xr
 
+from attnscope.report.signature import Signature
 from attnscope.store.files import MANIFEST, PIECES, RUN, TASKS, VIEWS, local_folder, read_as, texts_of
 from attnscope.store.folder import Manifest, OwnedFolder, damage, manifest_of
 from attnscope.store.runs import RunFolder
-from attnscope.store.signature import Signature
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import VERBS

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from attnscope.read.sources import original
-from attnscope.results.render import page_table
-from attnscope.results.schema import Report
+from attnscope.report.render import page_table
+from attnscope.report.schema import Report
+from attnscope.statistics.units import original
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import VERBS
 

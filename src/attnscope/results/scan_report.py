@@ -16,15 +16,15 @@ from attnscope.comparison.contrasts import contrast_rows, contrasts, describe_co
 from attnscope.comparison.groups import NULLS, MeanGroupWeights, describe_group_pairs, explain_no_interval, group_pairs
 from attnscope.measure import stored
 from attnscope.measure.contexts import examples_by_head
-from attnscope.measure.documents import intervals
 from attnscope.measure.labels import SHARE
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, SEVERAL, STATISTICS, STRONGEST, without_end
 from attnscope.measure.ranking import majority_names, peaks, rank_heads, top_keys
+from attnscope.measure.sampling_error import intervals
+from attnscope.report.schema import HEAD, Finding, Quantity, Report, Row, Table, value_of
+from attnscope.report.signature import Signature
 from attnscope.results.figures.selection import noun_of, of_entries
-from attnscope.results.schema import HEAD, Finding, Quantity, Report, Row, Table, value_of
 from attnscope.store.runs import RunFolder
-from attnscope.store.signature import Signature
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count, with_nulls

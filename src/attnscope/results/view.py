@@ -25,10 +25,10 @@ from attnscope.measure.raw import first_window, observe_window
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources
 from attnscope.read.windows import Window
+from attnscope.report.language import language, messages_of_script, translate
 from attnscope.results.figures.attention import attention, named_sides
 from attnscope.results.figures.style import PAGE
 from attnscope.results.page import parts
-from attnscope.results.translate import language, messages_of_script, translate
 from attnscope.store.files import explained, write_output
 from attnscope.support.errors import AttnscopeError
 

@@ -122,3 +122,13 @@ def padded_heads(rows: Sequence[np.ndarray], axis: int = 0) -> np.ndarray:
         return np.pad(row, beyond, constant_values=np.nan) if most > row.shape[axis] else row
 
     return np.stack([filled(row) for row in rows])
+
+
+def by_layer(layers: Sequence[np.ndarray]) -> np.ndarray:
+    """Layers ``(text, ..., head)`` as one array ``(text, ..., layer, head)``; NaN beyond a layer's heads."""
+    return np.moveaxis(padded_heads(layers, axis=layers[0].ndim - 1), 0, -2)
+
+
+def of_layers(flat: np.ndarray, heads: Sequence[int]) -> np.ndarray:
+    """Values of all heads, layer by layer, as ``(..., layer, head)``; NaN beyond a layer's heads."""
+    return by_layer(np.split(flat, np.cumsum(heads)[:-1], -1))

@@ -16,8 +16,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
+from attnscope.report.signature import Signature
 from attnscope.store import files
-from attnscope.store.signature import Signature
 from attnscope.support.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import Any
 
 import xarray as xr
 
+from attnscope.report.signature import Signature
 from attnscope.store import files
 from attnscope.store.arrays import in_a_row, packed
 from attnscope.store.folder import OwnedFolder, damage, manifest_of
-from attnscope.store.signature import Signature
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import xarray as xr
 
 from attnscope.read.files import is_standard_input
+from attnscope.report.signature import Signature
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import TASKS, InUseError, are_in
 from attnscope.store.folder import OwnedFolder, manifest_of
 from attnscope.store.runs import RunFolder, along, is_finished, load_tree
-from attnscope.store.signature import Signature
 from attnscope.store.workers import Crew, RayEngine, cluster_of
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.progress import Progress, Tell, no_progress

@@ -128,7 +128,8 @@ class Expectation:
         return self.run[name].sel(layer=self.layer, head=self.head)
 
     def _measured(self, name: str, values: xr.DataArray) -> Measured:
-        from attnscope.measure.documents import by_document, units_in
+        from attnscope.statistics.effects import by_document
+        from attnscope.statistics.units import units_in
 
         known = ~np.isnan(values.values)  # a short window has no such offset
         drawn, called = units_in(self.run)

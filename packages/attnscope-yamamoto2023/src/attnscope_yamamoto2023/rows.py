@@ -28,8 +28,8 @@ from attnscope.explanation.study import Study
 from attnscope.explanation.tables import position_table, word_table
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.measure.documents import RARE
 from attnscope.measure.labels import PEAK_SHARE, direction
+from attnscope.statistics.agreement import RARE
 from attnscope.support.errors import AttnscopeError
 from attnscope_yamamoto2023.models import (
     ABOVE_NULL,

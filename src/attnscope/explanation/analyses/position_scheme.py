@@ -33,8 +33,8 @@ from attnscope.explanation.study import (
 )
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.positions import Rotation, pair_columns
-from attnscope.measure.documents import units_of
-from attnscope.results.schema import Quantity, Row
+from attnscope.report.schema import Quantity, Row
+from attnscope.statistics.units import units_of
 from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool
 
 from attnscope.explanation.evidence import Evidence, Layer
 from attnscope.explanation.study import ESTIMATES, SHARES, WHERE, Analysis, Picture, Section, Study
-from attnscope.results.schema import Quantity, Row, Table, rows_of, value_of
+from attnscope.report.schema import Quantity, Row, Table, rows_of, value_of
 from attnscope.store.arrays import stacked
 from attnscope.support.errors import AttnscopeError
 

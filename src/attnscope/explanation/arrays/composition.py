@@ -118,11 +118,3 @@ def peak_chances(
     below = np.log(scipy.special.i0e(tilts[..., None] * sizes[:, None])).sum(-1) + tilts * (total - highest)[:, None]
     bound = waves.shape[1] * np.exp(below.min(1))
     return np.where(as_high > 0, 1 + as_high, np.minimum(1, bound * (1 + _DRAWS))) / (1 + _DRAWS)
-
-
-def significant(p: Float[np.ndarray, ...], level: float = 0.05) -> Bool[np.ndarray, ...]:
-    """Which p-values are significant at a false discovery rate; NaN are not tested."""
-    known, shown = np.isfinite(p), np.zeros(p.shape, bool)
-    if known.any():
-        shown[known] = scipy.stats.false_discovery_control(p[known]) <= level
-    return shown

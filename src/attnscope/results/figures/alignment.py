@@ -16,10 +16,10 @@ from attnscope.capture.load import load_model
 from attnscope.lineage.align import compared_heads
 from attnscope.lineage.checkpoints import Checkpoints
 from attnscope.lineage.links import ForcedPair, Forcing, links_of_line
+from attnscope.report.schema import Report
 from attnscope.results.figures import style
 from attnscope.results.figures.panels import colour_bar, heat, write_cells
 from attnscope.results.page.parts import Section, picture
-from attnscope.results.schema import Report
 from attnscope.store.folder import OwnedFolder, damage
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import percent

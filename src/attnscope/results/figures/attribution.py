@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope.report.schema import UNITS
 from attnscope.results.figures.panels import MEASURED, HeadMap, curve, head_maps, panel_rows, with_interval
 from attnscope.results.figures.style import MARK, Figure, figure_style
-from attnscope.results.schema import UNITS
 
 if TYPE_CHECKING:
-    from attnscope.results.schema import Report
+    from attnscope.report.schema import Report
 
 captions = {
     "heads": (

@@ -8,9 +8,9 @@ import numpy as np
 import xarray as xr
 
 from attnscope.explanation.circuit_report import pairs_of
+from attnscope.report.schema import Report
 from attnscope.results.figures.panels import HeadMap, head_maps
 from attnscope.results.figures.style import MARK, Figure, figure_style
-from attnscope.results.schema import Report
 
 _EDGES = 40
 _COLOURS = {"query": "#0072B2", "key": "#D55E00", "value": "#009E73", "MLP or logits": "0.4"}

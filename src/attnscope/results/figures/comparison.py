@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from attnscope.lineage.score import NO_ATTENTION
+from attnscope.report.schema import Report
 from attnscope.results.figures.alignment import alignment_maps
 from attnscope.results.figures.panels import curve, name_point
 from attnscope.results.figures.style import Figure, drawable, figure_style, legend_columns, system_colours
-from attnscope.results.schema import Report
 from attnscope.support.errors import AttnscopeError
 
 _MARKERS = "osD^vPX"

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attnscope.comparison.diff import same_heads
+from attnscope.report.schema import Report
 from attnscope.results.figures.panels import MOST_COLUMNS, HeadMap, head_maps, name_point, panel_rows
 from attnscope.results.figures.style import MARK, figure_style
-from attnscope.results.schema import Report
 
 _NAMED = 3  # heads labelled in each panel
 _SHORT = 4  # longest tick labels, in letters, of which three fit side by side

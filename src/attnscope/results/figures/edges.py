@@ -6,10 +6,10 @@ from typing import Any
 import networkx as nx
 
 from attnscope.intervention.edge_report import ORDERS
+from attnscope.report.schema import Report
 from attnscope.results.figures.circuits import drawn
 from attnscope.results.figures.panels import ALONE, MEASURED, NOISE, curve, legend_above, with_interval
 from attnscope.results.figures.style import Figure, figure_style
-from attnscope.results.schema import Report
 
 _SIDES = {"<q>": "query", "<k>": "key", "<v>": "value", "": "MLP or logits"}
 captions = {

@@ -8,11 +8,12 @@ from matplotlib.axes import Axes
 
 from attnscope.intervention.ablation import ESTIMATES
 from attnscope.intervention.verdicts import ESTIMATORS, PEAK, effect_of
-from attnscope.measure.documents import by_document, units_of
+from attnscope.report.schema import UNITS, Report, Row
 from attnscope.results.figures.panels import HeadMap, curve, estimate_panels, head_maps, interval_rows, name_point
 from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import LEFT, RIGHT, Figure, cluster_colours, figure_style
-from attnscope.results.schema import UNITS, Report, Row
+from attnscope.statistics.effects import by_document
+from attnscope.statistics.units import units_of
 
 #: By name of the figure: its title, its caption, and the part of the caption that needs tested effects.
 _CAPTIONS = {

@@ -13,7 +13,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.patches import Circle, Wedge
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from attnscope.measure.documents import text_mean
+from attnscope.measure.means import text_mean
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.stored import unit_of
 from attnscope.results.figures import selection, style

@@ -16,9 +16,9 @@ from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 from matplotlib.image import AxesImage
 
+from attnscope.report.schema import Effect
 from attnscope.results.figures.selection import check_heads, require
 from attnscope.results.figures.style import LEFT, RIGHT, Figure, figure_style, printed
-from attnscope.results.schema import Effect
 
 INK, NOISE, NOISE_BAND = "0.15", "0.45", "0.91"
 MEASURED, ALONE = "#0072B2", "#D55E00"  # what the model does, what is left of it

@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 
 from attnscope.intervention.patch_findings import RECOVERED, name_of
 from attnscope.intervention.verdicts import ESTIMATORS
+from attnscope.report.schema import UNITS, Report
 from attnscope.results.figures.panels import HeadMap, estimate_panels, head_maps, interval_rows
 from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import RIGHT, drawable, figure_style, name_columns
-from attnscope.results.schema import UNITS, Report
 
 _DOT = "Dots: significant effects (corrected for all heads or positions)."
 _COLOURS = "Orange: patching moves the prediction towards the source run; blue: away from it. 1: the whole difference."

@@ -6,9 +6,9 @@ import numpy as np
 import xarray as xr
 
 from attnscope.detection.role import ROLES
+from attnscope.report.schema import Report
 from attnscope.results.figures.panels import HeadMap, head_maps
 from attnscope.results.figures.style import MARK, Figure, figure_style
-from attnscope.results.schema import Report
 
 #: Title and caption of each figure, by name.
 captions = {

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from attnscope.measure.documents import LEAST, called_in, text_mean
+from attnscope.measure.means import text_mean
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import Wording
 from attnscope.measure.quantities import wording as known_wording
 from attnscope.measure.ranking import of_several
+from attnscope.statistics.units import LEAST, called_in
 from attnscope.support.errors import AttnscopeError
 
 LOW, HIGH = 0.10, 0.90  # the quantiles over entries of `window` that are shown, as "the middle 80% of windows"

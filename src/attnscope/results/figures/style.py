@@ -28,8 +28,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as AnyFigure
 from matplotlib.text import Text
 
-from attnscope.read.shown import with_marked_spaces
-from attnscope.results.translate import language, translate
+from attnscope.report.language import language, translate
+from attnscope.report.schema import with_marked_spaces
 from attnscope.store.files import explained, write_output
 from attnscope.support.checks import FORMATS, check_formats
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from attnscope.report.language import translate
+from attnscope.report.render import page_table
+from attnscope.report.schema import Report
 from attnscope.results.page.heads import Tab, numbers_tab, of_report
 from attnscope.results.page.parts import numbers, write_page
-from attnscope.results.render import page_table
-from attnscope.results.schema import Report
-from attnscope.results.translate import translate
 from attnscope.support.errors import AttnscopeError
 
 _MOST = 9_000_000  # bytes of weights on a page

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import quote
 
 from attnscope.measure.quantities import STATISTICS
+from attnscope.report.language import language, translate
+from attnscope.report.schema import NO_NUMBERS, UNITS, Detail, Quantity, Report, Row, Table, Unit, text_of
 from attnscope.results.figures.style import SIGNS, cluster_colours, with_minus
-from attnscope.results.schema import NO_NUMBERS, UNITS, Detail, Quantity, Report, Row, Table, Unit, text_of
-from attnscope.results.translate import language, translate
 from attnscope.store.files import MANIFEST, PAGE
 from attnscope.store.folder import OwnedFolder, read_manifest
 from attnscope.support.errors import AttnscopeError

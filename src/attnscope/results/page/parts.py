@@ -19,13 +19,13 @@ from matplotlib.figure import Figure
 
 from attnscope.measure.ranking import context, key_side, recent_queries, top_positions
 from attnscope.read.shown import split_character
+from attnscope.report.language import language, messages_of_script, translate, translate_data, translate_html
+from attnscope.report.render import Cell, Column
+from attnscope.report.schema import Report
 from attnscope.results.figures.scan import Map, maps
 from attnscope.results.figures.selection import axis_values, require, side_tokens, sides
 from attnscope.results.figures.style import svg_of, with_minus
 from attnscope.results.page.heads import Tab, tabs_of_others
-from attnscope.results.render import Cell, Column
-from attnscope.results.schema import Report
-from attnscope.results.translate import language, messages_of_script, translate, translate_data, translate_html
 from attnscope.store.files import explained, write_output
 
 _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}

@@ -10,19 +10,19 @@ import numpy as np
 import xarray as xr
 
 from attnscope.comparison.groups import GROUP_PAIRS_CAUTION, MeanGroupWeights
-from attnscope.measure.documents import intervals
 from attnscope.measure.offset_shares import OffsetShares, shares_by_offset
 from attnscope.measure.quantities import SUMMARIES
 from attnscope.measure.ranking import heads_far_from_uniform, rank_heads, with_each
 from attnscope.measure.row_samples import ESTIMATED
+from attnscope.measure.sampling_error import intervals
 from attnscope.measure.stored import notes_of, unit_of
+from attnscope.report.render import page_table
+from attnscope.report.schema import Report
 from attnscope.results.figures import selection
 from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page import parts
 from attnscope.results.page.heads import Tab
-from attnscope.results.render import page_table
 from attnscope.results.scan_report import contrasts_table, examples_of, sample_of, summary_table
-from attnscope.results.schema import Report
 from attnscope.support.errors import AttnscopeError
 
 _SCRIPTS = ("patches.js", "window.js", "profile.js")

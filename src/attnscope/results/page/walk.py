@@ -13,10 +13,10 @@ from rich.console import Console
 
 from attnscope.lineage.steps import Table, heading, steps, terminal
 from attnscope.lineage.walk import Walk
+from attnscope.report.language import language
+from attnscope.report.schema import Finding, Report
 from attnscope.results.notebook import Page
 from attnscope.results.page.parts import write_page
-from attnscope.results.schema import Finding, Report
-from attnscope.results.translate import language
 
 if TYPE_CHECKING:
     from attnscope.lineage.recurrent_walk import RecurrentWalk

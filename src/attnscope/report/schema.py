@@ -1,6 +1,6 @@
 """The findings of a command as data: quantities, rows, tables and sentences. Every output is made from these.
 
-Each command builds one `Report`. `attnscope.results.render` turns it into terminal output, ``--json``, ``--csv`` and a
+Each command builds one `Report`. `attnscope.report.render` turns it into terminal output, ``--json``, ``--csv`` and a
 page, independently of the command.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -116,6 +117,7 @@ class Quantity:
 
 
 #: Of rows that are about one head.
+SPACE = "␣"  # a displayed space
 HEAD = (Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head"))
 MATTERS = "attnscope intervene measures whether a head matters."
 
@@ -290,3 +292,8 @@ def _digits(effect: Effect, unit: Unit) -> int:
     if unit.more == "always" or (unit.more == "significant" and effect.shown):
         return change_places(effect.mean, effect.low, effect.high, unit.digits)
     return unit.digits
+
+
+def with_marked_spaces(token: str) -> str:
+    """The token with visible marks for spaces at its ends, at most four."""
+    return re.sub(r"^ +| +$", lambda spaces: SPACE * min(len(spaces[0]), 4), token)

@@ -9,10 +9,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.read.shown import with_marked_spaces
-from attnscope.results.schema import NO_NUMBERS, Quantity, Report, Row, Table, hyphen_minus, text_of
-from attnscope.results.translate import language, translate
-from attnscope.store.signature import Signature
+from attnscope.report.language import language, translate
+from attnscope.report.schema import NO_NUMBERS, Quantity, Report, Row, Table, hyphen_minus, text_of, with_marked_spaces
+from attnscope.report.signature import Signature
 from attnscope.support.numbers import with_nulls
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Statistics of measurements by documents: intervals, tests, false discovery rates, agreement."""

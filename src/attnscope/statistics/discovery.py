@@ -1,0 +1,15 @@
+"""The false discovery rate of several tests together."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy
+from jaxtyping import Bool, Float
+
+
+def significant(p: Float[np.ndarray, ...], level: float = 0.05) -> Bool[np.ndarray, ...]:
+    """Which p-values are significant at a false discovery rate; NaN are not tested."""
+    known, shown = np.isfinite(p), np.zeros(p.shape, bool)
+    if known.any():
+        shown[known] = scipy.stats.false_discovery_control(p[known]) <= level
+    return shown

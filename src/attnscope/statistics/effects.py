@@ -1,0 +1,120 @@
+"""Effects by document: a mean, its interval, and whether it differs from 0, as records and as variables."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from attnscope.statistics.discovery import significant
+from attnscope.statistics.intervals import DRAWS, bootstrap_interval
+from attnscope.statistics.tests import differs_from_zero, mean_chances
+from attnscope.statistics.units import LEAST, numbered
+
+
+class Interval(NamedTuple):
+    """Mean over texts, and its interval by the bootstrap over documents."""
+
+    mean: Float[np.ndarray, ...]  # ``(...)``: NaN bounds where there are fewer than 6 units
+    low: Float[np.ndarray, ...]
+    high: Float[np.ndarray, ...]
+    # ``(...)``: whether the mean is significant at 5%, corrected for all means together, and its interval excludes 0
+    shown: Bool[np.ndarray, ...]
+    # ``(...)``: whether it was tested: not with fewer than 6 units, or without values
+    tested: Bool[np.ndarray, ...]
+
+
+def by_document(
+    values: Float[np.ndarray, "text ..."],
+    documents: Sequence[Hashable],
+    *,
+    over: Float[np.ndarray, " text"] | None = None,
+    seed: int = 0,
+    draws: int = DRAWS,
+    rounded: bool = False,
+) -> Interval:
+    r"""Mean over texts, with a 95% interval by the bootstrap over documents.
+
+    If values are `rounded`, means that are 0 in all documents still count among the means that are tested together.
+    """
+    flat = values.reshape(len(values), -1)
+    member, count = numbered(documents)
+    sums = np.zeros((count, flat.shape[1]))
+    np.add.at(sums, member, flat)
+    sizes = np.bincount(member, weights=over).astype(float)
+    mean = sums.sum(0) / sizes.sum()
+    shape = values.shape[1:]
+    if count < LEAST:
+        unknown, no = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
+        return Interval(mean.reshape(shape), unknown, unknown, no, no)
+    generator = np.random.default_rng(seed)
+    drawn = generator.multinomial(count, np.full(count, 1 / count), size=draws).astype(float)
+    tested = np.isfinite(mean)
+    shown = differs_from_zero(sums / abs(sizes.mean()), generator, int(tested.sum()) if rounded else 0)
+    low = high = np.full(mean.shape, np.nan)
+    if ((drawn @ sizes) * sizes.sum() > 0).all():
+        low, high = bootstrap_interval(sums, sizes, drawn)
+        shown &= np.sign(low) == np.sign(high)
+    return Interval(*(values.reshape(shape) for values in (mean, low, high, shown, tested)))
+
+
+class Changes(NamedTuple):
+    """Mean changes, ``(...)`` each."""
+
+    mean: Float[np.ndarray, ...]  # the mean over texts and its 95% interval by the bootstrap over documents
+    low: Float[np.ndarray, ...]
+    high: Float[np.ndarray, ...]
+    p: Float[np.ndarray, ...]  # p-value; NaN without a test
+    changed: Bool[np.ndarray, ...]  # whether the change is significant, corrected for all; False without a test
+
+
+def changes_by_document(
+    changes: Float[np.ndarray, "text ..."], documents: Sequence[Hashable], *, level: float = 0.05, seed: int = 0
+) -> Changes:
+    r"""Mean change over texts, tested by documents; windows of one document are not independent."""
+    interval = by_document(changes, documents, seed=seed)
+    p = mean_chances(changes.reshape(len(changes), -1), documents).reshape(changes.shape[1:])
+    return Changes(interval.mean, interval.low, interval.high, p, significant(p, level))
+
+
+def effect_variables(
+    values: np.ndarray,
+    units: Sequence[Hashable],
+    dims: Sequence[Hashable],
+    long_name: str,
+    *,
+    seed: int,
+    name: str = "effect",
+    prefix: str = "",
+    unit: str = "nats",
+    corrected: str = "all heads",
+    rounded: bool = False,
+) -> dict[str, Any]:
+    """Mean, interval and significance of values ``(text, *dims)``, as variables of a dataset; see `by_document`."""
+    found = by_document(values, units, seed=seed, rounded=rounded)
+    significant = f"Whether the effect is significant, corrected for {corrected}"
+    return interval_variables(found, dims, long_name, name=name, unit=unit) | {
+        f"{prefix}shown": (dims, found.shown, {"long_name": significant, "units": "1"}),
+        f"{prefix}tested": (dims, found.tested, {"long_name": "Whether the effect was tested", "units": "1"}),
+    }
+
+
+def joint_variables(changes: np.ndarray, alone: np.ndarray, units: Any, dims: Any, words: str, **how: Any) -> Any:
+    """Effects of sets ``(text, *dims)``, the sums of the effects of each of their parts alone, and the differences."""
+    beyond: Any = {"name": "between", "prefix": "between_", **how}
+    return {
+        "alone": (dims, alone.mean(0), {"long_name": "Sum of the changes with each alone", "units": how["unit"]}),
+        **effect_variables(changes, units, dims, words, **how),
+        **effect_variables(changes - alone, units, dims, f"{words}, beyond that sum", **beyond),
+    }
+
+
+def interval_variables(
+    found: Interval, dims: Sequence[Hashable], long_name: str, *, name: str, unit: str
+) -> dict[str, Any]:
+    """A mean and the ends of its interval, as variables of a dataset."""
+    words = long_name, "Lower end of its 95% interval", "Upper end of its 95% interval"
+    ends = zip(("", "_low", "_high"), found, words, strict=False)
+    return {f"{name}{end}": (dims, values, {"long_name": said, "units": unit}) for end, values, said in ends}
