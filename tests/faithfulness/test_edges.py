@@ -590,10 +590,12 @@ def test_the_largest_significant_edge_is_named_even_below_a_larger_score():
     found.tested[:], found.shown[:] = True, False
     assert "None of" in report_of("edges", found).finding.sentences[1]
     found.shown.values[places[0][1], places[1][1]] = True
-    told = report_of("edges", found).finding.sentences[1]
+    told, beyond = report_of("edges", found).finding.sentences[1:3]
     names = found.sender.values[places[0]], found.receiver.values[places[1]]
     assert re.match(r"1 of \d+ edges has a significant score", told)
-    assert f"the largest {names[0][1]} → {names[1][1]} (" in told
+    assert f"the largest of these {names[0][1]} → {names[1][1]} (" in told
+    assert beyond.startswith(f"The largest score of all, {names[0][0]} → {names[1][0]} (")
+    assert beyond.endswith("is not significant.")
 
 
 @pytest.mark.parametrize("verb", ["edges", "patch"])

@@ -16,6 +16,7 @@ from attnscope.explanation.study import Study
 from attnscope.explanation.tables import first_layer_split, word_table
 from attnscope.intervention.profiles import contribution_profiles
 from attnscope.intervention.tokens import token_contributions
+from attnscope.intervention.weight_tests import erasure_test
 from attnscope.support.errors import AttnscopeError
 from tests.families import tiny, tiny_reader
 
@@ -183,7 +184,11 @@ def test_layers_without_gradients_are_not_estimated_through(verb):
 def test_contributions_by_gradients_are_not_measured_through_them_either():
     model, _ = tiny_reader("llama")
     study = Study(dynamically_quantised(model), [[5, 6, 7, 8, 5, 6, 7, 8]])
-    for measure, chosen in ((token_contributions, {"estimators": ["gradient"]}), (contribution_profiles, {})):
+    for measure, chosen in (
+        (token_contributions, {"estimators": ["gradient"]}),
+        (contribution_profiles, {}),
+        (erasure_test, {}),
+    ):
         with pytest.raises(AttnscopeError, match=r"passes no gradient on, so gradients cannot .* without gradients"):
             measure(study, **chosen)
     assert not contribution_profiles(study, kinds=["norms"]).attrs["skipped"]

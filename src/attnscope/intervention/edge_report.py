@@ -52,9 +52,13 @@ def report(found: xr.Dataset) -> Report:
     first, *kept = _circuit(found, len(rows))
     shown = [row for row in rows if row["shown"]]
     largest = (shown or rows)[0]
-    most = f"{largest['sender']} → {largest['receiver']} ({significant(largest['score'], 2)} {unit})"
+    names = [
+        f"{row['sender']} → {row['receiver']} ({significant(row['score'], 2)} {unit})" for row in (largest, rows[0])
+    ]
+    most, most_of_all = names
     have = "has" if len(shown) == 1 else "have"
-    second = f"{len(shown)} of {len(rows)} edges {have} a significant score, the largest {most}."
+    second = f"{len(shown)} of {len(rows)} edges {have} a significant score, the largest of these {most}."
+    beyond = [f"The largest score of all, {most_of_all}, is not significant."] if shown and largest != rows[0] else []
     if not shown:
         second = f"None of {len(rows)} edges has a significant score; the largest score is that of {most}."
     if largest["shown"] is None:
@@ -77,7 +81,7 @@ def report(found: xr.Dataset) -> Report:
         title=f"Edges between the parts of {model}",
         read=f"{count(len(rows), 'edge')}, {count(pairs, 'pair')} of texts",
         finding=Finding(
-            [" ".join([first, *kept]), second, *describe_runs(found), *([third] if kept else [])],
+            [" ".join([first, *kept]), second, *beyond, *describe_runs(found), *([third] if kept else [])],
             f"{'not tested' if largest['shown'] is None else 'significant at 5%, corrected for all edges'}; {tested}",
             headline=first
             if distinct >= LEAST

@@ -138,7 +138,6 @@ class OneHead:
 
     def by_weights(self) -> Float[np.ndarray, "query key"]:
         """Derivative of the sum of the log probabilities of the likeliest outcomes, with respect to the weights."""
-        check_gradients(self.text.model, "tests without gradients")
         with torch.enable_grad():
             output = self.output.detach().requires_grad_()
             best = self.changed(output[None])[0].gather(-1, self.text.log_probabilities.argmax(-1, keepdim=True)).sum()
@@ -335,6 +334,7 @@ def erasure_test(
         check_real(0.0, 1.0, fractions=share)
     if not shares or sorted(set(shares)) != shares:
         raise AttnscopeError(f"found fractions {shares[:5]}; expected increasing numbers, such as 0.1, 0.2, 0.5, 1.0")
+    check_gradients(study.model, "tests without gradients")
 
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, Any]:
         slope = one.by_weights()
