@@ -12,7 +12,7 @@ from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.kernels.efficient import sliding_window_attention
-from attnscope.kernels.heads import MultiHeadAttention, SelfAttention
+from attnscope.kernels.heads import SelfAttention
 from attnscope.lineage.steps import same_output, steps
 from attnscope.lineage.walk import walk, walk_inputs, walk_toy
 from tests import pictures, sounds
@@ -243,6 +243,83 @@ def test_a_softmax_over_the_queries_is_named(monkeypatch, x, causal):
         attnscope.walk(Lesson(causal=causal), x)
 
 
+class Heads(nn.Module):
+    """Several heads, as tutorials write them; made to be changed."""
+
+    def __init__(self, heads, *, in_one=False, projected=True, causal=False, returns="nothing", dim=-1):
+        super().__init__()
+        self.readers = nn.ModuleList([nn.Linear(8, 24)] if in_one else [nn.Linear(8, 8) for _ in range(3)])
+        self.output = nn.Linear(8, 8) if projected else nn.Identity()
+        self.heads, self.causal, self.returns, self.dim = heads, causal, returns, dim
+
+    def forward(self, x):
+        texts, tokens, width = x.shape
+        parts = torch.cat([reader(x) for reader in self.readers], -1).chunk(3, -1)
+        Q, K, V = (part.view(texts, tokens, self.heads, -1).transpose(1, 2) for part in parts)
+        scores = Q @ K.mT / Q.shape[-1] ** 0.5
+        if self.causal:
+            scores = scores.masked_fill(torch.ones(tokens, tokens).triu(1).bool(), -torch.inf)
+        weights = scores.softmax(self.dim)
+        output = self.output((weights @ V).transpose(1, 2).reshape(texts, tokens, width))
+        self.weights = weights
+        return {"nothing": output, "weights": (output, weights), "mean": (output, weights.mean(1))}[self.returns]
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4, 8])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"in_one": True}, {"projected": False}, {"causal": True}, {"returns": "weights"}, {"returns": "mean"}],
+    ids=str,
+)
+def test_each_head_of_a_module_multiplies_out(heads, options, x):
+    torch.manual_seed(heads)
+    module = Heads(heads, **options)
+    for head in range(heads):
+        walked = attnscope.walk(module, x, head=head)
+        assert (walked.heads, walked.head, walked.kind) == (heads, head, "causal" if module.causal else "self")
+        assert_allclose(walked["weights"], module.weights[0, head].detach(), atol=1e-6)
+        assert_allclose(walked["X"] @ walked["W_Q"] + walked["b_Q"], walked["Q"], atol=1e-12)
+        if "result" in walked:
+            output = module(x)[0][0] if isinstance(module(x), tuple) else module(x)[0]
+            assert_allclose(walked["result"], output.detach(), atol=1e-6)
+        told = " ".join(text for step in steps(walked) for text in step.text)
+        assert (f"All {heads} heads compute this in parallel" in told) == ("concatenated" in walked)
+    with pytest.raises(AttnscopeError, match=f"there is no head {heads}: heads go from 0 to {heads - 1}"):
+        attnscope.walk(module, x, head=heads)
+
+
+def test_a_softmax_over_the_queries_is_named_in_a_module_of_several_heads(x):
+    torch.manual_seed(0)
+    with pytest.raises(AttnscopeError, match=r"the softmax of Heads is over the queries: .* softmax\(-1\)"):
+        attnscope.walk(Heads(2, dim=-2), x)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_first": True}, {}, {"bias": False}, {"kdim": 8, "vdim": 8}, {"batch_first": True, "dropout": 0.1}],
+    ids=str,
+)
+def test_pytorch_s_module_multiplies_out(options, x):
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(8, 4, **options).eval()
+    given = x if module.batch_first else x.transpose(0, 1)
+    output, weights = module(given, given, given, average_attn_weights=False)
+    output = output if module.batch_first else output.transpose(0, 1)
+    for head in range(4):
+        walked = attnscope.walk(module, x, head=head)
+        assert_allclose(walked["weights"], weights[0, head].detach(), atol=1e-6)
+        assert_allclose(walked["result"], output[0].detach(), atol=1e-6)
+    alone = attnscope.walk(module, x[0], head=1)  # without a dimension of texts
+    assert_allclose(alone["weights"], weights[0, 1].detach(), atol=1e-6)
+
+
+class Doubled(Heads):
+    """What is no attention of its layers."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
 def test_our_head_loads_a_lesson_s_parameters(x):
     lesson, ours = Lesson(), SelfAttention(8)
     assert set(dict(ours.named_parameters())) == {f"W_{name}.{part}" for name in "qkv" for part in ("weight", "bias")}
@@ -261,9 +338,10 @@ def test_watch_says_what_to_do_with_a_lesson(x):
 @pytest.mark.parametrize(
     ("module", "given", "said"),
     [
-        (MultiHeadAttention(8, 2), torch.ones(1, 4, 8), "does not compute softmax.*measure_weights"),
-        (nn.Linear(8, 8), torch.ones(1, 4, 8), "calls 1 linear layer on X; expected three"),
-        (nn.MultiheadAttention(8, 2), torch.ones(1, 4, 8), "It must take X alone, of a shape that it knows"),
+        (Doubled(2), torch.ones(1, 4, 8), "does not compute softmax.*measure_weights"),
+        (nn.Linear(8, 8), torch.ones(1, 4, 8), "calls 1 linear layer on X and 0 on other states; expected three"),
+        (nn.MultiheadAttention(8, 2, add_zero_attn=True), torch.ones(1, 4, 8), "attends to keys of its own"),
+        (nn.MultiheadAttention(8, 2).eval(), torch.ones(1, 4, 7), "Its last dimension must be embed_dim"),
         (Lesson(), torch.ones(1, 4, 7), "fails on X of shape"),
         (Lesson(), torch.ones(8), "expected real numbers"),
         (Lesson(), "A sentence.", "pass a tensor X"),

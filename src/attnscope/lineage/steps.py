@@ -85,7 +85,11 @@ def steps(walk: Walk | RecurrentWalk, language: str = "en", *, columns: int = 8,
     if walk.forms is not None:
         written.append(writer.forms(walk.forms))
     if not walk.is_toy:
-        written = [writer.tokens(), *written, writer.heads(), writer.result()]
+        written = [writer.tokens(), *written]
+    if "concatenated" in walk:
+        written.append(writer.heads())
+    if "result" in walk or not walk.is_toy:
+        written.append(writer.result())
     return [*written, writer.check()]
 
 

@@ -82,8 +82,9 @@ def walk(
     Parameters
     ----------
     model
-        See `attnscope.scan`; or a module of one head, with linear layers for queries, keys and values, which maps X to
-        its output, or to its output and weights.
+        See `attnscope.scan`; or PyTorch's ``nn.MultiheadAttention``; or a module of one head or several, with linear
+        layers for queries, keys and values (or one for all three) and at most one for the output, which maps X to its
+        output, or to its output and weights.
     texts
         One sentence of at least two tokens; by default a sentence about a tired animal. Of several sentences, which
         differ in length, the shortest is shown, with the padding of their batch. Or one image or sound, in any form of
@@ -126,8 +127,7 @@ def walk(
                 "a sentence, and leave out options for models (tokenizer, device, ...)"
             )
         check_number("layer", layer or 0, 1)
-        check_number("head", head, 1)
-        walked = walk_module(inner, texts, token=query_token)
+        walked = walk_module(inner, texts, head=head, token=query_token)
         return with_forms(walked) if forms else walked
     if layer is None:
         bundled = model is None or (isinstance(model, str | Path) and model in {*MODELS, MODEL})
@@ -733,15 +733,36 @@ _INSTEAD = "For other forms of attention, pass the weights to attnscope.measure_
 _LOWERED = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
+Affine = tuple[np.ndarray, np.ndarray]  # a matrix, and the bias of its output
+
+
+@dataclass(frozen=True)
+class _Module:
+    """What a module of attention has and returns, for one text."""
+
+    name: str
+    readers: list[Affine]  # what reads X
+    output: Affine | None  # what reads the outputs of the heads, one after another
+    result: np.ndarray
+    weights: np.ndarray | None  # ``(head, query, key)``
+    heads: Sequence[int]  # numbers that it may have
+
+
 @torch.no_grad()
 def walk_module(
-    module: nn.Module, x: Tensor, *, token: int | str | None = None, mask: Tensor | None = None, text: int = 0
+    module: nn.Module,
+    x: Tensor,
+    *,
+    head: int = 0,
+    token: int | str | None = None,
+    mask: Tensor | None = None,
+    text: int = 0,
 ) -> Walk:
-    """Walk through a module of one head: three linear layers, products, softmax, weighted sum, causal or not.
+    """Walk through a head of a module: linear layers, products, softmax, weighted sum, causal or not.
 
     A `mask` of shape ``(text, token, token)``, True where a query may attend, is the module's second argument.
 
-    The layers of queries, keys and values are identified by reproducing the module's output.
+    The layers of queries, keys and values, and the number of heads, are identified by reproducing the module's output.
     """
     name = type(module).__name__
     if x.ndim not in {2, 3} or not x.is_floating_point() or not x.numel():
@@ -752,38 +773,37 @@ def walk_module(
     tokens, width = x.shape[-2:]
     if tokens > MOST_TOKENS:
         raise AttnscopeError(f"X has {tokens} tokens; expected at most {MOST_TOKENS}")
-    layers, own = _run(module, x, mask, text)
-    if len(layers) != len("QKV"):
-        raise AttnscopeError(
-            f"{name} calls {count(len(layers), 'linear layer')} on X; expected three, for queries, keys and values. "
-            f"{_INSTEAD}"
-        )
+    ran = _run_torch(module, x, text) if isinstance(module, nn.MultiheadAttention) else _run(module, x, mask, text)
     names = tuple(f"x{str(number).translate(_LOWERED)}" for number in range(1, tokens + 1))
     if isinstance(token, str) and not (token.isascii() and token.isdecimal()):
         raise AttnscopeError(f"query_token is {token!r:.40}; expected a position in X, from 0")
     number = check_number("token", tokens - 1 if token is None else int(token), tokens)
     masks = [None, np.tril(np.ones((tokens, tokens), dtype=bool))] if mask is None else [mask[text].numpy()]
-    arrays, scale, causal = _fitted(name, _of_text(x, text), layers, own, masks, TOLERANCE.get(x.dtype, 1e-4))
+    fitted = _fitted(ran, _of_text(x, text), masks, TOLERANCE.get(x.dtype, 1e-4))
+    arrays = fitted.of_head(check_number("head", head, fitted.heads))
     return Walk(
         model=f"{name}({width})",
-        kinds=("causal" if causal else "self",),
-        scale=scale,
+        kinds=("causal" if fitted.allowed is not None else "self",),
+        scale=fitted.scale,
         tokens=names,
         keys=names,
         token=number,
         arrays=arrays,
-        errors={name: difference(arrays[name].values, array) for name, array in own.items()},
+        errors=fitted.errors,
+        head=head,
+        heads=fitted.heads,
+        kv_heads=fitted.heads,
         texts=len(x) if x.ndim == 3 else 1,  # noqa: PLR2004
     )
 
 
-def _run(module: nn.Module, x: Tensor, mask: Tensor | None, text: int) -> tuple[list[nn.Linear], dict[str, np.ndarray]]:
-    """The linear layers that are called on X; the output of one text, and its weights where there are any."""
-    layers: list[nn.Linear] = []
+def _run(module: nn.Module, x: Tensor, mask: Tensor | None, text: int) -> _Module:
+    """Run a module, and note which linear layers read X and which one reads the outputs of its heads."""
+    called: list[tuple[nn.Linear, bool]] = []
 
     def note(layer: nn.Module, inputs: tuple[Any, ...], _: Any) -> None:
-        if isinstance(layer, nn.Linear) and inputs and torch.equal(inputs[0], x):
-            layers.append(layer)
+        if isinstance(layer, nn.Linear) and inputs:
+            called.append((layer, torch.equal(inputs[0], x)))
 
     name = type(module).__name__
     with ExitStack() as hooks:
@@ -799,45 +819,135 @@ def _run(module: nn.Module, x: Tensor, mask: Tensor | None, text: int) -> tuple[
         raise AttnscopeError(
             f"{name} returns no output of shape {(*x.shape[:-1], 'width')} (or that and its weights). {_INSTEAD}"
         )
-    if rest and isinstance(rest[0], Tensor) and rest[0].shape == (*x.shape[:-1], x.shape[-2]):
-        return layers, {"weights": _of_text(rest[0], text), "head_output": _of_text(output, text)}
-    return layers, {"head_output": _of_text(output, text)}
+    readers = [_affine(layer) for layer, reads_x in called if reads_x]
+    others = [_affine(layer) for layer, reads_x in called if not reads_x]
+    if len(readers) == 1 and readers[0][0].shape[1] % len("QKV") == 0:  # one layer for all three
+        matrix, bias = readers[0]
+        readers = list(zip(np.split(matrix, 3, 1), np.split(bias, 3), strict=True))
+    if len(readers) != len("QKV") or len(others) > 1:
+        raise AttnscopeError(
+            f"{name} calls {count(len(readers), 'linear layer')} on X and {len(others)} on other states; expected "
+            f"three on X, for queries, keys and values (or one for all), and at most one other. {_INSTEAD}"
+        )
+    weights = None
+    square = (x.shape[-2], x.shape[-2])
+    if rest and isinstance(rest[0], Tensor) and rest[0].shape[-2:] == square:
+        one_head = rest[0].shape[:-2] == x.shape[:-2]
+        several = rest[0].ndim == x.ndim + 1 and rest[0].shape[:-3] == x.shape[:-2]
+        if one_head or several:
+            of_text = rest[0][text] if x.ndim == 3 else rest[0]  # noqa: PLR2004
+            weights = _numbers(of_text[None] if one_head else of_text)
+    width = min(matrix.shape[1] for matrix, _ in readers)
+    heads = [number for number in range(1, width + 1) if width % number == 0]
+    if weights is not None and (len(weights) > 1 or not others):  # a mean over heads may be returned too
+        heads = [len(weights)]
+    return _Module(name, readers, others[0] if others else None, _of_text(output, text), weights, heads)
 
 
-def _fitted(
-    name: str,
-    X: np.ndarray,
-    layers: list[nn.Linear],
-    own: dict[str, np.ndarray],
-    masks: Sequence[np.ndarray | None],
-    limit: float,
-) -> tuple[xr.Dataset, float, bool]:
-    """The steps that give the module's own numbers, their scale, and whether they are causal."""
-    for order, allowed, divided in product(permutations(layers), masks, (True, False)):
-        query, key, value = order
-        if (query.out_features, value.out_features) != (key.out_features, own["head_output"].shape[-1]):
+def _run_torch(module: nn.MultiheadAttention, x: Tensor, text: int) -> _Module:
+    """Run PyTorch's module, whose matrices are no layers that are called."""
+    name = type(module).__name__
+    if module.bias_k is not None or module.add_zero_attn:
+        raise AttnscopeError(f"{name} attends to keys of its own (add_bias_kv or add_zero_attn). {_INSTEAD}")
+    given = x.transpose(0, 1) if x.ndim == 3 and not module.batch_first else x  # noqa: PLR2004
+    with explaining(f"{name} fails on X of shape {tuple(x.shape)}", "Its last dimension must be embed_dim"):
+        output, weights = module(given, given, given, average_attn_weights=False)
+    output = output.transpose(0, 1) if given is not x else output
+    parts = module.in_proj_weight.chunk(3)  # one matrix, as queries, keys and values read X
+    bias: Any = module.in_proj_bias
+    biases = [torch.zeros(len(part)) for part in parts] if bias is None else bias.chunk(3)
+    readers = [(_numbers(part).T, _numbers(bias)) for part, bias in zip(parts, biases, strict=True)]
+    of_text = weights[text] if x.ndim == 3 else weights  # noqa: PLR2004
+    heads = [module.num_heads]
+    return _Module(name, readers, _affine(module.out_proj), _of_text(output, text), _numbers(of_text), heads)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """The steps of all heads of a module that give its own numbers."""
+
+    X: np.ndarray
+    matrices: Matrices  # of all heads, one after another
+    output: Affine | None
+    steps: list[xr.Dataset]  # of each head
+    scale: float
+    allowed: np.ndarray | None
+    errors: dict[str, float]
+
+    @property
+    def heads(self) -> int:
+        return len(self.steps)
+
+    def of_head(self, head: int) -> xr.Dataset:
+        """The steps of one head, its own columns of the matrices, and what all heads together give."""
+        columns: Matrices = {}
+        for symbol, (matrix, bias) in self.matrices.items():
+            columns[symbol] = np.split(matrix, self.heads, -1)[head], np.split(bias, self.heads)[head]
+        arrays = self.steps[head].assign(_with_matrices(self.X, self.X, columns))
+        if self.output is None and self.heads == 1:
+            return arrays
+        together = _concatenated(self.steps)
+        arrays["concatenated"] = (("query", "all_heads"), together)
+        if self.output is None:
+            return arrays
+        matrix, bias = self.output
+        return arrays.assign(
+            W_O=(("all_heads", "model_width"), matrix),
+            b_O=(("model_width",), bias),
+            result=(("query", "model_width"), together @ matrix + bias),
+        )
+
+
+def _concatenated(steps: Sequence[xr.Dataset]) -> np.ndarray:
+    """Outputs of the heads, one after another."""
+    return np.concatenate([arrays["head_output"].values for arrays in steps], -1)
+
+
+def _fitted(module: _Module, X: np.ndarray, masks: Sequence[np.ndarray | None], limit: float) -> _Fit:
+    """The steps that give the module's own numbers."""
+    of_result = "head_output" if module.output is None and module.heads[0] == 1 else "result"
+
+    def result_of(together: np.ndarray) -> np.ndarray:
+        return together if module.output is None else together @ module.output[0] + module.output[1]
+
+    for order, heads, allowed, divided in product(permutations(module.readers), module.heads, masks, (True, False)):
+        (query, _), (key, _), (value, _) = order
+        expected = module.result.shape[-1] if module.output is None else len(module.output[0])
+        if query.shape[1] != key.shape[1] or value.shape[1] != expected or query.shape[1] % heads:
             continue
-        scale = query.out_features**-0.5 if divided else 1.0
-        matrices = {symbol: _affine(layer) for symbol, layer in zip("QKV", order, strict=True)}
-        Q, K, V = (X @ matrix + bias for matrix, bias in matrices.values())
-        arrays = follow(Q, K, V, scale, allowed)
-        if all(difference(arrays[part].values, array) <= limit for part, array in own.items()):
-            return arrays.assign(_with_matrices(X, X, matrices)), scale, allowed is not None
-        scores = scale * Q @ K.T if allowed is None else np.where(allowed, scale * Q @ K.T, -np.inf)
-        with np.errstate(invalid="ignore"):  # a key that no query may attend to
-            exponentials = np.exp(scores - scores.max(0))
-        if difference(exponentials / exponentials.sum(0) @ V, own["head_output"]) <= limit:
+        scale = (query.shape[1] // heads) ** -0.5 if divided else 1.0
+        all_heads = (X @ matrix + bias for matrix, bias in order)
+        by_head = list(zip(*(np.split(values, heads, -1) for values in all_heads), strict=True))
+        steps = [follow(Q, K, V, scale, allowed) for Q, K, V in by_head]
+        errors = {of_result: difference(result_of(_concatenated(steps)), module.result)}
+        weights = np.stack([arrays["weights"].values for arrays in steps])
+        if module.weights is not None:
+            mine = weights if len(module.weights) == heads else weights.mean(0, keepdims=True)
+            errors["weights"] = difference(mine, module.weights)
+        if max(errors.values()) <= limit:
+            matrices = dict(zip("QKV", order, strict=True))
+            return _Fit(X, matrices, module.output, steps, scale, allowed, errors)
+        wrong = [_over_queries(scale * Q @ K.T, allowed) @ V for Q, K, V in by_head]
+        if difference(result_of(np.concatenate(wrong, -1)), module.result) <= limit:
             raise AttnscopeError(
-                f"the softmax of {name} is over the queries: the weights of each key sum to 1, not those of each "
-                "query. Take it over the last dimension of the scores, softmax(-1)"
+                f"the softmax of {module.name} is over the queries: the weights of each key sum to 1, not those of "
+                "each query. Take it over the last dimension of the scores, softmax(-1)"
             )
     raise AttnscopeError(
-        f"{name} does not compute softmax(Q Kᵀ / √d_k) V of its three linear layers, with or without a causal mask "
-        f"(call .eval() if it has dropout). {_INSTEAD}"
+        f"{module.name} does not compute softmax(Q Kᵀ / √d_k) V of its linear layers, in one head or several, with or "
+        f"without a causal mask (call .eval() if it has dropout). {_INSTEAD}"
     )
 
 
-def _affine(layer: nn.Linear) -> tuple[np.ndarray, np.ndarray]:
+def _over_queries(scores: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
+    """A softmax over the wrong dimension."""
+    masked = scores if allowed is None else np.where(allowed, scores, -np.inf)
+    with np.errstate(invalid="ignore"):  # a key that no query may attend to
+        exponentials = np.exp(masked - masked.max(0))
+        return exponentials / exponentials.sum(0)
+
+
+def _affine(layer: nn.Linear) -> Affine:
     bias: Any = layer.bias
     zeros = np.zeros(layer.out_features)
     return layer.weight.double().cpu().numpy().T, zeros if bias is None else bias.double().cpu().numpy()
