@@ -1,4 +1,4 @@
-"""What a config tells before weights are loaded: the attention calls of a model on the meta device."""
+"""The attention calls of a model on the meta device, found by its config before weights are loaded."""
 
 from __future__ import annotations
 

@@ -338,7 +338,7 @@ def _lacking(windows: list[Window], whole: int, length: int) -> str:
     if len(windows) < _ENOUGH:
         return (
             f"explanations need {_ENOUGH} or more windows of equal length, and there are {len(windows)}. "
-            f"Use more text, a larger limit (--limit {_ENOUGH}) or a shorter window (--window)"
+            f"Use a larger limit (--limit {_ENOUGH}) or more text or shorter windows"
         )
     if whole < _ENOUGH:
         return (

@@ -738,7 +738,7 @@ Affine = tuple[np.ndarray, np.ndarray]  # a matrix, and the bias of its output
 
 @dataclass(frozen=True)
 class _Module:
-    """What a module of attention has and returns, for one text."""
+    """Layers and output of a module of attention, for one text."""
 
     name: str
     readers: list[Affine]  # what reads X

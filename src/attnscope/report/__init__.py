@@ -1,1 +1,1 @@
-"""What every verb reports with: its records, how they are shown, their language, and what a result depends on."""
+"""Records by which every verb reports, how they are shown, their language, and the signature of a result."""

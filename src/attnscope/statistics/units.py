@@ -1,4 +1,4 @@
-"""What counts as independent: documents, or windows where documents are few; equal texts are one document."""
+"""Units that count as independent: documents, or windows where documents are few; equal texts are one document."""
 
 from __future__ import annotations
 
