@@ -11,9 +11,11 @@ import transformers as T
 import attnscope
 from attnscope.report.render import as_json
 from attnscope.results.reports import report_of
+from attnscope.support.errors import AttnscopeError
 from attnscope.testing.catalogue import build
 from attnscope.verbs import VERBS
 from tests.families import tiny
+from tests.translation.small_translators import small_model, small_tokenizer
 
 LENGTHS = (1, 3, 40, 100, 2000)
 ORDERS = [0, 1, 2, 3, 4], [3, 4, 0, 2, 1]
@@ -36,8 +38,10 @@ VERBS_OF_TEXTS = {
     "head_outputs": {},
 }
 COMPARED = {"scan": "entropy", "roles": "score"}
-#: Of one text, of results, or of pairs of sentences that are trained on.
-OTHERS = {"weights", "received", "view", "walk", "translate", "score", "align", "compare"}
+#: A dimension of the tokens of the one text that they read.
+OF_ONE_TEXT = {"weights": "query", "received": "key", "view": "query", "walk": "query"}
+OF_SENTENCES = {"translate", "align", "score"}
+OTHERS = {"compare"}  # trains systems
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +57,7 @@ def reading():
 
 def test_every_verb_that_reads_texts_is_here():
     reads = {name for name in VERBS if {"texts", "pairs"} & {*inspect.signature(getattr(attnscope, name)).parameters}}
-    assert reads == {*VERBS_OF_TEXTS} | OTHERS
+    assert reads == {*VERBS_OF_TEXTS, *OF_ONE_TEXT} | OF_SENTENCES | OTHERS
 
 
 @pytest.mark.parametrize("verb", VERBS_OF_TEXTS)
@@ -122,3 +126,43 @@ def test_a_limit_is_the_mean_over_the_windows_that_are_longer_than_the_cache(rea
     assert abs(long).max() > 1e-4
     np.testing.assert_allclose(mixed, long, atol=1e-6)
     assert [int(card.windows.sel(role="reach_16_4")) for card in cards] == [2, 2]
+
+
+@pytest.mark.parametrize("verb", OF_ONE_TEXT)
+def test_one_text_of_any_length_is_measured_or_rejected(verb, reading):
+    model, tokenizer = reading
+    for length, text in zip(LENGTHS, TEXTS, strict=True):
+        if verb == "walk" and length in {1, 2000}:
+            with pytest.raises(AttnscopeError, match="expected two or more" if length == 1 else "at most 1024"):
+                attnscope.walk(model, text, tokenizer=tokenizer)
+            continue
+        found = getattr(attnscope, verb)(model, text, tokenizer=tokenizer)
+        arrays = found.arrays if verb == "walk" else found
+        weights = arrays.weights if verb in {"walk", "view"} else arrays
+        assert weights.sizes[OF_ONE_TEXT[verb]] == length
+        np.testing.assert_allclose(weights.sum("key"), length if verb == "received" else 1, rtol=1e-5)
+    with pytest.raises(AttnscopeError, match=r"expected one: choose one|expected two or more"):
+        getattr(attnscope, verb)(model, TEXTS, tokenizer=tokenizer)
+
+
+def test_a_sentence_of_another_length_changes_nothing_of_the_others():
+    """Translations are cut where the model ends; alignments and scores are of each sentence or of all."""
+    model, tokenizer = small_model("bart"), small_tokenizer()
+    sources, targets = ([" ".join(_generator.choice([*"abcd"], length)) for length in LENGTHS] for _ in range(2))
+    with pytest.raises(AttnscopeError, match=r"line 4 has .* tokens; the model was trained for at most 64"):
+        attnscope.translate(model, sources, tokenizer=tokenizer)
+    with pytest.raises(AttnscopeError, match="the longest is line 5"):
+        attnscope.align(model, sources, targets=targets, tokenizer=tokenizer)
+    translated, aligned, scored = [], [], []
+    for order in ORDERS:
+        left, right = ([side[at] for at in order] for side in (sources, targets))
+        cut = attnscope.translate(model, left, tokenizer=tokenizer, overlong="cut")
+        translated.append(dict(zip(left, cut, strict=True)))
+        fitting = [at for at, text in enumerate(left) if len(text) < 2 * 40]
+        pairs = [left[at] for at in fitting], [right[at] for at in fitting]
+        links = attnscope.align(model, pairs[0], targets=pairs[1], tokenizer=tokenizer)["pairs"].links.values.tolist()
+        aligned.append(dict(zip(pairs[0], links, strict=True)))
+        scored.append(attnscope.score({"one": left}, right, texts=left, by_length=[2, 50, 1000], resamples=0))
+    assert translated[0] == translated[1]
+    assert aligned[0] == aligned[1]
+    assert scored[0].drop_attrs().equals(scored[1].drop_attrs())
