@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from PIL import Image
 from pyarrow import parquet
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
@@ -18,8 +19,10 @@ from attnscope.capture.modalities import load_pictured_model
 from attnscope.measure.watched import measure_weights
 from attnscope.read.image_text import pictured_of
 from attnscope.store.arrays import unpacked
+from tests.families import tiny_reader
 from tests.pictured import FAMILIES, blue_at, picture, save_looking_llava, save_pictured_model, write_pictured
 from tests.pictures import save_vision_model
+from tests.test_mixed_lengths import VERBS_OF_TEXTS
 
 TEXTS = (
     ("<image> The tide is out.", (0,)),
@@ -215,6 +218,16 @@ def test_lines_that_do_not_fit_are_rejected(place, line, message):
         attnscope.scan(place / "llava", path)
     assert message in str(caught.value)
     assert "bad.jsonl:2" in str(caught.value)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS_OF_TEXTS if verb not in {"patch", "edges"}])
+@pytest.mark.parametrize("text", ["What is this?", "<image> What is this?"])
+def test_no_verb_measures_a_text_without_its_image(verb, text, tmp_path):
+    model, tokenizer = tiny_reader("llama")
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "0.png")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"text": text, "image": "0.png"}) + "\n")
+    with pytest.raises(AttnscopeError, match=r"rows\.jsonl.*image|image.*rows\.jsonl|texts with images"):
+        getattr(attnscope, verb)(model, tmp_path / "rows.jsonl", tokenizer=tokenizer, **VERBS_OF_TEXTS[verb])
 
 
 def test_models_and_texts_that_do_not_belong_together_are_rejected(place, tmp_path):
