@@ -459,12 +459,14 @@ class _Writer:
         width = walk["head_output"].shape[1]
         of_head = walk["W_O"][walk.head * width : (walk.head + 1) * width]
         part = float(np.linalg.norm(walk["head_output"][self.at] @ of_head))
-        text = self.say("result.text", part=part, whole=float(np.linalg.norm(walk["result"][self.at])))
+        text = [self.say("result.text", part=part, whole=float(np.linalg.norm(walk["result"][self.at])))]
+        if not walk.is_toy:  # a module alone may be added to anything
+            text.append(self.say("result.added"))
         bias = " + b_O" if walk["b_O"].any() else ""
         latex = r"\mathrm{concat}(O_0, \dots)\, W_O" + bias
         characters = f"concat(O_0, …) W_O{bias}   W_O: {self._shape('W_O')}"
         table = self._of_queries("result", "concat(O) W_O" + bias)
-        return self._step("result", [text], table, latex=latex, characters=characters)
+        return self._step("result", text, table, latex=latex, characters=characters)
 
     def check(self) -> Step:
         """The differences from the model's own numbers."""
