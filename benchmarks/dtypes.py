@@ -31,7 +31,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 import torch
 import transformers
-from tests.families import tiny_reader
+from tests.tiny_models import tiny_reader
 from torch import nn
 
 import attnscope

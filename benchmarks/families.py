@@ -3,8 +3,8 @@
     python benchmarks/families.py                   # all families: some 20 minutes on 2 cores
     python benchmarks/families.py bloom xlnet       # some, printed
 
-Each family is a tiny random model (tests/every_family), tried in a process of its own that may take 80 seconds of the
-processor and 8 GiB of addresses. `--rows FILE` keeps what was found, line by line, and goes on from there.
+Each family is a tiny random model (tests/capture/every_family), tried in a process of its own that may take 80 seconds
+of the processor and 8 GiB of addresses. `--rows FILE` keeps what was found, line by line, and goes on from there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if find_spec("timm") is not None and not torch.cuda.is_available():
 import transformers
 from rich.console import Console
 from rich.progress import track
-from tests.every_family.judge import EAGER, FAST, NONE, PART, REFUSED, UNTRIED, Row, judge
+from tests.capture.every_family.judge import EAGER, FAST, NONE, PART, REFUSED, UNTRIED, Row, judge
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.utils import logging
 
@@ -182,7 +182,7 @@ Every model type of transformers {version} (PyTorch {torch}) was tried as a tiny
 
 Models of images, videos and sounds were tried on random inputs. Pooling heads on top of vision encoders (SigLIP, AIMv2)
 are not counted. Families of timm need timm and torchvision. Four families were tried with stand-ins for missing
-packages (`tests/every_family/stand_ins.py`).
+packages (`tests/capture/every_family/stand_ins.py`).
 
 *Largest difference* is over every statistic, layer and head, against the same statistic from eager attention (relative
 above 1); empty if eager attention shows no such weights. *Positions* is the scheme that `explain` finds. *Projections

@@ -6,7 +6,7 @@
     python benchmarks/gpu.py tests           # whether all numbers are right there, and no times
     python benchmarks/gpu.py --interpret     # no GPU: that alone, in Triton's interpreter and on one made believe
 
-First the tests that are marked `device` run on the GPU: the kernel's cases (tests/attention/test_triton.py) and every
+First the tests that are marked `device` run on the GPU: the kernel's cases (tests/kernels/test_triton.py) and every
 verb against eager attention or the CPU (tests/test_devices.py). How many passed and failed is printed; where one fails,
 nothing is timed. `layer`: one layer of 65,536 tokens, by PyTorch's flash, cuDNN and memory-efficient attention, by
 compiled FlexAttention (at the lengths of --flex alone: to compile it takes long), and by `measure` with row statistics

@@ -68,9 +68,9 @@ IDS = np.random.default_rng(0).integers(3, 60, (8, 20))
 def cases(folder: Path):
     """Name and call of each case; the calls of COMMIT and of today may differ here, their arrays not."""
     import torch
-    from tests import families
-    from tests.statistics.generation.writers import writer
-    from tests.translation.small_translators import small_model, small_tokenizer
+    from tests import tiny_models
+    from tests.lineage.translation.small_translators import small_model, small_tokenizer
+    from tests.measure.generation.causal_models import writer
 
     import attnscope
 
@@ -169,7 +169,7 @@ def cases(folder: Path):
     for family in FAMILIES:
         if family in {"vit", "whisper"}:
             continue
-        model = families.tiny(family)
+        model = tiny_models.tiny(family)
         pairs = family in {"t5", "bart", "marian"}
         ids = english if pairs else [row.tolist() for row in IDS]
         given = {"targets": german, "tokenizer": small_tokenizer()} if pairs else {"tokenizer": "bundled"}
@@ -182,8 +182,8 @@ def cases(folder: Path):
         yield f"{family}-intervene", lambda m=model, w=whole, i=ids: attnscope.intervene(m, i, steps=2, **w)
 
     def watched(family):
-        model = families.tiny(family)
-        given, _ = families.inputs(family, padded=False)
+        model = tiny_models.tiny(family)
+        given, _ = tiny_models.inputs(family, padded=False)
         with torch.no_grad(), attnscope.watch(model, band=4) as seen:
             model(**given)
         return seen.result() if callable(getattr(seen, "result", None)) else seen.dataset
@@ -239,9 +239,9 @@ def cases(folder: Path):
     yield "train-transformer", lambda: trained(model="transformer")
 
     with suppress(ImportError):
-        from tests.pictured import save_pictured_model, write_pictured
-        from tests.pictures import save_vision_model, write_pictures
-        from tests.sounds import save_wav2vec2, save_whisper, write_sounds
+        from tests.image_models import save_vision_model, write_pictures
+        from tests.image_text_models import save_pictured_model, write_pictured
+        from tests.speech_models import save_wav2vec2, save_whisper, write_sounds
 
         pictures, sounds = write_pictures(folder / "pictures"), write_sounds(folder / "sounds")
         for family in ("vit", "dinov2", "clip", "siglip", "swin"):

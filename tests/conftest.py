@@ -16,8 +16,8 @@ import torch
 from matplotlib import font_manager
 from threadpoolctl import threadpool_limits
 
-from tests.shapes import install
-from tests.sketched import sketched
+from tests.shape_checks import install
+from tests.undrawn_figures import sketched
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # plugins have loaded NumPy: two threads take ten times as long for an SVD
     threadpool_limits(1)
@@ -98,7 +98,7 @@ def device(request, monkeypatch):
     The same facts are tested on the CPU by the other tests.
     """
     if request.param == "cuda" and not torch.cuda.is_available() and _DEVICE not in os.environ:
-        from tests.elsewhere import gpu  # it imports the package, which is wrapped by now
+        from tests.simulated_gpu import gpu  # it imports the package, which is wrapped by now
 
         with gpu(monkeypatch):
             yield request.param
@@ -108,11 +108,11 @@ def device(request, monkeypatch):
 
 
 _DRAWN = (
-    "tests.figures",
+    "tests.results.figures",
     "tests.cli.test_scan_command",
-    "tests.report.test_page_in_browser",
-    "tests.report.test_accessible",
-    "tests.report.test_in_notebooks",
+    "tests.results.page.test_page_in_browser",
+    "tests.results.page.test_accessible",
+    "tests.results.page.test_in_notebooks",
 )
 
 

@@ -1,4 +1,4 @@
-"""The same numbers on a GPU, or on a simulated one (`tests/elsewhere.py`), as on the CPU.
+"""The same numbers on a GPU, or on a simulated one (`tests/simulated_gpu.py`), as on the CPU.
 
 Where there is a GPU: ``ATTNSCOPE_TEST_DEVICE=cuda pytest -m device``, which `benchmarks/gpu.py` runs.
 """
@@ -29,7 +29,7 @@ from attnscope.measure.stored import SAMPLE
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.report.signature import Signature
 from attnscope.store.runs import RunFolder
-from tests.attention.oracle import attended, oracle
+from tests.kernels.statistics_of_weights import attended, oracle
 
 pytestmark = pytest.mark.device
 DEVICE = os.environ.get("ATTNSCOPE_TEST_DEVICE", "")

@@ -7,7 +7,7 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
-from tests.pictures import SIDE, looking_vit
+from tests.image_models import SIDE, looking_vit
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
 from attnscope.testing.catalogue import build
 from attnscope.verbs import VERBS
-from tests.families import tiny
-from tests.translation.small_translators import small_model, small_tokenizer
+from tests.lineage.translation.small_translators import small_model, small_tokenizer
+from tests.tiny_models import tiny
 
 LENGTHS = (1, 3, 40, 100, 2000)
 ORDERS = [0, 1, 2, 3, 4], [3, 4, 0, 2, 1]

@@ -7,8 +7,8 @@ from attnscope.bundled import MODEL
 from attnscope.lineage import compare as held_out
 from attnscope.lineage.config import read_config
 from attnscope.support.progress import Progress
-from tests.comparison.small_systems import SMALL
-from tests.translation.small_translators import small_model, small_tokenizer
+from tests.lineage.compare.small_systems import SMALL
+from tests.lineage.translation.small_translators import small_model, small_tokenizer
 
 PAIRS = ["a b c", "b a"], ["b c", "a"]
 

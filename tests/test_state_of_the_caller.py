@@ -17,10 +17,10 @@ from attnscope.lineage import compare as held_out
 from attnscope.lineage.config import read_config
 from attnscope.support.state import replaced
 from attnscope_yamamoto2023.relearn import relearn_positions
-from tests.comparison.small_systems import SMALL
-from tests.families import tiny
-from tests.statistics.generation.writers import writer
-from tests.translation.small_translators import small_model, small_tokenizer
+from tests.lineage.compare.small_systems import SMALL
+from tests.lineage.translation.small_translators import small_model, small_tokenizer
+from tests.measure.generation.causal_models import writer
+from tests.tiny_models import tiny
 
 TEXTS = ["The tide comes in twice a day, and twice a day it goes out again. " * 4, "It was part of the game."]
 WORDS = [("part", "due"), ("one", "back"), ("rest", "led"), ("side", "up"), ("top", "due"), ("end", "back")]

@@ -21,8 +21,8 @@ from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.position_table import position_cca
 from attnscope.explanation.study import study
 from attnscope_yamamoto2023.relearn import relearn_positions
-from tests.families import tiny
-from tests.translation.small_translators import small_model, small_tokenizer
+from tests.lineage.translation.small_translators import small_model, small_tokenizer
+from tests.tiny_models import tiny
 
 TEXTS = ["The tide comes in twice a day, and twice a day it goes out again. " * 12]
 

@@ -13,7 +13,7 @@ from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture.checkpoint import Repository
 from attnscope.capture.load import load_model
-from tests.families import inputs, tiny
+from tests.tiny_models import inputs, tiny
 
 INDEX = "model.safetensors.index.json"
 

@@ -16,9 +16,9 @@ from attnscope.capture.watching import capture_of, watching
 from attnscope.intervention.intervene import intervene
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import attend_in_full
-from tests.every_family.inputs import inputs_of
-from tests.every_family.judge import EAGER, FAST, REFUSED, judge, larger
-from tests.every_family.models import tiny_model
+from tests.capture.every_family.inputs import inputs_of
+from tests.capture.every_family.judge import EAGER, FAST, REFUSED, judge, larger
+from tests.capture.every_family.models import tiny_model
 
 BY_WEIGHTS = [
     *("bloom", "gptj", "mpt", "xlnet", "xlm", "longformer", "funnel", "fsmt", "ibert"),

@@ -15,8 +15,8 @@ from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT, STATISTICS
 from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.read.windows import Batch
-from tests.attention.oracle import from_weights
-from tests.families import MAKERS, UNREGISTERED, inputs, tiny
+from tests.kernels.statistics_of_weights import from_weights
+from tests.tiny_models import MAKERS, UNREGISTERED, inputs, tiny
 
 BAND, REACH = 5, 23
 LAYERS = {"modernbert": 4, "t5": 6, "bart": 6, "marian": 6, "whisper": 6}

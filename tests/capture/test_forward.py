@@ -10,7 +10,7 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
-from tests.planted import overflowing_bert
+from tests.planted_models import overflowing_bert
 
 STRANGE = 7
 IDS = torch.tensor([[5, 6, 8], [5, 6, STRANGE]])

@@ -10,7 +10,7 @@ from attnscope import AttnscopeError
 from attnscope.capture.load import Loading
 from attnscope.capture.modalities import load_pictured_model
 from attnscope.read.image_text import pictured_of
-from tests.pictured import TEMPLATE, picture, save_pictured_model
+from tests.image_text_models import TEMPLATE, picture, save_pictured_model
 
 TEXT = {"text": "<image> What?", "images": [picture(0)]}
 

@@ -13,7 +13,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model, usable_device
 from attnscope.capture.verify import position_table_length
 from attnscope.store.folder import OwnedFolder
-from tests.families import tiny
+from tests.tiny_models import tiny
 
 SMALL = {"hidden_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1, "intermediate_size": 8}
 

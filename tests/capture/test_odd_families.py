@@ -13,10 +13,10 @@ from attnscope.capture.watching import watching
 from attnscope.explanation.tables import position_table, position_tables, replaced_positions
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
-from tests.every_family.inputs import inputs_of
-from tests.every_family.judge import larger
-from tests.every_family.models import tiny_model
-from tests.families import _ENCODER, _SEQ2SEQ
+from tests.capture.every_family.inputs import inputs_of
+from tests.capture.every_family.judge import larger
+from tests.capture.every_family.models import tiny_model
+from tests.tiny_models import _ENCODER, _SEQ2SEQ
 
 IDS = torch.randint(3, 60, (1, 12), generator=torch.Generator().manual_seed(0))
 

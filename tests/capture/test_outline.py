@@ -11,7 +11,7 @@ from attnscope.capture.outline import outlined
 from attnscope.capture.verify import verify
 from attnscope.support.errors import AttnscopeError
 from attnscope.testing.catalogue import build
-from tests.families import tiny
+from tests.tiny_models import tiny
 
 _PAIR = [{"clean": "t16 t3", "corrupted": "t17 t3", "answer": "t7", "wrong": "t9"}]
 _IS_ABSENT = {

@@ -18,7 +18,7 @@ from attnscope.cli.options import memory_of
 from attnscope.measure.passes import _marks
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.read.windows import collate
-from tests.families import tiny
+from tests.tiny_models import tiny
 
 TEXT = "The tide comes in twice a day."
 

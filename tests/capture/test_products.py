@@ -22,9 +22,9 @@ from attnscope.capture.watch import Watch, way_of
 from attnscope.capture.watching import capture_of, watching
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import attend_in_full
-from tests.every_family.inputs import inputs_of
-from tests.every_family.judge import EAGER, FAST, judge, larger
-from tests.every_family.models import tiny_model
+from tests.capture.every_family.inputs import inputs_of
+from tests.capture.every_family.judge import EAGER, FAST, judge, larger
+from tests.capture.every_family.models import tiny_model
 
 HIDDEN = torch.tensor([[False, False, False, True, True], [False, False, False, False, True]])
 MASKS = {

@@ -12,7 +12,7 @@ from attnscope.capture.load import load_model
 from attnscope.capture.placement import plain, quantised
 from attnscope.support.errors import AttnscopeError
 from tests.cli.command import attnscope as command
-from tests.families import tiny, tiny_reader
+from tests.tiny_models import tiny, tiny_reader
 
 pytest.importorskip("torchao", reason="pip install 'attnscope[int]' to run these tests")
 

@@ -18,8 +18,8 @@ from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.row_samples import RowSample
 from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.read.windows import Batch
-from tests.attention.largest import Largest
-from tests.attention.oracle import from_weights
+from tests.kernels.largest_tensor import Largest
+from tests.kernels.statistics_of_weights import from_weights
 
 N = 768  # whose square is more than `MASK_ENTRIES`
 SIZES = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}

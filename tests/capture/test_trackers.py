@@ -4,9 +4,9 @@ import torch
 
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
-from tests.every_family.judge import FAST, judge
-from tests.every_family.models import tiny_model
-from tests.every_family.sessions import session_of
+from tests.capture.every_family.judge import FAST, judge
+from tests.capture.every_family.models import tiny_model
+from tests.capture.every_family.sessions import session_of
 
 
 def test_a_tracker_is_captured_as_its_eager_attention():

@@ -6,7 +6,7 @@ import torch
 
 from attnscope import examples, head_outputs, intervene, scan, weights
 from attnscope.support.errors import AttnscopeError
-from tests.families import tiny
+from tests.tiny_models import tiny
 
 IDS = torch.randint(3, 60, (3, 12), generator=torch.Generator().manual_seed(0))
 

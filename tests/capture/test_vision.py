@@ -9,8 +9,8 @@ from attnscope.capture.encoders import load_vision_model, reads_images
 from attnscope.capture.processors import reader_of
 from attnscope.read.images import Image
 from attnscope.support.errors import AttnscopeError
-from tests.families import tiny
-from tests.pictures import save_vision_model, vision_model
+from tests.image_models import save_vision_model, vision_model
+from tests.tiny_models import tiny
 
 
 def test_a_model_reads_images_by_its_class_or_by_a_part_of_it(tmp_path):

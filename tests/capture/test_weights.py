@@ -14,7 +14,7 @@ from attnscope import AttnscopeError, attribute, circuits, edges, edit, explain,
 from attnscope.capture.weights import affine_of, linear_layers
 from attnscope.detection.roles import control
 from attnscope.explanation.tables import word_table
-from tests.families import tiny_reader
+from tests.tiny_models import tiny_reader
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # of peft
 

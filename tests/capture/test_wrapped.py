@@ -19,8 +19,8 @@ from attnscope.explanation.study import study
 from attnscope.intervention.weight_tests import uniform_test
 from attnscope.lineage.align import links_of
 from attnscope.support.errors import AttnscopeError
-from tests.statistics.generation.writers import writer
-from tests.translation.small_translators import small_model, small_tokenizer
+from tests.lineage.translation.small_translators import small_model, small_tokenizer
+from tests.measure.generation.causal_models import writer
 
 TEXTS = ["The tide comes in twice a day, and twice a day it goes out again."]
 

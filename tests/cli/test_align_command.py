@@ -7,7 +7,7 @@ import pytest
 import attnscope
 from attnscope.lineage.align import links_of
 from tests.cli.command import attnscope as command
-from tests.translation.small_translators import small_model, small_tokenizer
+from tests.lineage.translation.small_translators import small_model, small_tokenizer
 
 SOURCES = ["der hund", "a b c", "das haus ist alt"]
 TARGETS = ["the dog", "b c a", "the house is old"]

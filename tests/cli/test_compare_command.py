@@ -10,7 +10,7 @@ import yaml
 from attnscope.lineage import compare as held_out
 from attnscope.report.signature import Signature
 from tests.cli.command import attnscope
-from tests.comparison.small_systems import SMALL
+from tests.lineage.compare.small_systems import SMALL
 
 QUICK = ["--beams", "1", "--resamples", "20", "--threads", "1"]
 

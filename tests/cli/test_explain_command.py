@@ -15,7 +15,7 @@ from attnscope import open_run
 from attnscope.bundled import MODEL
 from attnscope.store.arrays import unpacked
 from tests.cli.command import attnscope
-from tests.report.planted_explanation import explain_page_of, only
+from tests.results.page.planted_explanation import explain_page_of, only
 
 
 def explain(*arguments, cwd):

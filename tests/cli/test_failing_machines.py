@@ -15,7 +15,7 @@ import attnscope
 from attnscope.cli import main, output
 from attnscope.measure.reader import _flush_seconds
 from attnscope.support.errors import AttnscopeError, out_of_memory
-from tests.process import Started
+from tests.command_processes import Started
 
 # --- when memory runs out, a line says so, and what to do ---
 

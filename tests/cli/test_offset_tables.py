@@ -10,7 +10,7 @@ from attnscope.bundled import MODEL
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.report.render import as_json
 from attnscope.results import scan_report
-from tests.families import tiny
+from tests.tiny_models import tiny
 
 TEXTS = ["The tide comes in twice a day, and twice a day it goes out again. " * 2, "Nobody has seen the keeper."]
 BAND = 2

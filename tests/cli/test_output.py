@@ -14,7 +14,7 @@ from rich.text import Text
 from attnscope.cli.output import emit, new_console, progress_bar
 from attnscope.support.progress import Progress
 from tests.cli.command import attnscope
-from tests.process import Started
+from tests.command_processes import Started
 
 COMMAND = [sys.executable, "-m", "attnscope"]
 ESCAPES = "\x1b]52;c;cm0=\x07\x1b[2J\x9b31m\r\x08\u202etxt\u2066\x7f"

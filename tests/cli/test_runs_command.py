@@ -11,7 +11,7 @@ from attnscope import open_run
 from attnscope.store.files import MANIFEST
 from attnscope.store.folder import OwnedFolder
 from tests.cli.command import attnscope
-from tests.results.planted import part_of, scan_run
+from tests.results.planted_runs import part_of, scan_run
 
 LONG = "a-folder-with-a-very-long-name-" * 3
 

@@ -14,8 +14,8 @@ from attnscope import open_run
 from attnscope.measure.stored import SUMMARY
 from attnscope.store.runs import RunFolder
 from tests.cli.command import attnscope
-from tests.process import Started, wait_until
-from tests.sketched import sketched
+from tests.command_processes import Started, wait_until
+from tests.undrawn_figures import sketched
 
 
 @pytest.fixture(scope="module")

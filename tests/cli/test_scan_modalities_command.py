@@ -9,10 +9,10 @@ import pytest
 from transformers import ViTImageProcessorPil
 
 from tests.cli.command import attnscope
-from tests.filmed import FRAMES, save_video_encoder, write_frames
-from tests.pictured import save_pictured_model, write_pictured
-from tests.pictures import SIDE, looking_vit, write_pictures
-from tests.sounds import SAID, save_wav2vec2, save_whisper, write_sounds
+from tests.image_models import SIDE, looking_vit, write_pictures
+from tests.image_text_models import save_pictured_model, write_pictured
+from tests.speech_models import SAID, save_wav2vec2, save_whisper, write_sounds
+from tests.video_models import FRAMES, save_video_encoder, write_frames
 
 
 def scan(*words, cwd):

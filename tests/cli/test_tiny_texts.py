@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from attnscope.bundled import MODEL
 from tests.cli.command import attnscope
-from tests.sketched import sketched
+from tests.undrawn_figures import sketched
 
 MORE = int(os.environ.get("ATTNSCOPE_TINY_TEXTS", "0"))
 SIZES = {

@@ -8,7 +8,7 @@ import torch
 from transformers import BartForConditionalGeneration
 
 from tests.cli.command import attnscope
-from tests.translation.small_translators import small_model, small_tokenizer
+from tests.lineage.translation.small_translators import small_model, small_tokenizer
 
 TEXT = "a dog\n\nthe sun\n"
 

@@ -6,8 +6,8 @@ import pytest
 
 from attnscope.cli.options import is_sentence, text_or_place
 from tests.cli.command import attnscope
-from tests.translation.small_translators import small_tokenizer
-from tests.walkthrough.translator import SENTENCE, TARGET, translator
+from tests.lineage.translation.small_translators import small_tokenizer
+from tests.lineage.walk.walked_translators import SENTENCE, TARGET, translator
 
 
 def said(*arguments, cwd):

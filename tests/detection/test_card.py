@@ -29,7 +29,7 @@ from attnscope.statistics.effects import by_document
 from attnscope.statistics.intervals import LEVEL
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope as command
-from tests.families import tiny
+from tests.tiny_models import tiny
 
 
 @pytest.fixture(scope="module")

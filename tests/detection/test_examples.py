@@ -24,8 +24,8 @@ from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope as command
-from tests.families import tiny_reader
-from tests.process import Started, wait_until
+from tests.command_processes import Started, wait_until
+from tests.tiny_models import tiny_reader
 
 TEXTS = [
     "The keeper lit the lamp before the tide came in, and the lamp burned until the morning came.",

@@ -16,7 +16,7 @@ from attnscope.bundled import MODEL, NOUNS, SENTENCES
 from attnscope.models import EncoderForMaskedLM
 from attnscope.results.reports import report_of, write_page
 from tests.cli.command import attnscope as command
-from tests.families import tiny_reader
+from tests.tiny_models import tiny_reader
 
 ROOT = Path(__file__).parents[2]
 ANIMAL = "The animal didn't cross the street because it was too tired."

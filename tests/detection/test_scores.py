@@ -8,7 +8,7 @@ from attnscope.detection.probes import Answer, Probe, _calls, plain_window
 from attnscope.detection.role import ROLES, Nearness, RepeatedCalls, TextCalls
 from attnscope.detection.roles import measured, sites_of
 from attnscope.kernels.call import AttentionCall
-from tests.families import tiny
+from tests.tiny_models import tiny
 
 SINKS, RECENT = 2, 6
 REACH = Nearness(near=3, kept=((RECENT, SINKS), (4, 1)))

@@ -14,8 +14,8 @@ from attnscope.kernels.masks import OffsetBias
 from attnscope.kernels.positions import sinusoidal_table
 from attnscope.models.configs import EncoderConfig
 from attnscope.models.transformer import EncoderForMaskedLM
-from tests.attention.largest import Largest
-from tests.models.lineage import LABELS, MASK, SOURCE, TRANSFORMERS, small
+from tests.kernels.largest_tensor import Largest
+from tests.models.small_lineage import LABELS, MASK, SOURCE, TRANSFORMERS, small
 
 
 def attention_of_pytorch(ours):

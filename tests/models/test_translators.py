@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from transformers import AutoModelForSeq2SeqLM
 
 from attnscope import AttnscopeError
-from tests.models.lineage import ALL, LABELS, MASK, SOURCE, small
+from tests.models.small_lineage import ALL, LABELS, MASK, SOURCE, small
 
 
 def log_probability(model, source, tokens):

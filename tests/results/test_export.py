@@ -19,7 +19,7 @@ from attnscope.cli.output import csv_text
 from attnscope.results import export as _export
 from attnscope.results.export import csv_file, export, rows_of
 from attnscope.results.open import Node
-from tests.results.planted import HEADS, LAYERS, OFFSETS, explained_run, scan_run
+from tests.results.planted_runs import HEADS, LAYERS, OFFSETS, explained_run, scan_run
 
 TEXTS = 5
 

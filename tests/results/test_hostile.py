@@ -11,7 +11,7 @@ import pytest
 
 import attnscope
 from tests.cli.command import attnscope as command
-from tests.store.hostile import arrays, forged_again, npy, replaced
+from tests.store.forged_folders import arrays, forged_again, npy, replaced
 
 TEXTS = ["The tide is out, and the boats lie on the mud of the harbour.", "More mud. " * 9]
 DEEP = json.loads("[" * 90 + "]" * 90)

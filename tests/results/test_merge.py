@@ -9,7 +9,7 @@ from attnscope import AttnscopeError, open_run
 from attnscope.results.merge import merge
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.units import Task, parts_of
-from tests.results.planted import UNITS, WHOLE, part_of, profiles
+from tests.results.planted_runs import UNITS, WHOLE, part_of, profiles
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from attnscope.lineage import compare as held_out
 from attnscope.lineage.config import read_config
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
-from tests.comparison.small_systems import SMALL
-from tests.translation.small_translators import small_model, small_tokenizer
+from tests.lineage.compare.small_systems import SMALL
+from tests.lineage.translation.small_translators import small_model, small_tokenizer
 
 TEXT = "The tide comes in twice a day, and twice a day it goes out again. " * 30
 

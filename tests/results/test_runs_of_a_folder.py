@@ -20,7 +20,7 @@ from attnscope.store.files import MANIFEST
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
 from attnscope.store.units import Task
-from tests.results.planted import SIGNATURE, explained_run, piece, scan_run
+from tests.results.planted_runs import SIGNATURE, explained_run, piece, scan_run
 
 # --- runs are told from their manifests alone ---
 

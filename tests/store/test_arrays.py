@@ -11,7 +11,7 @@ import xarray as xr
 from attnscope.store.arrays import in_a_row, packed, unpacked
 from attnscope.store.files import texts_of
 from attnscope.support.errors import AttnscopeError
-from tests.store.hostile import arrays
+from tests.store.forged_folders import arrays
 
 _PROGRAM = """
 import xarray as xr

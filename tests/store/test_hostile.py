@@ -11,9 +11,9 @@ from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
 from attnscope.store.units import Parts
 from tests.cli.command import attnscope as command
-from tests.families import tiny
-from tests.store.hostile import forged, forged_again
-from tests.translation.small_translators import small_tokenizer
+from tests.lineage.translation.small_translators import small_tokenizer
+from tests.store.forged_folders import forged, forged_again
+from tests.tiny_models import tiny
 
 SIGNATURE = {"command": "scan", "model": {"name": "m"}}
 TEXTS = ["The tide is out, and the boats lie on the mud of the harbour."]

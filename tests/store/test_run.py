@@ -12,8 +12,8 @@ import xarray as xr
 from attnscope import AttnscopeError, explain, intervene
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
-from tests.families import tiny
-from tests.translation.small_translators import small_tokenizer
+from tests.lineage.translation.small_translators import small_tokenizer
+from tests.tiny_models import tiny
 
 SIGNATURE = {"command": "scan", "model": {"name": "m", "sha256": "0"}, "settings": {"band": 10}}
 

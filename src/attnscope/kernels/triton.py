@@ -91,7 +91,7 @@ class Launch(NamedTuple):
 
 
 # By the widest head. Half precision up to 128 by the clock of an H200 (docs/scale/gpu.md); the others by the compiler's
-# count of registers (tests/attention/compiles.py).
+# count of registers (tests/kernels/compiled_triton.py).
 _HALF = {64: Launch(64, 64, 4, 3), 128: Launch(64, 64, 4, 2), WIDEST: Launch(64, 32, 8, 2)}
 _SINGLE = {64: Launch(32, 32, 4, 2), 128: Launch(32, 32, 4, 2), WIDEST: Launch(32, 16, 4, 1)}
 _INTERPRETED = Launch(64, 32, 1, 1)  # small texts of tests take several tiles
