@@ -5,7 +5,7 @@
     python benchmarks/zoo.py --each 4 --only search # recall of the search by random sets on 200 models
     python benchmarks/zoo.py --question circuits --by-kind --markdown  # weights, attribution and edges, by kind
 
-Each row is a method: AUROC and precision at k, means over the models of `attnscope.testing`, with 95% bootstrap
+Each row is a method: AUROC and precision at k, means over the models of `attnscope_zoo`, with 95% bootstrap
 intervals over kinds (by kind: over models); k is the number of heads (or tokens of a prediction) that matter. A method
 ranks the heads of one planted, its pairs of heads, or the tokens that one prediction could see. A kind misleads a
 method if its AUROC is below 0.5 in more models of the kind than chance allows, and the method is blind to a kind if it
@@ -56,8 +56,8 @@ from attnscope.models.translator import IGNORED
 from attnscope.read.windows import Batch, Window
 from attnscope.statistics.effects import by_document
 from attnscope.support.errors import AttnscopeError
-from attnscope.testing.catalogue import CIRCUITS, Zoo, zoo
-from attnscope.testing.zoo import PlantedModel
+from attnscope_zoo.catalogue import CIRCUITS, Zoo, zoo
+from attnscope_zoo.zoo import PlantedModel
 
 LEVEL = 0.05  # of chance, over all kinds
 Method = Callable[[PlantedModel], "Tensor | np.ndarray"]

@@ -26,8 +26,8 @@ from attnscope.explanation.study import Analysis
 from attnscope.measure.quantities import EQUAL, OF_GROUPS, OF_OFFSETS, PATCH_STATISTICS, STATISTICS, SUMMARIES
 from attnscope.report.schema import NO_NUMBERS, Table
 from attnscope.results.reports import report_of
-from attnscope.testing.catalogue import build
 from attnscope.verbs import VERBS
+from attnscope_zoo.catalogue import build
 
 #: Others that users import, by their group.
 ELSEWHERE = {

@@ -24,7 +24,7 @@ from attnscope.report.language import PLACEHOLDER, SENTENCES, messages_of_script
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "attnscope"
-PAPER = ROOT / "packages" / "attnscope-yamamoto2023" / "src"
+PACKAGES = ROOT / "packages"
 CATALOGUE = SOURCE / "report" / "locale" / "ja" / "LC_MESSAGES" / "attnscope.po"
 #: Types, attributes, mathematics, commands and positions in figures.
 _CODE = re.compile(r"\| None|\\|[a-z]=\"|\w\[\w+[\],]|^attnscope [a-z]+( |$)|^(outside|within) [a-z ]+$")
@@ -33,7 +33,9 @@ _BLOCKS = re.compile(r"</?(?!(?:a|abbr|b|bdi|code|em|i|kbd|strong|sub|sup)\b)[a-
 
 def messages() -> dict[str, dict[str, None]]:
     """All messages by file, in the order of the code."""
-    paths = sorted([*SOURCE.rglob("*.py"), *SOURCE.rglob("*.j2"), *SOURCE.rglob("*.js"), *PAPER.rglob("*.py")])
+    paths = sorted(
+        [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.j2"), *SOURCE.rglob("*.js"), *PACKAGES.glob("*/src/**/*.py")]
+    )
     readers = {".py": of_python, ".j2": of_template, ".js": messages_of_script}
     every = {
         path.relative_to(ROOT).as_posix(): {

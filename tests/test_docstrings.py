@@ -60,8 +60,10 @@ def known():
     import transformers
 
     names = {*ELSEWHERE, *transformers.__all__}
-    for path, tree in trees().items():
-        names |= set(path.relative_to(SOURCE).with_suffix("").parts)
+    packages = Path(__file__).parents[1].glob("packages/*/src/**/*.py")
+    theirs = {path: ast.parse(path.read_text(encoding="utf-8")) for path in packages}
+    for path, tree in (trees() | theirs).items():
+        names |= set(path.with_suffix("").parts)
         for node in ast.walk(tree):
             for field in ("name", "arg", "id", "attr"):
                 value = getattr(node, field, None)

@@ -12,8 +12,8 @@ import attnscope
 from attnscope.report.render import as_json
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
-from attnscope.testing.catalogue import build
 from attnscope.verbs import VERBS
+from attnscope_zoo.catalogue import build
 from tests.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.tiny_models import tiny
 

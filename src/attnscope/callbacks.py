@@ -91,7 +91,7 @@ class HeadMonitor(TrainerCallback):
     In a loop of one's own, ``monitor(model, step)`` measures and returns the scalars; without a held batch,
     ``monitor.measure_next(model, step)`` does it in the model's next pass:
 
-    >>> from attnscope.testing.catalogue import build
+    >>> from attnscope_zoo.catalogue import build  # pip install packages/attnscope-zoo
     >>> planted = build("previous-decoder-2")
     >>> monitor = HeadMonitor({"input_ids": planted.ids[:4]})
     >>> scalars = monitor(planted.model, 0)

@@ -10,7 +10,7 @@ import attnscope
 from attnscope.capture.outline import outlined
 from attnscope.capture.verify import verify
 from attnscope.support.errors import AttnscopeError
-from attnscope.testing.catalogue import build
+from attnscope_zoo.catalogue import build
 from tests.tiny_models import tiny
 
 _PAIR = [{"clean": "t16 t3", "corrupted": "t17 t3", "answer": "t7", "wrong": "t9"}]

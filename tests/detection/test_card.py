@@ -27,7 +27,7 @@ from attnscope.results.export import export
 from attnscope.results.reports import report_of
 from attnscope.statistics.effects import by_document
 from attnscope.statistics.intervals import LEVEL
-from attnscope.testing.catalogue import build
+from attnscope_zoo.catalogue import build
 from tests.cli.command import attnscope as command
 from tests.tiny_models import tiny
 

@@ -22,7 +22,7 @@ from attnscope.detection.examples import Choice, ExampleReader
 from attnscope.measure.sample import leading_heads
 from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import RunFolder, is_finished
-from attnscope.testing.catalogue import build
+from attnscope_zoo.catalogue import build
 from tests.cli.command import attnscope as command
 from tests.command_processes import Started, wait_until
 from tests.tiny_models import tiny_reader

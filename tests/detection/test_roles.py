@@ -16,7 +16,7 @@ from attnscope.report.render import as_json
 from attnscope.report.signature import Signature
 from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import skipped_of
-from attnscope.testing.catalogue import build
+from attnscope_zoo.catalogue import build
 from tests.cli.command import attnscope as command
 
 

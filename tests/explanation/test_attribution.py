@@ -16,7 +16,7 @@ from attnscope import AttnscopeError, attribute, circuits, explain
 from attnscope.bundled import MODEL
 from attnscope.intervention.pairs import one_token
 from attnscope.results.reports import report_of
-from attnscope.testing.catalogue import build
+from attnscope_zoo.catalogue import build
 from tests.capture.every_family.models import tiny_model
 from tests.cli.command import attnscope
 from tests.tiny_models import tiny, tiny_reader

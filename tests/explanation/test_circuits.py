@@ -27,7 +27,7 @@ from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.stream import residual_stream
 from attnscope.results.figures.circuits import graph_of
 from attnscope.statistics.discovery import significant
-from attnscope.testing.catalogue import build
+from attnscope_zoo.catalogue import build
 from tests.cli.command import attnscope
 from tests.tiny_models import tiny
 

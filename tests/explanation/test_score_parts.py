@@ -13,7 +13,7 @@ from attnscope.intervention import score_parts
 from attnscope.models.configs import EncoderConfig
 from attnscope.models.transformer import EncoderForMaskedLM
 from attnscope.results.reports import report_of
-from attnscope.testing.catalogue import build
+from attnscope_zoo.catalogue import build
 from tests.cli.command import attnscope
 from tests.explanation.test_circuits import trained_induction
 from tests.tiny_models import tiny, tiny_reader

@@ -19,7 +19,7 @@ from attnscope.intervention.patch_findings import NO_SHARE
 from attnscope.models.translator import IGNORED
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
-from attnscope.testing.catalogue import build
+from attnscope_zoo.catalogue import build
 from tests.cli.command import attnscope as attnscope_command
 from tests.tiny_models import tiny
 

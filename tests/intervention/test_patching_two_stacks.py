@@ -12,7 +12,7 @@ from attnscope.intervention.patch import patch
 from attnscope.kernels.full import attend_in_full
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
-from attnscope.testing.catalogue import build
+from attnscope_zoo.catalogue import build
 from tests.intervention.test_edges import model_of, planted_pairs
 
 FAMILIES = ("t5", "bart", "marian")

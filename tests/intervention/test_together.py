@@ -11,7 +11,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.intervention.ablation import effects, joint_ablation
 from attnscope.results.reports import report_of, write_page
-from attnscope.testing.catalogue import build
+from attnscope_zoo.catalogue import build
 from tests.intervention.small_models import TEXTS
 
 PLAIN = {"texts": TEXTS, "ablations": ["zero", "mean"], "steps": 0, "why": False}

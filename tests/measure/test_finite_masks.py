@@ -17,7 +17,7 @@ from attnscope.explanation.profiles import visible_offsets
 from attnscope.kernels.call import AttentionCall, with_masked_keys
 from attnscope.kernels.masks import OffsetBias, forbids
 from attnscope.kernels.positions import alibi_bias
-from attnscope.testing.catalogue import build
+from attnscope_zoo.catalogue import build
 
 LENGTH, WIDTH, HEADS = 9, 16, 2
 AHEAD = torch.ones(LENGTH, LENGTH).triu(1).bool()

@@ -142,7 +142,7 @@ def card(
 
     Examples
     --------
-    >>> from attnscope.testing.catalogue import build
+    >>> from attnscope_zoo.catalogue import build  # pip install packages/attnscope-zoo
     >>> planted = build("previous-decoder-2")
     >>> made = card(planted.model, planted.ids.tolist(), tokenizer=planted.tokenizer, kept=[(4, 1)], controls="none")
     >>> bool((made.score.sel(role="reach_4_1") > made.equal.sel(role="reach_4_1")).any())

@@ -117,7 +117,7 @@ def edges(
 
     Examples
     --------
-    >>> from attnscope.testing.catalogue import build
+    >>> from attnscope_zoo.catalogue import build  # pip install packages/attnscope-zoo
     >>> planted = build("copying-decoder-1")
     >>> words = planted.tokenizer.decode(planted.ids[0]).split()
     >>> pair = {"clean": " ".join(words), "corrupted": " ".join(words[::-1]), "answer": "t9", "wrong": "t8"}

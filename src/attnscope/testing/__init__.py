@@ -1,4 +1,4 @@
-"""Small models with planted circuits, and expectations of heads for test suites."""
+"""Expectations of heads for test suites."""
 
 import pkgutil
 

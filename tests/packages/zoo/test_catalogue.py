@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError, scan
-from attnscope.testing.architectures import ARCHITECTURES
-from attnscope.testing.catalogue import CIRCUITS, build, names
+from attnscope_zoo.architectures import ARCHITECTURES
+from attnscope_zoo.catalogue import CIRCUITS, build, names
 
 
 def test_there_are_planted_models_of_every_form_and_architecture():

@@ -7,10 +7,10 @@ import torch
 from attnscope.capture.watching import watching
 from attnscope.kernels.full import attend_in_full
 from attnscope.kernels.positions import rotation
-from attnscope.testing.architectures import model_of, weights_of
-from attnscope.testing.circuits import cancel, induction
-from attnscope.testing.heads import CONSTANT, Rotary, ScoreRule, Shift, Space, Waves
-from attnscope.testing.zoo import HEAD_WIDTH, Setting, fill
+from attnscope_zoo.architectures import model_of, weights_of
+from attnscope_zoo.circuits import cancel, induction
+from attnscope_zoo.heads import CONSTANT, Rotary, ScoreRule, Shift, Space, Waves
+from attnscope_zoo.zoo import HEAD_WIDTH, Setting, fill
 
 # --- what a head adds to its scores at each offset, against sums of cosines and of turned vectors ---
 

@@ -8,7 +8,7 @@ import torch
 
 from attnscope.capture.watching import watching
 from attnscope.kernels.full import attend_in_full
-from attnscope.testing.catalogue import build, names
+from attnscope_zoo.catalogue import build, names
 
 SOME = 3  # texts for what is slow
 CLEARLY = 20  # times as much as any head that does not matter; over the zoo it is 90 and more

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from attnscope.models.translator import IGNORED
-from attnscope.testing.heads import (
+from attnscope_zoo.heads import (
     ASK,
     GAIN,
     GAP,
@@ -22,7 +22,7 @@ from attnscope.testing.heads import (
     marked,
     matching,
 )
-from attnscope.testing.zoo import Draft, Ids, Setting, sink
+from attnscope_zoo.zoo import Draft, Ids, Setting, sink
 
 _MATCH = 18.0  # nats if query and key match
 _REST = 9.0  # nats of the resting position

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from attnscope.models.translator import IGNORED
-from attnscope.testing.heads import (
+from attnscope_zoo.heads import (
     ASK,
     COLUMNS,
     CONSTANT,

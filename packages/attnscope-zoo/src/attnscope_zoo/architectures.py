@@ -22,8 +22,8 @@ from transformers import (
 
 from attnscope.models.configs import EncoderConfig, TransformerConfig
 from attnscope.models.transformer import EncoderForMaskedLM, TransformerForConditionalGeneration
-from attnscope.testing.heads import CONSTANT, START, Head, turned
-from attnscope.testing.zoo import HEAD_WIDTH, Draft
+from attnscope_zoo.heads import CONSTANT, START, Head, turned
+from attnscope_zoo.zoo import HEAD_WIDTH, Draft
 
 FEED_FORWARD = 32
 _ABOVE_ZERO = 64.0  # a bias that lifts the inputs of BERT's last GELU into its straight part

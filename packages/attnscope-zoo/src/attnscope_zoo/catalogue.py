@@ -14,10 +14,10 @@ import torch
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.testing import circuits
-from attnscope.testing.architectures import ARCHITECTURES, model_of, weights_of
-from attnscope.testing.heads import Task
-from attnscope.testing.zoo import AttendedKeys, Draft, PlantedModel, Setting, fill
+from attnscope_zoo import circuits
+from attnscope_zoo.architectures import ARCHITECTURES, model_of, weights_of
+from attnscope_zoo.heads import Task
+from attnscope_zoo.zoo import AttendedKeys, Draft, PlantedModel, Setting, fill
 
 _ONE = ("decoder", "encoder")
 _ALL = (*_ONE, "encoder-decoder")
