@@ -1,24 +1,25 @@
 """Texts of 1 to 40 tokens: every command ends in success or in one line, with page and figures.
 
-`ATTNSCOPE_TINY_TEXTS=500` tries 500 other cases of each command, and draws their figures in full.
+python -m benchmarks.tiny_texts                       # 100 cases of each command
+python -m benchmarks.tiny_texts scan diff --cases 500
 """
 
-import json
-import os
-import shutil
-from contextlib import nullcontext
+# ruff: noqa: S101 what a command has to do is asserted
 
-import pytest
+import argparse
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
 import torch
-import transformers as T
+import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.cli.command import attnscope
 
 from attnscope.bundled import MODEL
-from tests.cli.command import attnscope
-from tests.undrawn_figures import sketched
 
-MORE = int(os.environ.get("ATTNSCOPE_TINY_TEXTS", "0"))
 SIZES = {
     "vocab_size": 640,
     "hidden_size": 16,
@@ -33,19 +34,22 @@ BOTH = {"d_model": 16, "vocab_size": 640} | {
     for name, value in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 16))
 }
 MODELS = {
-    "encoder": {"bundled": None, "bert": lambda ids: T.BertForMaskedLM(T.BertConfig(**SIZES, **ids))},
+    "encoder": {
+        "bundled": None,
+        "bert": lambda ids: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES, **ids)),
+    },
     "causal": {
-        "gpt2": lambda ids: T.GPT2LMHeadModel(
-            T.GPT2Config(vocab_size=640, n_embd=16, n_head=2, n_layer=2, n_positions=64, **ids)
+        "gpt2": lambda ids: transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(vocab_size=640, n_embd=16, n_head=2, n_layer=2, n_positions=64, **ids)
         ),
-        "llama": lambda ids: T.LlamaForCausalLM(T.LlamaConfig(**SIZES, **ids)),
+        "llama": lambda ids: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **ids)),
     },
     "both": {
-        "bart": lambda ids: T.BartForConditionalGeneration(
-            T.BartConfig(**BOTH, max_position_embeddings=64, decoder_start_token_id=2, **ids)
+        "bart": lambda ids: transformers.BartForConditionalGeneration(
+            transformers.BartConfig(**BOTH, max_position_embeddings=64, decoder_start_token_id=2, **ids)
         ),
-        "t5": lambda ids: T.T5ForConditionalGeneration(
-            T.T5Config(
+        "t5": lambda ids: transformers.T5ForConditionalGeneration(
+            transformers.T5Config(
                 vocab_size=640, d_model=16, d_kv=8, num_heads=2, num_layers=1, d_ff=16, decoder_start_token_id=0, **ids
             )
         ),
@@ -88,23 +92,14 @@ _line = (_content.map(lambda text: " ".join(text.split())) | _plain).filter(bool
 _message = st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant"]), "content": _content})
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tiny")
-    tokenizer = T.AutoTokenizer.from_pretrained(MODEL)
+def save_models(folder):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     for name, make in ((name, make) for makers in MODELS.values() for name, make in makers.items() if make):
         torch.manual_seed(0)
         make(ids).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     (folder / "chat.jinja").write_text(TEMPLATE)
-    return folder
-
-
-@pytest.fixture(scope="module", autouse=True)
-def figures_are_sketched():
-    with nullcontext() if MORE else sketched():
-        yield
 
 
 def _some(draw, choices):
@@ -147,14 +142,18 @@ def _asked(draw, command, kind, home):
     return ["text.txt", "--target", "target.txt"]
 
 
+def _reject(constant):
+    message = f"{constant} is not JSON"
+    raise ValueError(message)
+
+
 def _said(*words, cwd):
     """What the command prints; None where it ends in a line that says why."""
     found = attnscope(*words, cwd=cwd)
-    if MORE:
-        print(words[0], "|", found.returncode, found.stderr.strip()[:300], flush=True)
+    print(words[0], "|", found.returncode, found.stderr.strip()[:300], flush=True)
     if not found.returncode:
         if "--json" in words:
-            json.loads(found.stdout, parse_constant=pytest.fail)
+            json.loads(found.stdout, parse_constant=_reject)
         return found.stdout
     assert found.returncode == 2, found.stderr
     assert found.stderr.startswith("attnscope: "), found.stderr
@@ -163,15 +162,10 @@ def _said(*words, cwd):
     return None
 
 
-@pytest.mark.parametrize("command", OPTIONS)
-def test_a_short_text_is_measured_or_rejected_in_a_line(command, home):
-    @settings(
-        max_examples=MORE or 1,
-        derandomize=not MORE,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+def try_texts(command, home, cases):
+    """A short text is measured, or rejected in a line."""
+
+    @settings(max_examples=cases, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def run(data):
         kind = data.draw(st.sampled_from([kind for kind in MODELS if kind not in CANNOT.get(command, ())]))
@@ -198,3 +192,14 @@ def test_a_short_text_is_measured_or_rejected_in_a_line(command, home):
             assert _said(verb, model, *words, f"--out=out-{number}", cwd=home) == said  # what was kept
 
     run()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("commands", nargs="*", choices=[*OPTIONS, []])
+    parser.add_argument("--cases", type=int, default=100)
+    given_words = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        save_models(Path(place))
+        for one in given_words.commands or OPTIONS:
+            try_texts(one, Path(place), given_words.cases)
