@@ -1,7 +1,5 @@
 """attnscope: where every attention head of a model looks and why, and the attention lineage to build and train."""
 
-import importlib
-import sys
 from typing import Any
 
 import lazy_loader
@@ -23,20 +21,3 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from attnscope.results import notebook  # noqa: F401 from here on, results show themselves  # pyright: ignore[reportUnusedImport]
     return loaded
-
-
-class _Torchvision:
-    """One that cannot be imported counts as none when transformers looks for it, which needs it for images alone."""
-
-    @classmethod
-    def find_spec(cls, name: str, *_: Any) -> None:
-        if name == "transformers":
-            try:
-                importlib.import_module("torchvision")
-            except ModuleNotFoundError:
-                pass
-            except Exception:  # noqa: BLE001 what it raises depends on what does not fit
-                sys.modules["torchvision"] = None  # pyright: ignore[reportArgumentType]
-
-
-sys.meta_path.insert(0, _Torchvision)

@@ -101,7 +101,7 @@ def install_broken(package, reason, place):
     )
 
 
-def test_a_text_is_read_without_a_torchvision_that_cannot_be_imported(tmp_path):
+def test_a_torchvision_that_cannot_be_imported_is_named(tmp_path):
     install_broken("torchvision", "operator torchvision::nms does not exist", tmp_path / "stub")
     (tmp_path / "text.txt").write_text("The tide is out.")
     paths = [str(tmp_path / "stub"), os.environ.get("PYTHONPATH", "")]
@@ -113,7 +113,11 @@ def test_a_text_is_read_without_a_torchvision_that_cannot_be_imported(tmp_path):
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 2
+    assert done.stderr.endswith(
+        "attnscope: torchvision is installed and cannot be imported: operator torchvision::nms does not exist.\n"
+        "Install the torchvision that is made for the PyTorch here, or remove it: pip uninstall torchvision\n"
+    )
 
 
 def test_a_package_that_cannot_be_imported_is_named(tmp_path, monkeypatch, refused):
