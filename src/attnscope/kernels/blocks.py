@@ -18,13 +18,20 @@ BLOCK = 64  # queries and keys on a side, as block-sparse kernels have them
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Weights in blocks from the first query and the first key on; the last blocks may be smaller."""
+    """Weights in blocks from the first query and the first key on; the last blocks may be smaller.
 
-    # sum and maximum of the weights of a block: ``(batch, head, query_block, key_block)``, float32; 0 where nothing
-    # is allowed
+    Attributes
+    ----------
+    total, largest
+        Sum and maximum of the weights of a block: ``(batch, head, query_block, key_block)``, float32; 0 where nothing
+        is allowed.
+    size
+        Queries, and keys, on a side of a block.
+    """
+
     total: Float[Tensor, "batch head query_block key_block"]
     largest: Float[Tensor, "batch head query_block key_block"]
-    size: int  # queries, and keys, on a side of a block
+    size: int
 
 
 def block_size(tokens: int, most: int) -> int:

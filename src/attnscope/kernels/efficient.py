@@ -135,7 +135,23 @@ def block_sparse_mask(
     causal: bool = False,
     device: torch.device | str = "cpu",
 ) -> Bool[Tensor, "token token"]:
-    """Mask of `block_sparse_attention`, True where the token of the row may attend."""
+    """Mask of `block_sparse_attention`, ``(query, key)``, True where the query may attend to the key.
+
+    Parameters
+    ----------
+    length
+        Tokens of the text.
+    block
+        Tokens of a block.
+    neighbours
+        Blocks on each side to which a query attends, beside its own.
+    global_tokens
+        Positions that attend to all tokens, and to which all attend.
+    causal
+        Whether keys after the query are excluded.
+    device
+        Device of the mask.
+    """
     chosen = _global_positions(length, block, neighbours, global_tokens, device)
     blocks = torch.arange(length, device=device) // block
     allowed = (blocks - blocks[:, None]).abs() <= neighbours

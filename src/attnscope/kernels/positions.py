@@ -14,7 +14,17 @@ from attnscope.support.errors import AttnscopeError
 
 
 def rotation_rates(pairs: int, width: int, base: float = 10000.0) -> Float[Tensor, " pair"]:
-    r"""Radians per token of each pair of columns: :math:`\omega_c = \text{base}^{-2c/\text{width}}`, float64."""
+    r"""Radians per token of each pair of columns: :math:`\omega_c = \text{base}^{-2c/\text{width}}`, float64.
+
+    Parameters
+    ----------
+    pairs
+        Number of pairs, c = 0 .. pairs - 1.
+    width
+        Columns that rotate; with partial rotation fewer than the width of a head.
+    base
+        10,000 as in Vaswani et al. (2017), section 3.5, and in RoPE (Su et al. 2021, equation 15).
+    """
     return torch.exp(-torch.arange(pairs, dtype=torch.float64) * (2 / width) * math.log(base))
 
 
@@ -93,7 +103,31 @@ def pair_columns(layout: str, count: int) -> tuple[slice, slice]:
 
 
 def rotation(length: int, width: int, *, base: float = 10000.0, layout: str = "half", partial: float = 1.0) -> Rotation:
-    r"""RoPE in its plain form: pair c turns by :math:`p\,\omega_c` at position p."""
+    r"""RoPE in its plain form (Su et al. 2021, equation 34): pair c turns by :math:`p\,\omega_c` at position p.
+
+    Parameters
+    ----------
+    length
+        Positions, 0 .. length - 1.
+    width
+        Columns of a head.
+    base
+        Base of `rotation_rates`.
+    layout
+        ``"half"`` or ``"pairs"``: see `Rotation`.
+    partial
+        Share of the columns that rotate.
+
+    Returns
+    -------
+    Rotation
+        Cosines and sines ``(position, pair)``, float64.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no such layout.
+    """
     if layout not in {"half", "pairs"}:
         raise AttnscopeError(f"layout {layout!r} is not known: choose 'half' or 'pairs'")
     rotated = int(width * partial) // 2 * 2
@@ -220,7 +254,20 @@ def alibi_bias(heads: int, queries: int, keys: int) -> Float[Tensor, "head query
 
 
 def alibi_by_offset(heads: int, queries: int, keys: int) -> Float[Tensor, "head offset"]:
-    r"""The numbers of `alibi_bias`, one an offset, for `OffsetBias`."""
+    r"""The bias of `alibi_bias` as one number an offset, for `OffsetBias`.
+
+    Parameters
+    ----------
+    heads
+        Heads of the layer.
+    queries, keys
+        Lengths, tokens; the last query is at the last key.
+
+    Returns
+    -------
+    Tensor
+        ``(head, offset)``, float64: :math:`-m_h |o|` for the offsets o (key minus query), ascending.
+    """
     return -alibi_slopes(heads)[:, None] * _each_offset(queries, keys).abs()
 
 

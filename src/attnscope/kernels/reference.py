@@ -78,7 +78,23 @@ def attend(
 def masked_softmax(
     scores: Float[Tensor, "..."], mask: Shaped[Tensor, "..."] | None = None, sinks: Float[Tensor, "..."] | None = None
 ) -> Float[Tensor, "..."]:
-    """Softmax over the last dimension, of what the mask allows; all zeros where it allows nothing. See `attend`."""
+    r"""Softmax over the last dimension, of what the mask allows; all zeros where it allows nothing.
+
+    Parameters
+    ----------
+    scores
+        ``(..., query, key)``.
+    mask
+        Booleans that broadcast to the scores, True where attention is allowed.
+    sinks
+        Logits that broadcast to ``(..., query, 1)``: each adds :math:`e^{s}` to the denominator and has no weight
+        itself, so that a row's weights add up to less than 1.
+
+    Raises
+    ------
+    AttnscopeError
+        If the mask is not of booleans: a mask of zeros and ones, or one that is added to the scores.
+    """
     if mask is not None:
         if mask.dtype != torch.bool:
             raise AttnscopeError(
@@ -98,19 +114,35 @@ def masked_softmax(
 
 
 def padding_mask(valid: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch 1 1 key"]:
-    """Exclude padding for every query."""
+    """Mask that excludes padding for every query, for `attend`.
+
+    Parameters
+    ----------
+    valid
+        True for tokens, False for padding.
+    """
     return valid[:, None, None, :]
 
 
 def causal_mask(queries: int, keys: int, device: torch.device | str = "cpu") -> Bool[Tensor, "query key"]:
-    """Let query ``i`` attend to keys ``0..i``."""
+    """Mask that lets query ``i`` attend to keys ``0..i``, on `device`."""
     return window_mask(queries, keys, left=None, right=0, device=device)
 
 
 def window_mask(
     queries: int, keys: int, *, left: int | None, right: int | None, device: torch.device | str = "cpu"
 ) -> Bool[Tensor, "query key"]:
-    """Let query ``i`` attend to keys ``i - left .. i + right`` (True); None means without limit."""
+    """Mask that lets query ``i`` attend to keys ``i - left .. i + right``.
+
+    Parameters
+    ----------
+    queries, keys
+        Lengths, tokens; the first query is at the first key.
+    left, right
+        Tokens on each side; None means without limit.
+    device
+        Device of the mask.
+    """
     offset = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
     allowed = torch.ones_like(offset, dtype=torch.bool)
     if left is not None:

@@ -23,7 +23,11 @@ class ScoreTerms(NamedTuple):
 
 
 class Score(nn.Module):
-    """Base of the score functions: keys are prepared once a text, then compared with each state."""
+    """Base of the score functions: keys are prepared once a text, then compared with each state.
+
+    A score function of your own has `prepare`, and `compare` and `terms` where its scores are not inner products of
+    states and prepared keys. `look` takes any of them.
+    """
 
     def prepare(self, keys: Float[Tensor, "*batch key key_width"]) -> Float[Tensor, "*batch key width"]:
         """Compute the part that depends on the keys alone."""

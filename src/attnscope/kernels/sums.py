@@ -24,7 +24,24 @@ def column_sums(
     counted: Bool[Tensor, "_ query"] | None = None,
     last: int | None = None,
 ) -> Float[Tensor, "batch head key"]:
-    r"""Sum of the weights on each key, :math:`\sum_i A_{ij}`: the column sums, exact and in O(n) memory."""
+    r"""Sum of the weights on each key, :math:`\sum_i A_{ij}`: the column sums, exact and in O(n) memory.
+
+    Parameters
+    ----------
+    call
+        The attention call.
+    log_sum_exp
+        Of the rows, as `measure` returns it; weights are :math:`\exp(s_{ij} - \mathrm{lse}_i)`.
+    counted
+        Queries whose weights count; by default all.
+    last
+        Count only the last queries of those, as many as this: the observation window of SnapKV (Li et al. 2024).
+
+    Returns
+    -------
+    Tensor
+        ``(batch, head, key)``, float64; NaN for a head with a row whose denominator is NaN.
+    """
     if last is not None:
         check_least(1, last=last)
         counted = log_sum_exp.new_ones(1, log_sum_exp.shape[-1]) > 0 if counted is None else counted
