@@ -144,7 +144,7 @@ def block_sparse_mask(
     block
         Tokens of a block.
     neighbours
-        Blocks on each side to which a query attends, beside its own.
+        Blocks on each side to which a query attends, in addition to its own.
     global_tokens
         Positions that attend to all tokens, and to which all attend.
     causal
