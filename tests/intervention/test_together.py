@@ -39,7 +39,7 @@ def test_backup_heads_lose_far_more_together_than_their_sum(name):
     animal = build(name)
     (pair,) = animal.redundant
     asked = benchmark("zoo")._Asked(animal)
-    single = next(effects(asked, ["zero"], steps=0))
+    single = effects(asked, asked.slices()[0], ["zero"], steps=0)
     found = joint_ablation(asked, [pair], ["zero"], single).isel(ablation=0)
     assert float(found.between.isel(set=0)) > float(found.alone.isel(set=0))
     assert bool(found.between_shown.isel(set=0))

@@ -22,8 +22,8 @@ from attnscope.report.schema import HEAD, MATTERS, Finding, Quantity, Report, Ro
 from attnscope.report.signature import Signature
 from attnscope.statistics.effects import changes_by_document
 from attnscope.statistics.units import LEAST, called_in, numbered
-from attnscope.store.files import local_folder, read_as
-from attnscope.store.runs import RunFolder, at_once
+from attnscope.store.files import read_as
+from attnscope.store.run import Job, Once, run
 from attnscope.support.arguments import reads, validated
 from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
@@ -99,8 +99,6 @@ def diff(
     False
     """
     out, seed = storing["out"], storing["seed"]
-    if isinstance(out, str | Path):
-        out = local_folder(out)
     check_real(0.0, 1.0, level=level)
     read = " or ".join(str(run) for run in (before, after) if not isinstance(run, xr.Dataset))
 
@@ -117,13 +115,13 @@ def diff(
         versions=own.versions,
     )
 
-    def made(_: RunFolder | None) -> xr.Dataset:
+    def made(_: Job) -> xr.Dataset:
         with read_as(read) if read else nullcontext():
             return _compared(first, second, names, heads, level, seed).assign_attrs(
                 before=str(first.attrs["model"]), after=str(second.attrs["model"]), signature=signature.to_json()
             )
 
-    return at_once(out, signature, made)
+    return run(Once(signature, made), out)
 
 
 def _check_same(first: xr.Dataset, second: xr.Dataset, own: Signature, other: Signature) -> None:

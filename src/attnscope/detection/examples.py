@@ -140,7 +140,7 @@ def examples(
     settings = scan_settings(reading, task, batch_size=batch_size)
     reader = ExampleReader(model, texts, settings, heads, Choice(k, by, query, key, sinks))
     if scanned is not None:
-        known, own = (Signature.of(each).model for each in (json.loads(scanned.attrs["signature"]), reader.signature()))
+        known, own = (Signature.of(each).model for each in (json.loads(scanned.attrs["signature"]), reader.signature))
         if known != own:
             raise AttnscopeError("head is a scan of another model: give the model that was scanned, or other heads")
     return reader.scan()
@@ -286,7 +286,10 @@ class ExampleReader(PairReader):
         values = {"row_score": score[drawn], "row_weight": weight[drawn], "row_query": drawn, "row_key": key[drawn]}
         return values | {"rows": len(candidates), "left": left, "right": right}
 
-    def whole(self, batches: Iterable[xr.Dataset]) -> xr.Dataset:
+    def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
+        return {self.command: self.made(self.command, lambda: self._examples(measured))}
+
+    def _examples(self, batches: Iterable[xr.Dataset]) -> xr.Dataset:
         """The examples, from the rows of all windows, read batch by batch in any order."""
         waiting: list[xr.Dataset] = []
         windows = tokens = 0
@@ -295,7 +298,8 @@ class ExampleReader(PairReader):
             waiting.append(results)
             if sum(part.sizes["window"] for part in waiting) > _AT_ONCE:
                 waiting = [self._remaining(in_a_row(waiting))]
-        return self._chosen(self._remaining(in_a_row(waiting)), windows).assign_attrs(windows=windows, tokens=tokens)
+        chosen = self._chosen(self._remaining(in_a_row(waiting)), windows)
+        return chosen.assign_attrs({"windows": windows, "tokens": tokens} | self.attributes | self.notes)
 
     def _remaining(self, results: xr.Dataset) -> xr.Dataset:
         """The windows that can still be examples: a part of them has the same examples as all."""
@@ -306,12 +310,7 @@ class ExampleReader(PairReader):
             remain[np.concatenate([sets["top"], sets["random"]])] = True
         return results.isel(window=remain)
 
-    def end(self, run: RunFolder, attributes: dict[str, str]) -> None:
-        """Store the examples, from the pieces of the run one after the other."""
-        run.save(self.command, self.whole(map(run.piece, run.pieces)).assign_attrs(attributes))
-        run.finish(attributes=attributes)
-
-    def result_of(self, run: RunFolder) -> xr.Dataset:
+    def stored(self, run: RunFolder) -> xr.Dataset:
         return load_part(run)
 
     def _chosen(self, results: xr.Dataset, count_of_all: int) -> xr.Dataset:

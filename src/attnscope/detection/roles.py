@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -46,7 +47,7 @@ from attnscope.read.windows import Window
 from attnscope.statistics.intervals import interval
 from attnscope.statistics.units import units_of
 from attnscope.store.arrays import padded_heads
-from attnscope.store.runs import RunFolder, at_once
+from attnscope.store.run import Job, Once, run
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
@@ -179,7 +180,7 @@ def scores_of(
     windows = list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
     attributes = {"signature": signature.to_json(), "model": loaded.name, **beyond_note(loaded, length)}
 
-    def scored(run: RunFolder | None) -> xr.Dataset:
+    def scored(job: Job) -> xr.Dataset:
         text = text_probe(windows, length, reach, batch_size)
         sites = sites_of(loaded.model, text)
         skipped = _undefined(sites, names, text)
@@ -214,13 +215,10 @@ def scores_of(
             with nullcontext() if name == _OWN else control(loaded.model, name, seed):
                 return measured(loaded.model, sites, probes, asked, tell, with_equal=name == _OWN)
 
-        def kept(name: str) -> xr.Dataset:
-            return of_model(name) if run is None else run.made(name, lambda: of_model(name))
-
-        own, others = kept(_OWN), dict[str, xr.Dataset]()
+        own, others = job.made(_OWN, partial(of_model, _OWN)), dict[str, xr.Dataset]()
         for name in drawn:
             try:
-                others[name] = kept(name)
+                others[name] = job.made(name, partial(of_model, name))
             except AttnscopeError as error:  # random weights may overflow where the model's do not
                 skipped[f"{name} weights"] = str(error)
         lengths = [len(window) for window in text.windows]
@@ -234,7 +232,7 @@ def scores_of(
         words_of = {"skipped": json.dumps(skipped), "notes": json.dumps(notes)}
         return summary.assign_attrs(words_of | left_out | attributes)
 
-    return at_once(reading["out"], signature, scored, repair=reading["repair"])
+    return run(Once(signature, scored), reading["out"], repair=reading["repair"])
 
 
 def _undefined(sites: Sequence[Site], names: Sequence[str], text: Probe) -> dict[str, str]:

@@ -33,7 +33,7 @@ from attnscope.explanation.tables import embedding_projection, position_tables, 
 from attnscope.kernels.positions import pair_columns
 from attnscope.measure.texts import window_length
 from attnscope.statistics.discovery import significant
-from attnscope.store.runs import at_once
+from attnscope.store.run import Job, Once, run
 from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -121,7 +121,7 @@ def circuits(
     tokenizer = loaded.tokenizer
     with suppress(AttnscopeError):  # tokens are then named by their numbers
         tokenizer = load_model(loaded.model, **loading(reading)).tokenizer
-    seed, out = reading["seed"], reading["out"]
+    seed = reading["seed"]
     named = LoadedModel(loaded.model, tokenizer, loaded.name, loaded.identity)
     length = min(2 * band + 4, window_length(named, None))
     if band >= length:
@@ -132,13 +132,13 @@ def circuits(
     signature = signature_of("circuits", named, None, None, settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name}
 
-    def measured(_: object) -> xr.Dataset:
+    def measured(_: Job) -> xr.Dataset:
         tell = reading["progress"] or no_progress
         weights = Weights(loaded.model, tokenizer, length, band, tokens, seed, tell)
         with in_single_precision(weights.words):  # some multiply their rows
             return weights.dataset().assign_attrs(attributes)
 
-    return at_once(out, signature, measured, repair=reading["repair"])
+    return run(Once(signature, measured), reading["out"], repair=reading["repair"])
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,14 +26,14 @@ from attnscope.explanation.arrays.components import principal_components
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.catalogue import ANALYSES, requested_analyses
-from attnscope.explanation.evidence import sums_of
+from attnscope.explanation.evidence import labelled_sums, sums_of
 from attnscope.explanation.study import DEFAULT_TEXTS, Analysis, Study, pairs_of_windows
 from attnscope.explanation.tables import position_table
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources, texts_and_targets
-from attnscope.store.files import InUseError
-from attnscope.store.runs import RunFolder, is_finished
-from attnscope.store.units import Parts, Task, do_share, pending, task_for
+from attnscope.store.run import Batch, Job, run
+from attnscope.store.runs import RunFolder
+from attnscope.store.units import Parts, task_for
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
@@ -156,14 +156,14 @@ def explain(
     AttnscopeError
         For invalid input: see the message.
     """
-    part = task_for(explain, locals())
+    task = task_for(explain, locals())
     choose("completion (--completion)", completion, COMPLETIONS)
     more = requested_analyses(analyses)
     field, inner = reading["field"], MODEL if model is None else model
     reject_modalities("explain", inner, texts, field=field, revision=reading["revision"])
     corpus, target = texts_and_targets(texts, reading["targets"], field=reading["field"], by_line=reading["by_line"])
     loaded = load_model(model, **loading(reading), first=rejecting([(layer, head)], "layer, head"))
-    window, out = reading["window"], reading["out"]
+    window = reading["window"]
     length = window_length(loaded, window)
     if window is None:
         length = min([length, *(analysis.longest for analysis in more if analysis.longest)])
@@ -198,69 +198,72 @@ def explain(
         **{name: value for analysis in more for name, value in analysis.settings.items()},
         "seed": study.seed,
     }
-    signature = signature_of("explain", loaded, corpus, target, settings)
-    attributes = {"signature": signature.to_json(), "model": loaded.name}
-    attributes |= decoder_note(loaded.model, with_target=target is not None)
-    if out is None:
-        beside = {f"also/{number}": other.analysed() for number, other in enumerate(others)}
-        tree = xr.DataTree.from_dict(_made(study, more) | beside)
-        tree.attrs = attributes | {"skipped": json.dumps(study.reasons)}
+    job = Explanation(study, more, others)
+    job.signature = signature_of("explain", loaded, corpus, target, settings)
+    job.attributes = {"signature": job.signature.to_json(), "model": loaded.name}
+    job.attributes |= decoder_note(loaded.model, with_target=target is not None)
+    return run(job, reading["out"], task, repair=reading["repair"])
+
+
+@dataclass(eq=False)
+class Explanation(Job):
+    """The analyses of a study; batches are sums over some texts, which other processes can read."""
+
+    study: Study
+    more: Sequence[Analysis]
+    others: Sequence[OtherTable]
+    keeps_batches = False
+
+    def batches(self) -> Iterator[Batch]:
+        return map(Batch, self.study.units())
+
+    def measure(self, batch: Batch) -> xr.Dataset:
+        return labelled_sums(self.study.sums(batch.texts), batch.texts)
+
+    def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:  # noqa: ARG002
+        """Every defined analysis by name; the reasons for the others go to `reasons`."""
+        study = self.study
+        study.made, study.folder = self.made, self.folder
+        if self.folder is not None:
+            parts = Parts(self.folder.path, self.signature)
+            if parts.is_whole():
+                study.stored_sums = lambda texts: None if (piece := parts.piece(texts)) is None else sums_of(piece)
+        if study.evidence.crosses:
+            study.reasons["cross_attention"] = _CROSSED
+        chosen = (*ANALYSES, *self.more)
+        study.run(chosen)
+        for result in study.results.values():
+            study.reasons |= json.loads(result.attrs.get("left_out", "{}"))
+        order = [analysis.name for analysis in chosen]
+        remarks = [name for name in study.reasons if name not in order]
+        study.reasons = {name: study.reasons[name] for name in (*remarks, *order) if name in study.reasons}
+        return {name: study.results[name] for name in order if name in study.results}
+
+    def result(self, nodes: dict[str, xr.Dataset], attributes: dict[str, str]) -> xr.DataTree:
+        beside = {f"also/{number}": other.analysed() for number, other in enumerate(self.others)}
+        tree = xr.DataTree.from_dict(nodes | beside)
+        tree.attrs = attributes | {"skipped": json.dumps(self.study.reasons)}
         return tree
-    run = RunFolder(Path(out(signature) if callable(out) else out), signature, repair=reading["repair"])
-    return _stored(part, run, study, more, others, attributes)
 
+    def state(self, nodes: dict[str, xr.Dataset], attributes: dict[str, str]) -> dict[str, Any]:
+        skipped = list(self.study.reasons.items())
+        analyses = {"requested": [one.name for one in self.more], "names": list(nodes), "skipped": skipped}
+        return {"analyses": analyses, "attributes": attributes}
 
-def _stored(
-    part: Task | None,
-    run: RunFolder,
-    study: Study,
-    more: Sequence[Analysis],
-    others: Sequence[OtherTable],
-    attributes: dict[str, str],
-) -> xr.DataTree:
-    """The explanation in its folder; before the last task finishes, its future location."""
-    if part is not None and not is_finished(run.path):
-        waiting = xr.DataTree(xr.Dataset(attrs=pending(part, run.path, run.signature)))
-        shared = do_share(part, run.path, run.signature, study.gather_units, attributes, repair=run.repair)
-        if not shared.is_whole():
-            return waiting
-        try:
-            run.__enter__()
-        except InUseError:  # another task that finished at the same time
-            return waiting
-    with run:
-        study.made, study.folder = run.made, run
-        requested = [analysis.name for analysis in more]
-        parts = None if run.complete else Parts(run.path, run.signature)
-        if parts is not None and parts.is_whole():
-            study.stored_sums = lambda texts: None if (piece := parts.piece(texts)) is None else sums_of(piece)
+    def is_complete(self, run: RunFolder) -> bool:
         before = run.state.get("analyses", {"requested": None, "names": []})
-        if before["requested"] != requested or any(run.load(name) is None for name in before["names"]):
-            names = list(_made(study, more))
-            noted = {"requested": requested, "names": names, "skipped": list(study.reasons.items())}
-            run.finish(analyses=noted, attributes=attributes)
-        for other in others:
+        requested = [analysis.name for analysis in self.more]
+        return before["requested"] == requested and all(run.load(name) is not None for name in before["names"])
+
+    def stored(self, run: RunFolder) -> xr.DataTree:
+        """The explanation, with the tables of other models."""
+        for other in self.others:
             run.made(other.file, other.analysed)
-        if run.state.get("also", []) != (named := [other.named() for other in others]):
+        named = [other.named() for other in self.others]
+        if run.state.get("also", []) != named:
             run.finish(also=named)
-        if parts is not None:
-            parts.drop()
-        study.tell(Progress("done", 1.0))
+        self.study.tell(Progress("done", 1.0))
         return load_explanation(run)  # as a later call will read it
-
-
-def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:
-    """Every defined analysis by name, computed or read from the run; the reasons for the others go to `reasons`."""
-    if study.evidence.crosses:
-        study.reasons["cross_attention"] = _CROSSED
-    chosen = (*ANALYSES, *more)
-    study.run(chosen)
-    for result in study.results.values():
-        study.reasons |= json.loads(result.attrs.get("left_out", "{}"))
-    order = [analysis.name for analysis in chosen]
-    remarks = [name for name in study.reasons if name not in order]
-    study.reasons = {name: study.reasons[name] for name in (*remarks, *order) if name in study.reasons}
-    return {name: study.results[name] for name in order if name in study.results}
 
 
 def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None) -> None:

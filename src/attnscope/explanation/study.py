@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
@@ -20,7 +20,7 @@ from attnscope.capture.load import Model, load_model
 from attnscope.capture.processors import Tokenizer
 from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.decomposition import Completion
-from attnscope.explanation.evidence import Evidence, Gathering, LayerSums, labelled_sums
+from attnscope.explanation.evidence import Evidence, Gathering, LayerSums
 from attnscope.explanation.inputs import Windows
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
 from attnscope.measure.texts import window_length
@@ -99,19 +99,19 @@ class Study:
     def evidence(self) -> Evidence:
         """The input of all analyses of single heads, from one pass over the texts."""
         with borrowed(self.model):
-            units = self._gathering.units()
-            evidence = self._gathering.evidence(
-                self.stored_sums(texts) or self._gathering.read(texts, self._report_reading) for texts in units
-            )
+            evidence = self._gathering.evidence(self.stored_sums(texts) or self.sums(texts) for texts in self.units())
         self.share = READING
         return evidence
 
-    def gather_units(self, done: Callable[[range], bool]) -> Iterator[xr.Dataset | None]:
-        """Sums of each unit of the texts, for `evidence` in another process; None for finished units."""
+    def units(self) -> list[range]:
+        """Texts that are read together, for `evidence` in this or another process."""
         with borrowed(self.model):
-            for texts in self._gathering.units():
-                read = None if done(texts) else self._gathering.read(texts, self._report_reading)
-                yield None if read is None else labelled_sums(read, texts)
+            return self._gathering.units()
+
+    def sums(self, texts: range) -> dict[int, LayerSums]:
+        """Sums of each layer over a unit of the texts."""
+        with borrowed(self.model):
+            return self._gathering.read(texts, self._report_reading)
 
     @cached_property
     def _gathering(self) -> Gathering:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from attnscope.statistics.units import numbered, units_of
 from attnscope.store.arrays import by_layer, of_layers
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, no_progress
 
 ESTIMATES = ("attribution", "integrated", "eap_ig")
 _WORDS = {
@@ -41,26 +40,13 @@ _WORDS = {
 @validated
 def effects(
     session: PredictionSession,
+    part: slice,
     ablations: Sequence[Ablation],
     *,
     variants: int | None = None,
     steps: int = 5,
-    done: Callable[[range], bool] = lambda _: False,
-    progress: Tell | None = None,
-) -> Iterator[xr.Dataset | None]:
-    """Effects of every head on every text, one dataset per batch; None for a batch that is already stored."""
-    tell = progress or no_progress
-    for part in session.slices():
-        if done(range(part.start, part.stop)):
-            yield None
-            continue
-        yield _of_batch(session, part, ablations, variants, steps)
-        tell(Progress("ablating heads", part.stop / len(session.windows), {"windows": part.stop}))
-
-
-def _of_batch(
-    session: PredictionSession, part: slice, ablations: Sequence[Ablation], variants: int | None, steps: int
 ) -> xr.Dataset:
+    """Effects of every head on some texts."""
     with session.passes(part, ablations) as batch:
         questions, sites = batch.questions, batch.passes.sites
         whole = batch.scores(batch.whole[None])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -41,15 +41,15 @@ from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.read.shown import IdNames
 from attnscope.statistics.effects import by_document, effect_variables, interval_variables
 from attnscope.statistics.units import units_of
-from attnscope.store.units import Done, task_for, tree_of
+from attnscope.store.run import Batch, Job, run
+from attnscope.store.units import task_for
 from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, no_progress
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.kernels.call import AttentionCall
-    from attnscope.store.runs import RunFolder
 
 _AT_ONCE = 1 << 25  # logits of a lens at a time
 _LENS = {"logit": "logits", "probability": "share", "rank": "1"}
@@ -166,29 +166,49 @@ def attribute(
     known = {word: one_token(loaded.tokenizer, word, what) for both in words for word in both if word is not None}
     vector = None if direction is None else torch.as_tensor(np.asarray(direction)).double()
     tokens, wrong = ([known.get(word or "") for word in side] for side in zip(*words, strict=True))
-    job: Any = _Attribution(session, tokens, wrong, vector, by_position) if head is None else ScoreParts(session, head)
+    summaries: dict[str, Callable[..., xr.Dataset]]
+    if head is None:
+        split, summaries = (
+            _Attribution(session, tokens, wrong, vector, by_position),
+            {"parts": parts_of, "lens": lens_of},
+        )
+    else:
+        split, summaries = ScoreParts(session, head), {"parts": shares_of}
     settings = where | ({} if head is None else {"head": [*head]}) | {
         "token": token, "against": against, "by_position": by_position,
         "direction": None if vector is None else hashlib.sha256(vector.numpy().tobytes()).hexdigest(),
         "pairs": None if given is None else PairTexts(tuple(given)).sha256(),
     }  # fmt: skip
-    signature, tell = signature_of("attribute", loaded, corpus, target, settings), reading["progress"] or no_progress
+    job = _Windows(session, split, summaries, seed, reading["progress"] or no_progress)
+    job.node = "scores" if head else "predictions"
+    job.signature = signature_of("attribute", loaded, corpus, target, settings)
+    job.attributes = {"signature": job.signature.to_json(), "model": loaded.name, **session.notes}
+    job.attributes |= ({"head": "{}.{}".format(*head)} if head else {}) | ({} if given is None else {"pairs": "clean"})
+    return run(job, reading["out"], task, repair=reading["repair"])
 
-    def batches(done: Done) -> Iterator[xr.Dataset | None]:
-        for part in session.slices():
-            yield None if done(range(part.start, part.stop)) else job.of_batch(part)
-            tell(Progress("attribution", part.stop / count))
 
-    def parts(measured: xr.Dataset, run: RunFolder | None) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
-        made = {"parts": partial(parts_of, measured, seed=seed), "lens": partial(lens_of, measured, seed=seed)}
-        made = made if head is None else {"parts": partial(shares_of, measured, seed=seed)}
-        return {name: make() if run is None else run.made(name, make) for name, make in made.items()}, {}
+@dataclass(eq=False)
+class _Windows(Job):
+    """The windows whose predictions, or whose scores, are split."""
 
-    attributes = {"signature": signature.to_json(), "model": loaded.name, **session.notes}
-    attributes |= ({"head": "{}.{}".format(*head)} if head else {}) | ({} if given is None else {"pairs": "clean"})
-    how: Any = {"out": reading["out"], "task": task, "repair": reading["repair"]}
-    name = "scores" if head else "predictions"
-    return tree_of((name, "window"), batches, parts, signature, attributes, **how)
+    session: PredictionSession
+    split: _Attribution | ScoreParts
+    summaries: Mapping[str, Callable[..., xr.Dataset]]
+    seed: int
+    tell: Tell
+
+    def batches(self) -> Iterator[Batch]:
+        for part in self.session.slices():
+            yield Batch(range(part.start, part.stop), part)
+            self.tell(Progress("attribution", part.stop / len(self.session.windows)))
+
+    def measure(self, batch: Batch) -> xr.Dataset:
+        return self.split.of_batch(batch.inputs)
+
+    def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
+        whole = self.joined(measured)
+        parts = {name: partial(make, whole, seed=self.seed) for name, make in self.summaries.items()}
+        return {self.node: whole} | {name: self.made(name, make) for name, make in parts.items()}
 
 
 def _by_keys(call: AttentionCall, vectors: Tensor, at: tuple[Tensor, Tensor]) -> Tensor:

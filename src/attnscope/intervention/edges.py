@@ -41,7 +41,7 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.statistics.effects import by_document, effect_variables
 from attnscope.statistics.units import LEAST, numbered
-from attnscope.store.runs import at_once
+from attnscope.store.run import Job, Once, run
 from attnscope.support.arguments import Count
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
@@ -138,11 +138,11 @@ def edges(
     signature = signature_of("edges", loaded, PairTexts(tuple(given)), None, settings)
     how = method, steps, sizes, draws, reading["seed"], reading["progress"] or no_progress
 
-    def measured(_: object) -> xr.Dataset:
+    def measured(_: Job) -> xr.Dataset:
         with borrowed(loaded.model):
-            return _measured(job, *how).assign_attrs(signature=signature.to_json(), unit=job.unit)
+            return _measured(job, *how).assign_attrs(signature=signature.to_json(), unit=job.scale)
 
-    return at_once(reading["out"], signature, measured, repair=reading["repair"])
+    return run(Once(signature, measured), reading["out"], repair=reading["repair"])
 
 
 def _measured(
@@ -151,12 +151,12 @@ def _measured(
     """Scores of all edges, and circuits of the best and of random ones."""
     if method != "exact":
         check_gradients(job.loaded.model, 'method="exact" (--method exact), which patches every edge')
-    graph, circuits = Graph(job.loaded.model, job.batches[0][1]), list[Any]()
+    graph, circuits = Graph(job.loaded.model, job.encoded[0][1]), list[Any]()
     rng = np.random.default_rng(seed)
     pair_texts = [(pair.clean, pair.corrupted) for pair in job.pairs]
     unit, count = numbered(pair_texts)  # equal pairs are in one half
     half_of = (rng.permutation(count) % 2 if count >= LEAST else np.zeros(count, dtype=int))[unit]
-    parts = product(job.batches, (0, 1))
+    parts = product(job.encoded, (0, 1))
     halves = [(half, own) for (at, _), half in parts if (own := [one for one in at if half_of[one - 1] == half])]
     of_scores = {"exact": int(graph.exist.sum()), "eap_ig": steps}.get(method, 1)
     whole = len(halves) * (of_scores + (2 + draws) * len(sizes))  # passes
@@ -169,28 +169,28 @@ def _measured(
         EdgeRuns(graph, EncodedPairs.of([job.pairs[at - 1] for at in own], job.loaded, own), passed)
         for _, own in halves
     ]
-    each = [run.exact() if method == "exact" else run.attributed(steps * (method == "eap_ig")) for run in runs]
+    each = [one.exact() if method == "exact" else one.attributed(steps * (method == "eap_ig")) for one in runs]
     scores, edges = np.where(graph.exist, np.concatenate(each), np.nan), np.flatnonzero(graph.exist)
     numbers = np.concatenate([own for _, own in halves])
     units = [pair_texts[at - 1] for at in numbers]
     half, at_random = half_of[numbers - 1], [rng.permutation(edges) for _ in range(draws)]
     counts = [round(size * edges.size) for size in sizes]
-    for run, (own, _) in zip(runs, halves, strict=True):
+    for passes, (own, _) in zip(runs, halves, strict=True):
         score = scores[(half != own) | (count < LEAST)].mean(0).flat[edges]  # of the other half
         orders = [edges[np.argsort(score)], edges[np.argsort(-abs(score))], *at_random]
-        circuits.append([[run.circuit(order[:size]) for size in counts] for order in orders])
+        circuits.append([[passes.circuit(order[:size]) for size in counts] for order in orders])
     values = np.moveaxis(np.concatenate([np.array(one) for one in circuits], -1), -1, 0)  # (pair, order, size)
     values = np.concatenate([values[:, :2], values[:, 2:].mean(1, keepdims=True)], 1)
     sides = zip(("clean", "corrupted"), zip(*units, strict=True), strict=True)
     labels = {f"{side}_text": ("pair", np.array(own, dtype=object)) for side, own in sides}
-    ends = {"clean": [run.clean[1] for run in runs], "corrupted": [run.corrupted[1] for run in runs]}
+    ends = {"clean": [one.clean[1] for one in runs], "corrupted": [one.corrupted[1] for one in runs]}
     found = xr.Dataset(
         {
             "difference": (("pair", "order", "size"), values),
             **{name: ("pair", np.concatenate(end)) for name, end in ends.items()},
             **effect_variables(
                 scores, units, ("sender", "receiver"), "Change of answer minus wrong answer", name="score",
-                unit=job.unit, corrected="all edges", seed=seed,
+                unit=job.scale, corrected="all edges", seed=seed,
             ),
         },
         {

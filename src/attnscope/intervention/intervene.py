@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 import numpy as np
@@ -30,12 +30,12 @@ from attnscope.measure.ranking import majority_names, peaks
 from attnscope.measure.texts import statistics_of, window_length
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.read.windows import Window
-from attnscope.store.runs import RunFolder
-from attnscope.store.units import Done, task_for, tree_of
+from attnscope.store.run import Batch, Job, run
+from attnscope.store.units import task_for
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import STEPS, check_installed, check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, no_progress
+from attnscope.support.progress import Progress, Tell, no_progress
 
 LONGEST = 512  # default limit of tokens in a window: every head of every window needs a pass
 
@@ -186,72 +186,87 @@ def intervene(
         "band": band,
         "seed": seed,
     }
-    signature = signature_of("intervene", loaded, corpus, target, settings)
-    attributes = {"signature": signature.to_json(), "model": loaded.name, "prediction": session.kind, **session.notes}
-    report = reading["progress"] or no_progress
-    of_effects = 0.6 if curves or search else 0.9  # share of the work that the effects take, about
+    job = Effects(session, chosen, sets, rule, settings, variants, reading["progress"] or no_progress)
+    if is_one and "resample" in ablations:
+        job.skipped["resample"] = "it needs 2 or more texts"
+    job.signature = signature_of("intervene", loaded, corpus, target, settings)
+    job.attributes = {"signature": job.signature.to_json(), "model": loaded.name, "prediction": session.kind}
+    job.attributes |= session.notes
+    return run(job, reading["out"], task, repair=reading["repair"])
 
-    def batches(done: Done) -> Iterator[xr.Dataset | None]:
-        def tell(at: Progress) -> None:
-            report(replace(at, share=of_effects * at.share))
 
-        return effects(session, chosen, done=done, variants=variants, steps=steps, progress=tell)
+@dataclass(eq=False)
+class Effects(Job):
+    """The effects of one call of `intervene`, and what is shown next to them."""
 
-    def parts(measured: xr.Dataset, run: RunFolder | None) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
-        """Summaries of the effects and all other parts; and the skipped parts, with reasons."""
-        parts: dict[str, xr.Dataset] = {}
-        skipped: dict[str, str] = {"resample": "it needs 2 or more texts"} if is_one and "resample" in ablations else {}
-        windows = list(session.windows)
+    session: PredictionSession
+    ablations: Sequence[Ablation]
+    sets: Sequence[Sequence[tuple[int, int]]]  # heads that are removed together
+    rule: Forbidden
+    settings: Mapping[str, Any]  # as in the signature
+    variants: int | None
+    tell: Tell
+    skipped: dict[str, str] = field(default_factory=dict[str, str])  # parts, with the reasons
+    node = "effects"
+
+    @property
+    def share(self) -> float:
+        """Share of the work that the effects take, about."""
+        return 0.6 if self.settings["curves"] or self.settings["search"] else 0.9
+
+    def batches(self) -> Iterator[Batch]:
+        count = len(self.session.windows)
+        for part in self.session.slices():
+            yield Batch(range(part.start, part.stop), part)
+            self.tell(Progress("ablating heads", self.share * part.stop / count, {"windows": part.stop}))
+
+    def measure(self, batch: Batch) -> xr.Dataset:
+        steps = self.settings["steps"]
+        return effects(self.session, batch.inputs, self.ablations, variants=self.variants, steps=steps)
+
+    def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
+        session, settings, whole = self.session, self.settings, self.joined(measured)
+        loaded, windows = session.loaded, list(session.windows)
+        band, seed = settings["band"], settings["seed"]
+        nodes = {self.node: whole}
 
         def keep(name: str, make: Callable[[], xr.Dataset]) -> None:
-            parts[name] = make() if run is None else run.made(name, make)
+            nodes[name] = self.made(name, make)
 
         def keep_if_defined(name: str, make: Callable[[], xr.Dataset]) -> None:
             try:
-                made = (None if run is None else run.load(name)) or make()
+                keep(name, make)
             except AttnscopeError as error:
-                skipped[name] = str(error)
-            else:
-                keep(name, lambda: made)
+                self.skipped[name] = str(error)
 
         def tell(what: str, share: float) -> None:
-            report(Progress(what, of_effects + share))
+            self.tell(Progress(what, self.share + share))
 
-        keep("heads", lambda: heads_of(measured, seed=seed))
-        if steps:
-            keep("agreement", lambda: agreement_of(measured, seed=seed))
+        keep("heads", lambda: heads_of(whole, seed=seed))
+        if settings["steps"]:
+            keep("agreement", lambda: agreement_of(whole, seed=seed))
         tell("measuring attention", 0.0)
         keep("where", lambda: attention_of_heads(loaded, windows, band=band))
-        if why:
+        if settings["why"]:
             tell("explaining attention", 0.03)
             keep_if_defined("why", lambda: explanations_of_heads(loaded, windows, band=band, seed=seed))
             keep_if_defined("trust", lambda: trust_in_weights(loaded, windows, band=band))
             keep("shuffled", lambda: shuffled_weights(session, seed=seed))
-        if rule:
+        if self.rule:
             tell("forbidding attention", 0.08)
-            keep("forbidden", lambda: knock_out(session, rule, renormalise=renormalise, seed=seed))
-        if sets:
+            keep("forbidden", lambda: knock_out(session, self.rule, renormalise=settings["renormalise"], seed=seed))
+        if self.sets:
             tell("removing chosen heads together", 0.09)
-            keep("together", lambda: joint_ablation(session, sets, chosen, measured, seed=seed))
-        if search:
+            keep("together", lambda: joint_ablation(session, self.sets, self.ablations, whole, seed=seed))
+        if settings["search"]:
             tell("searching with random sets", 0.1)
             keep("search", lambda: search_heads(session, seed=seed))
-        if curves:
+        if settings["curves"]:
             tell("removing heads together", 0.2)
-            keep_if_defined("curves", lambda: _curves(session, measured, parts["where"], chosen, seed))
-        report(Progress("done", 1.0))
-        return parts, {"skipped": json.dumps(skipped)}
-
-    return tree_of(
-        ("effects", "window"),
-        batches,
-        parts,
-        signature,
-        attributes,
-        out=reading["out"],
-        task=task,
-        repair=reading["repair"],
-    )
+            keep_if_defined("curves", lambda: _curves(session, whole, nodes["where"], self.ablations, seed))
+        self.tell(Progress("done", 1.0))
+        self.notes["skipped"] = json.dumps(self.skipped)
+        return nodes
 
 
 def answers_of(given: Sequence[tuple[str, str]], session: PredictionSession) -> list[list[list[int]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -47,8 +47,8 @@ from attnscope.kernels.full import weights_of
 from attnscope.measure.texts import window_length
 from attnscope.statistics.effects import by_document, effect_variables, interval_variables, joint_variables
 from attnscope.store.arrays import by_layer, padded_heads
-from attnscope.store.runs import RunFolder
-from attnscope.store.units import Done, task_for, tree_of
+from attnscope.store.run import Batch, Job, run
+from attnscope.store.units import task_for
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import STEPS, check_whole
 from attnscope.support.errors import AttnscopeError
@@ -172,26 +172,9 @@ def patch(
         "batch_size": batch_size,
         "seed": seed,
     }
-    signature = signature_of("patch", loaded, PairTexts(tuple(given)), None, settings)
-
-    def parts(measured: xr.Dataset, run: RunFolder | None) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
-        check_pairs_differ(measured)
-        made = {"patched": partial(patched_of, measured, seed=seed)}
-        for name, make in (("agreement", estimators_agreement), ("together", together_of)):
-            needed = "estimate" if name == "agreement" else name
-            made |= {name: partial(make, measured, seed=seed)} if needed in measured else {}
-        return {name: make() if run is None else run.made(name, make) for name, make in made.items()}, {}
-
-    return tree_of(
-        ("pairs", "pair"),
-        job.measured,
-        parts,
-        signature,
-        {"signature": signature.to_json(), "model": loaded.name},
-        out=reading["out"],
-        task=task,
-        repair=reading["repair"],
-    )
+    job.signature, job.seed = signature_of("patch", loaded, PairTexts(tuple(given)), None, settings), seed
+    job.attributes = {"signature": job.signature.to_json(), "model": loaded.name}
+    return run(job, reading["out"], task, repair=reading["repair"])
 
 
 def _reject_absent(parts: Sequence[Component], outline: LoadedModel) -> None:
@@ -236,9 +219,10 @@ def _named(parts: Sequence[Component]) -> str:
 
 
 @dataclass(eq=False)
-class PatchJob:
+class PatchJob(Job):
     """The measurements of one call of `patch`."""
 
+    node, dimension = "pairs", "pair"
     loaded: LoadedModel
     pairs: Sequence[Pair]
     what: str
@@ -249,9 +233,10 @@ class PatchJob:
     variants: int | None
     tell: Tell
     together: tuple[tuple[Component, ...], ...] = ()
-    batches: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with numbers of pairs, from 1
+    seed: int = 0
+    encoded: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with numbers of pairs, from 1
     skips: bool = True  # whether passes skip the computations that all variants share
-    unit: str = "logits"  # of differences; nats, if an answer has several tokens
+    scale: str = "logits"  # of differences; nats, if an answer has several tokens
     blocks: list[BlockRun] = field(default_factory=list[Any])  # if MLPs are replaced
 
     @property
@@ -275,20 +260,20 @@ class PatchJob:
             for first in range(0, len(same), most):
                 numbers = same[first : first + most]
                 some = [self.pairs[number - 1] for number in numbers]
-                self.batches.append((numbers, EncodedPairs.of(some, loaded, numbers)))
+                self.encoded.append((numbers, EncodedPairs.of(some, loaded, numbers)))
         sizes = [
-            (max(ids.shape[1] for ids in encoded.inputs[0].values()), numbers) for numbers, encoded in self.batches
+            (max(ids.shape[1] for ids in encoded.inputs[0].values()), numbers) for numbers, encoded in self.encoded
         ]
         if (longest := max(sizes))[0] > (most := window_length(loaded, None)):
             raise AttnscopeError(
                 f"pair {longest[1][0]} has {longest[0]} tokens; {loaded.name} takes at most {most}. Shorten its texts"
             )
-        numbers, encoded = self.batches[0]
+        numbers, encoded = self.encoded[0]
         inputs = {name: ids[:1] for name, ids in encoded.inputs[0].items()}
         sites = verify(loaded.model, inputs, text=f"pair {numbers[0]}")
         check_read(loaded, inputs)
         positions, states = encoded.positions[:1], self.what == "residual"
-        self.unit = "nats" if any(encoded.answers.shape[1] > 1 for _, encoded in self.batches) else "logits"
+        self.scale = "nats" if any(encoded.answers.shape[1] > 1 for _, encoded in self.encoded) else "logits"
         parts = [*(self.receivers or ()), *chain(*self.together)]
         if self.what == "mlp" or any(part.head is None for part in parts):
             self.blocks = sublayers(loaded.model, inputs, [site.name for site in sites])
@@ -311,18 +296,29 @@ class PatchJob:
         simple = not self.mlps and all(part.on == "z" for part in parts)
         self.skips = simple and stack.same_without_what_is_skipped(loaded.model, inputs, positions, states=states)
 
-    def measured(self, done: Done) -> Iterator[xr.Dataset | None]:
-        """Differences and estimates, one dataset per batch; None for a batch that is already stored."""
+    def batches(self) -> Iterator[Batch]:
         first = 0
-        for numbers, encoded in self.batches:
-            pairs = range(first, first + len(numbers))
-            first = pairs.stop
-            yield None if done(pairs) else self.of_batch(numbers, encoded).rename(pair="window")
+        for numbers, encoded in self.encoded:
+            yield Batch(range(first, first + len(numbers)), (numbers, encoded))
+            first += len(numbers)
             self.tell(Progress("patching", first / len(self.pairs), {"pairs": first}))
+
+    def measure(self, batch: Batch) -> xr.Dataset:
+        return self.of_batch(*batch.inputs).rename(pair="window")
+
+    def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
+        whole = self.joined(measured)
+        check_pairs_differ(whole)
+        parts = {"patched": partial(patched_of, whole, seed=self.seed)}
+        for name, make in (("agreement", estimators_agreement), ("together", together_of)):
+            needed = "estimate" if name == "agreement" else name
+            if needed in whole:
+                parts[name] = partial(make, whole, seed=self.seed)
+        return {self.node: whole} | {name: self.made(name, make) for name, make in parts.items()}
 
     def of_batch(self, numbers: list[int], encoded: EncodedPairs) -> xr.Dataset:
         """Differences and estimates of some pairs, ``(pair, ...)``."""
-        attributes: dict[str, Any] = {"direction": self.direction, "what": self.what, "unit": self.unit}
+        attributes: dict[str, Any] = {"direction": self.direction, "what": self.what, "unit": self.scale}
         dims = ("pair", "layer", "head", *(["position"] if self.by_position else []))
         with self._runs(encoded) as runs:
             head = np.arange(max(output.shape[1] for output in runs.donor.outputs))
@@ -338,7 +334,7 @@ class PatchJob:
             sets = self._together(runs) if self.together else {}
         ends = (runs.source, runs.base) if self.direction == "denoising" else (runs.base, runs.source)
         clean, corrupted = (end.double().cpu().numpy() for end in ends)
-        unit, dtype = {"units": self.unit}, self.loaded.model.dtype
+        unit, dtype = {"units": self.scale}, self.loaded.model.dtype
         found = xr.Dataset(
             {
                 "difference": (dims, values, {"long_name": "Answer minus wrong answer", **unit}),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -37,8 +36,8 @@ from attnscope.lineage.parallel_text import Lines, TaskText, check_parallel, is_
 from attnscope.read.windows import TargetTokenizer
 from attnscope.report.schema import HEAD, Finding, Quantity, Report, Row, Table, value_of
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
-from attnscope.store.runs import RunFolder
-from attnscope.store.units import task_for, tree_of
+from attnscope.store.run import Batch, Job, run
+from attnscope.store.units import task_for
 from attnscope.support.arguments import Count, Natural
 from attnscope.support.checks import check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
@@ -142,11 +141,11 @@ def align(
         judges,
         reading["progress"] or no_progress,
         language,
+        shown,
     )
-    signature = work.signature(shown)
-    attributes = {"signature": signature.to_json(), "model": loaded.name}
-    parts, out, repair = partial(_parts, work, shown), reading["out"], reading["repair"]
-    return tree_of(("pairs", "pair"), work.units, parts, signature, attributes, out=out, task=part, repair=repair)
+    work.signature = work.sign()
+    work.attributes = {"signature": work.signature.to_json(), "model": loaded.name}
+    return run(work, reading["out"], part, repair=reading["repair"])
 
 
 MOST_WORDS = 40  # of a sentence in a picture
@@ -155,18 +154,15 @@ MOST_WORDS = 40  # of a sentence in a picture
 LINKS = "links.txt"  # in a run folder: Pharaoh's format, one pair a line
 
 
-def _parts(
-    work: Work, shown: int, measured: xr.Dataset, run: RunFolder | None
-) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
-    """What follows from the links of all pairs; ``links.txt`` goes into the folder of the run."""
+def _parts(work: Work, measured: xr.Dataset) -> dict[str, xr.Dataset]:
+    """What follows from the links of all pairs."""
     layer, head, gold = work.layer, work.head, work.gold
     nodes: dict[str, xr.Dataset] = {}
     if work.chooses and gold is not None:
         nodes["heads"] = _judged(measured["links_of_heads"].values, gold)
         rates = nodes["heads"]["error_rate"].values
         layer, head = map(int, np.unravel_index(np.nan_to_num(rates, nan=np.inf).argmin(), rates.shape))
-    lines = _lines(measured, layer, head)
-    alignments = [links_of_line(line) for line in lines]
+    alignments = [links_of_line(line) for line in _lines(measured, layer, head)]
     rows = [(line, *link) for line, found in enumerate(alignments, 1) for link in sorted(found)]
     columns = zip(("line", "source_word", "target_word"), np.array(rows, np.int64).reshape(-1, 3).T, strict=True)
     of_head = {name: at for name, at in (("layer", layer), ("head", head)) if at is not None}
@@ -178,17 +174,12 @@ def _parts(
         pairs = zip(gold.possible, lengths, strict=True)
         outside = sum(len(possible) - len(within(possible, *of_pair)) for possible, of_pair in pairs)
         nodes["scores"] = xr.Dataset(vars(score) | vars(level) | {"gold_links_outside": outside})
-    nodes |= _shown(work, alignments, lengths, layer, head, shown)
-    if run is not None:
-        run.write({LINKS: "".join(f"{line}\n" for line in lines).encode()})
-        for name, node in nodes.items():
-            run.save(name, node)
-    return nodes, {}
+    return nodes | _shown(work, alignments, lengths, layer, head)
 
 
 def links_of(tree: xr.DataTree) -> list[str]:
     """The links of each sentence pair, as lines of Pharaoh's format."""
-    return _lines(tree["pairs"].to_dataset(), *_whose(tree))
+    return _lines(tree["pairs"].to_dataset(), *_whose(tree["links"]))
 
 
 def _lines(measured: xr.Dataset, layer: int | None, head: int | None) -> list[str]:
@@ -196,9 +187,9 @@ def _lines(measured: xr.Dataset, layer: int | None, head: int | None) -> list[st
     return (measured["links"] if every is None else every.isel(layer=layer, head=head)).values.tolist()
 
 
-def _whose(tree: xr.DataTree) -> tuple[int | None, int | None]:
+def _whose(links: xr.Dataset | xr.DataTree | xr.DataArray) -> tuple[int | None, int | None]:
     """The layer and head of the links; None for a mean."""
-    layer, head = (int(at[name]) if name in (at := tree["links"].coords) else None for name in ("layer", "head"))
+    layer, head = (int(links.coords[name]) if name in links.coords else None for name in ("layer", "head"))
     return layer, head
 
 
@@ -224,7 +215,7 @@ def _fits(lengths: tuple[int, int]) -> bool:
 
 
 def _shown(
-    work: Work, alignments: list[Links], lengths: list[tuple[int, int]], layer: int | None, head: int | None, shown: int
+    work: Work, alignments: list[Links], lengths: list[tuple[int, int]], layer: int | None, head: int | None
 ) -> dict[str, xr.Dataset]:
     """Weights of some pairs, from a second pass over these only, to save memory."""
     short = [i for i, of_pair in enumerate(lengths) if _fits(of_pair)]
@@ -233,9 +224,9 @@ def _shown(
     if work.gold is not None:
         rates = {i: score_alignments([alignments[i]], [gold.sure[i]], [gold.possible[i]]).error_rate for i in short}
         short = sorted((i for i in short if not np.isnan(rates[i])), key=lambda i: rates[i])
-        at = np.unique(np.linspace(0, len(short) - 1, min(shown, len(short))).round().astype(int))
+        at = np.unique(np.linspace(0, len(short) - 1, min(work.shown, len(short))).round().astype(int))
         short = [short[i] for i in at]
-    short = short[:shown]
+    short = short[: work.shown]
     nodes: dict[str, xr.Dataset] = {}
     for i, pair in zip(short, work.forcing.only(short) if short else (), strict=True):
         weights = pair.words(layer, head, **work.how)
@@ -278,7 +269,7 @@ _BEST = {
 
 def report(tree: xr.DataTree) -> Report:
     """The report of `align`, the best heads first."""
-    lines, (layer, head), chosen_on_gold = links_of(tree), _whose(tree), "heads" in tree
+    lines, (layer, head), chosen_on_gold = links_of(tree), _whose(tree["links"]), "heads" in tree
     pairs = count(len(lines), "sentence pair")
     sentences, headline = [f"{pairs}; no gold alignments to compare with."], f"{pairs} aligned; no gold alignments"
     one: Row = {"layer": layer, "head": head, "chosen_on_gold": chosen_on_gold, "gold_links_outside": 0}
@@ -339,9 +330,10 @@ UNIT = 16  # batches per work unit
 
 
 @dataclass
-class Work:
+class Work(Job):
     """Inputs of every pass over the text."""
 
+    node, dimension = "pairs", "pair"
     forcing: Forcing
     identity: dict[str, str]
     layer: int | None  # as requested
@@ -352,19 +344,28 @@ class Work:
     gold: Gold | None = None
     tell: Tell = no_progress
     language: str | None = None  # of the targets, for a multilingual tokenizer
+    shown: int = 0  # pairs stored with their weights
 
-    def units(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
-        """Links of each work unit, as lines of Pharaoh's format; None for a finished one."""
+    def batches(self) -> Iterator[Batch]:
         pairs_in_all, step = self.forcing.count, UNIT * self.forcing.batch_size
         for start in range(0, pairs_in_all, step):
-            lines = range(start, min(start + step, pairs_in_all))
-            if done(lines):
-                yield None
-            else:
-                yield _labelled([self._linked(pair) for pair in self.forcing.pairs(lines, self.tell)], lines)
+            yield Batch(range(start, min(start + step, pairs_in_all)))
         self.tell(Progress("align", 1.0, {"pairs": pairs_in_all}))
 
-    def signature(self, shown: int) -> Signature:
+    def measure(self, batch: Batch) -> xr.Dataset:
+        """Links of some pairs, as lines of Pharaoh's format."""
+        return _labelled([self._linked(pair) for pair in self.forcing.pairs(batch.texts, self.tell)], batch.texts)
+
+    def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
+        whole = self.joined(measured)
+        parts = _parts(self, whole)
+        return {self.node: whole} | {name: self.made(name, lambda part=part: part) for name, part in parts.items()}
+
+    def files(self, nodes: dict[str, xr.Dataset]) -> dict[str, bytes]:
+        lines = _lines(nodes[self.node], *_whose(nodes["links"]))
+        return {LINKS: "".join(f"{line}\n" for line in lines).encode()}
+
+    def sign(self) -> Signature:
         """Everything that the links depend on."""
         text = {
             "pairs": self.forcing.count,
@@ -380,7 +381,7 @@ class Work:
             model=self.identity,
             tokenizer={"sha256": tokenizer_sha256(self.forcing.tokenizer)},
             text=text,
-            settings={"layer": self.layer, "head": self.head, **self.how, **cutting, **self.read, "shown": shown},
+            settings={"layer": self.layer, "head": self.head, **self.how, **cutting, **self.read, "shown": self.shown},
             versions=package_versions(),
         )
 

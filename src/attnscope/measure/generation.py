@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -28,8 +28,8 @@ from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Frame, Window, Windows, padded
 from attnscope.report.signature import short_hash
+from attnscope.store.run import Batch, Job, run
 from attnscope.store.runs import RunFolder, load_tree
-from attnscope.store.units import tree_of
 from attnscope.support.arguments import Count
 from attnscope.support.checks import BEAMS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
@@ -38,7 +38,6 @@ from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.store.units import Done
 
 
 ANY = "..."  # in a pattern: any text
@@ -210,7 +209,7 @@ def generate(
     ...
     attnscope.AttnscopeError: the bundled masked language model cannot generate: give ...
     """
-    out, window, patterns = reading["out"], reading["window"], spans or {}
+    window, patterns = reading["window"], spans or {}
     settings: dict[str, Any] = {"new_tokens": new_tokens, "beams": beams, "sample": sample, "temperature": temperature}
     settings |= {"top_p": top_p, "seed": reading["seed"], "cache": cache, "window": window}
     settings |= {"limit": reading["limit"], "batch_size": batch_size}
@@ -243,29 +242,19 @@ def generate(
     loaded = load_model(model, **loading(reading), first=read)
     corpus, length, prompts = read(loaded)
     grouping = None if grouping is None else grouping.over(prompts)
-    job = _Job(loaded, prompts, grouping, patterns, settings, reading["progress"] or no_progress)
-    signature = signature_of("generate", loaded, corpus, None, job.signature_settings(length))
-    attributes = {"signature": signature.to_json(), "model": loaded.name}
+    job = _Generation(loaded, prompts, grouping, patterns, settings, reading["progress"] or no_progress)
+    job.signature = signature_of("generate", loaded, corpus, None, job.signature_settings(length))
+    job.attributes = {"signature": job.signature.to_json(), "model": loaded.name}
     longest = max(length, new_tokens) if loaded.model.config.is_encoder_decoder else length + new_tokens
-    attributes |= beyond_note(loaded, longest, "Texts with their new tokens")
-    tree = tree_of(
-        _MEASURED, job.batches, lambda *_: ({}, {}), signature, attributes, out=out, task=None, repair=reading["repair"]
-    )
-    return _results(tree)
-
-
-_MEASURED = ("generation", "sequence")  # node and dimension in the tree of a run
+    job.attributes |= beyond_note(loaded, longest, "Texts with their new tokens")
+    return run(job, reading["out"], repair=reading["repair"])
 
 
 def load_generation(run: RunFolder) -> xr.Dataset:
     """The result of `generate`, from the folder of a finished run."""
-    return _results(load_tree(run))
-
-
-def _results(tree: xr.DataTree) -> xr.Dataset:
-    results, attributes = tree[_MEASURED[0]].to_dataset(), dict(tree.attrs)
-    if (folder := attributes.pop("run", None)) is not None:
-        results.encoding["source"] = folder
+    tree = load_tree(run)
+    results, attributes = tree["generation"].to_dataset(), dict(tree.attrs)
+    results.encoding["source"] = attributes.pop("run")
     return results.assign_attrs(attributes)
 
 
@@ -299,8 +288,10 @@ def _prompt_length(loaded: LoadedModel, window: int | None, new_tokens: int) -> 
 
 
 @dataclass(eq=False)
-class _Job:
+class _Generation(Job):
     """Prompts to continue."""
+
+    node, dimension = "generation", "sequence"
 
     loaded: LoadedModel
     prompts: Sequence[Window]
@@ -319,15 +310,24 @@ class _Job:
             "generation_config": short_hash(self.loaded.model.generation_config.to_diff_dict()),
         }
 
-    def batches(self, done: Done) -> Iterator[xr.Dataset | None]:
-        """The results of one batch after another; None for finished ones."""
+    def batches(self) -> Iterator[Batch]:
         size, count = self.settings["batch_size"], len(self.prompts)
         for first in range(0, count, size):
             numbers = range(first, min(first + size, count))
-            yield None if done(numbers) else self._batch(numbers).rename(sequence="window")
+            yield Batch(numbers)
             self.tell(Progress("generate", numbers.stop / count, {"prompts": numbers.stop}))
 
-    def _batch(self, numbers: range) -> xr.Dataset:
+    def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
+        return {self.node: self.joined(measured)}
+
+    def result(self, nodes: dict[str, xr.Dataset], attributes: dict[str, str]) -> xr.Dataset:
+        return nodes[self.node].assign_attrs(attributes)
+
+    def stored(self, run: RunFolder) -> xr.Dataset:
+        return load_generation(run)
+
+    def measure(self, batch: Batch) -> xr.Dataset:
+        numbers = batch.texts
         prompts = [self.prompts[number] for number in numbers]
         spans = [spans_of(prompt, self.patterns, self.grouping) for prompt in prompts]
         model: Any = self.loaded.model
@@ -354,11 +354,12 @@ class _Job:
                 )
         written = [self.loaded.tokenizer.decode(text.token_id.values.tolist()) for text in texts]
         results["written"] = "sequence", np.array(written, dtype=object)
-        return results.assign_coords(
+        results = results.assign_coords(
             sequence=list(numbers),
             prompt=("sequence", list(numbers)),
             source=("sequence", np.array([p.source for p in prompts], dtype=object)),
         )
+        return results.rename(sequence="window")
 
     def _arguments(self, prompts: Sequence[Window]) -> dict[str, Any]:
         """Arguments of `generate`: the prompts in a batch, padded on the left (for an encoder on the right)."""

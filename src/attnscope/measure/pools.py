@@ -194,18 +194,6 @@ def in_order(parts: Iterable[xr.Dataset]) -> list[xr.Dataset]:
     return sorted(parts, key=lambda pool: int(pool.window[0]))
 
 
-def stretches(parts: Iterable[xr.Dataset]) -> Iterator[xr.Dataset]:
-    """Batches or pools in any order: consecutive ones as one Dataset."""
-    waiting: list[xr.Dataset] = []
-    for part in in_order(parts):
-        if waiting and part.window[0] != waiting[-1].window[-1] + 1:
-            yield joined(waiting)
-            waiting = []
-        waiting.append(part)
-    if waiting:
-        yield joined(waiting)
-
-
 ERROR, BETWEEN, WITHIN = "_error", "_between", "_within"  # suffixes of a statistic
 ICC, ICC_CHANCE = "_intraclass", "_intraclass_by_chance"
 _COUNTS = (GROUP_ROWS, GROUP_PAIR_ROWS)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,9 +45,8 @@ from attnscope.report.signature import Signature
 from attnscope.statistics.intervals import FEW, interval, mean_by_document
 from attnscope.statistics.units import LEAST, called_in, overlap_of, units_of
 from attnscope.store.arrays import in_a_row
-from attnscope.store.files import local_folder, read_as
-from attnscope.store.runs import RunFolder, is_finished
-from attnscope.store.units import ByRay, Parts, Share, by_task, completed, pending
+from attnscope.store.run import Batch, Job, run
+from attnscope.store.runs import RunFolder
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
 
@@ -61,7 +57,6 @@ if TYPE_CHECKING:
     from attnscope.capture.borrow import LoadedModel
     from attnscope.capture.parameters import ScanSettings
     from attnscope.capture.watch import Observer, Site
-    from attnscope.store.units import Batches, Done
 
 
 BAND = 10  # tokens
@@ -87,54 +82,45 @@ def widest_interval(results: xr.Dataset, overlap: int = 1) -> float:
     return max(width, float(np.nanmax(high - low)))
 
 
-def until_narrow(
-    batches: Batches,
-    done: Done,
-    until: float,
-    run: RunFolder | None,
-    each: str,
-    notes: dict[str, str],
-    overlap: int = 1,
-) -> Iterator[xr.Dataset]:
-    """Batches until all intervals are at most `until` wide: checked before the 4th, 8th, 16th, ... of them."""
-    parts = [] if run is None or not run.pieces else [_share_statistics(run.results())]
-    count = texts_read = 0
+class Enough:
+    """Whether all intervals are at most `until` wide, checked before the 4th, 8th, 16th, ... batch."""
 
-    def look(texts: range) -> bool:
-        nonlocal count, texts_read
-        if count >= _FIRST and count & (count - 1) == 0:
-            whole = in_a_row(parts)
-            if widest_interval(whole.isel(window=whole.window.values < texts.start), overlap) <= until:
-                texts_read = texts.start
-                raise EnoughError
-        count += 1
-        return done(texts)
+    def __init__(self, until: float, each: str, overlap: int, stored: xr.Dataset | None) -> None:
+        self.until, self.each, self.overlap = until, each, overlap
+        self.parts = [] if stored is None else [_share_statistics(stored)]
+        self.count = self.read = 0  # batches so far; texts, if these are enough
 
-    with suppress(EnoughError):
-        for results in batches(look):
-            if results is not None:
-                parts.append(_share_statistics(results))
-                yield results
-    whole = in_a_row(parts)
-    if texts_read:
-        whole = whole.isel(window=whole.window.values < texts_read)
-    read, width = whole.sizes["window"], widest_interval(whole, overlap)
-    found = f"the widest 95% interval of a head's mean share is {width:.2g} wide"
-    if np.isinf(width):
-        found = f"fewer than {LEAST} {each} have no 95% interval"
-    if texts_read:
-        notes["until"] = (
-            f"Stopped after the first {read} {each}: {found} (--until {until:g}). These intervals hold for the rest of "
-            "the corpus only if texts are in random order."
-        )
-        return
-    first = ", ".join(str(_FIRST << power) for power in range(3))
-    checks = f"checked after {first}, ... {'pools' if each == 'pools' else 'batches'}"
-    notes["until"] = f"Read all {read} {each} without stopping: {found} (--until {until:g}, {checks})."
+    def add(self, results: xr.Dataset) -> None:
+        """Count the results of a batch."""
+        self.parts.append(_share_statistics(results))
 
+    def before(self, first: int) -> bool:
+        """Whether the texts before this one are enough."""
+        if self.count >= _FIRST and self.count & (self.count - 1) == 0:
+            whole = in_a_row(self.parts)
+            if widest_interval(whole.isel(window=whole.window.values < first), self.overlap) <= self.until:
+                self.read = first
+                return True
+        self.count += 1
+        return False
 
-class EnoughError(Exception):
-    """Raised when enough is measured."""
+    def note(self) -> str:
+        """When the scan ended, and why."""
+        whole, each, until = in_a_row(self.parts), self.each, self.until
+        if self.read:
+            whole = whole.isel(window=whole.window.values < self.read)
+        read, width = whole.sizes["window"], widest_interval(whole, self.overlap)
+        found = f"the widest 95% interval of a head's mean share is {width:.2g} wide"
+        if np.isinf(width):
+            found = f"fewer than {LEAST} {each} have no 95% interval"
+        if self.read:
+            return (
+                f"Stopped after the first {read} {each}: {found} (--until {until:g}). These intervals hold for the "
+                "rest of the corpus only if texts are in random order."
+            )
+        first = ", ".join(str(_FIRST << power) for power in range(3))
+        checks = f"checked after {first}, ... {'pools' if each == 'pools' else 'batches'}"
+        return f"Read all {read} {each} without stopping: {found} (--until {until:g}, {checks})."
 
 
 def _share_statistics(results: xr.Dataset) -> xr.Dataset:
@@ -148,55 +134,14 @@ def _share_statistics(results: xr.Dataset) -> xr.Dataset:
     return results[names]
 
 
-def _flush_seconds() -> float:
-    text = os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5")
-    with suppress(ValueError):
-        if math.isfinite(seconds := float(text)) and seconds >= 0:
-            return seconds
-    raise AttnscopeError(f"ATTNSCOPE_FLUSH_SECONDS is {text[:40]!r}; expected a number of seconds, such as 5")
-
-
-FLUSH_BYTES = 1 << 26  # results wait in memory for at most this number of bytes,
-FLUSH_SECONDS = _flush_seconds()  # this number of seconds,
-FLUSH_SHARE = 0.02  # or this share of the time of the run so far, so that a long run has few pieces,
-FLUSH_MOST = 60.0  # but at most this number of seconds, so that a kill costs about a unit
-
-
-def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attributes: dict[str, str]) -> None:
-    """Store the results over all texts of a run, and mark it as complete."""
+def summaries(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None) -> dict[str, xr.Dataset]:
+    """The results over all texts of a run, computed and written if they are missing."""
+    found: dict[str, xr.Dataset] = {}
     if kinds is not None:
-        run.save(SUMMARY, kinds(run.results()))
+        found[SUMMARY] = run.made(SUMMARY, lambda: kinds(run.results()))
     if "pool" in (run.signature.settings or {}):
-        run.save(HEADS, pools.heads_of_run(run))
-    run.finish(attributes=attributes)
-
-
-def keep(run: RunFolder, batches: Iterable[xr.Dataset | None]) -> None:
-    """Add batches to a run as they arrive, several at a time."""
-    waiting: list[xr.Dataset] = []
-    began = last = time.monotonic()
-    try:
-        for results in batches:
-            if results is None:
-                continue
-            waiting.append(results)
-            now = time.monotonic()
-            full = sum(batch.nbytes for batch in waiting) >= FLUSH_BYTES
-            if full or now - last > max(FLUSH_SECONDS, min(FLUSH_MOST, FLUSH_SHARE * (now - began))):
-                ready, waiting = waiting, []
-                _flush(run, ready)
-                last = time.monotonic()
-    except BaseException:
-        _flush(run, waiting)  # measured batches stay, whatever happened
-        raise
-    _flush(run, waiting)
-
-
-def _flush(run: RunFolder, waiting: Sequence[xr.Dataset]) -> None:
-    """Add waiting batches to the run, each stretch of consecutive texts as one piece."""
-    for results in pools.stretches(waiting):
-        apart = {WINDOWS: pools.windows_alone(results)} if "pooled_window" in results.dims else {}
-        run.append(without_profile(pools.pools_alone(results)), int(results.window[0]), **apart)
+        found[HEADS] = run.made(HEADS, lambda: pools.heads_of_run(run))
+    return found
 
 
 UNIT = 16  # batches, at least: a piece of the run, which has its own cost of writing and reading
@@ -210,8 +155,11 @@ class Read(NamedTuple):
     words: WordBatch | None = None  # the same windows by words, if these are measured instead of tokens
 
 
-class Reader(ABC):
+class Reader(Job, ABC):
     """The inputs of a scan in one modality, and the forward passes over them."""
+
+    is_quick = True
+    rows = staticmethod(pools.part_rows)
 
     command: str = "scan"  # verb that measures
     accepts: frozenset[str] = frozenset()  # settings of texts that it uses
@@ -229,6 +177,7 @@ class Reader(ABC):
     count: int  # number of inputs
     batch_size: int = 1
     seen: int = 0  # inputs so far, in this process
+    enough: Enough | None = None  # of a scan that may end before all inputs are read
 
     def __init__(
         self, loaded: LoadedModel, model: PreTrainedModel, source: Hashed, settings: ScanSettings, names: Sequence[str]
@@ -237,7 +186,7 @@ class Reader(ABC):
         self.watched = model  # the part of the model whose attention is measured
         self.progress = settings.progress or no_progress
         self.sites: list[Site] = []
-        self.notes: dict[str, str] = dict(getattr(source, "notes", {}))
+        self.notes |= getattr(source, "notes", {})
         self.attributes: dict[str, str] = {"model": loaded.name}
         if called := getattr(source, "called", ""):  # the modality; plain texts have none
             self.attributes["reads"] = called
@@ -264,7 +213,8 @@ class Reader(ABC):
         signed = {"limit": limit, "statistics": list(self.names), "band": self.band, "seed": seed}
         return signed | settings_of(self.names, self.settings.observation)
 
-    def signature(self) -> Signature:
+    @cached_property
+    def signature(self) -> Signature:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The signature: everything behind the numbers."""
         settings = self.signature_settings()
         return signature_of(
@@ -277,71 +227,36 @@ class Reader(ABC):
 
     def scan(self) -> xr.Dataset:
         """Measure all inputs: in memory, into a run folder, or one task of a run."""
-        settings, signature = self.settings, self.signature()
+        settings = self.settings
         if settings.show:
             reject_absent(settings.show, len(self.sites), max(site.heads for site in self.sites))
-        self.attributes = {"signature": signature.to_json()} | self.attributes
-        out = settings.out(signature) if callable(settings.out) else settings.out
-        if out is None:
-            whole = self.whole(results for results in self.missing(signature, None) if results is not None)
-            whole = whole.assign_attrs(self.attributes | self.notes)
-            if settings.show is not None:
-                whole.encoding[SAMPLE] = self.sample(whole, settings.show)
-                whole.encoding[EXAMPLES] = self.examples(whole)
-            return whole
-        task, folder = settings.task, local_folder(out)
-        if task is None or isinstance(task, ByRay) or is_finished(folder):
-            with RunFolder(folder, signature, repair=settings.repair) as run:
-                if run.complete:
-                    return self.result_of(run)
-                resumes = bool(run.pieces)
-                keep(run, self.missing(signature, run))
-                with read_as(run.path) if resumes else nullcontext():
-                    self.end(run, self.attributes | self.notes)
-                return self.result_of(run)
+        self.attributes = {"signature": self.signature.to_json()} | self.attributes
+        return run(self, settings.out, settings.task, repair=settings.repair)
 
-        def finished(run: RunFolder) -> xr.Dataset:
-            # a process whose part was done before has no notes: the parts store them
-            if not run.complete:
-                self.end(run, self.attributes | Parts(folder, signature).attributes | self.notes)
-            return self.result_of(run)
+    def piece(self, batches: Sequence[xr.Dataset]) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
+        results = pools.joined(batches)
+        apart = {WINDOWS: pools.windows_alone(results)} if "pooled_window" in results.dims else {}
+        return without_profile(pools.pools_alone(results)), apart
 
-        how: dict[str, Any] = {
-            "unit": self.unit,
-            "notes": self.notes,
-            "repair": settings.repair,
-            "rows": pools.part_rows,
-        }
-        how["keep"] = lambda part, batches, share: keep(part, batches(share))
-        results = by_task(task, folder, signature, self.batches, finished, self.attributes, **how)
-        if results is None:
-            waiting = pending(task, folder, signature)
-            results = xr.Dataset(attrs={name: waiting[name] for name in ("signature", "task")})
-            results.encoding["source"] = waiting["run"]
-        return results
-
-    def whole(self, batches: Iterable[xr.Dataset]) -> xr.Dataset:
-        """All results in memory, with labels."""
-        whole = pools.pools_alone(pools.joined(pools.in_order(batches)))
+    def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
         kinds = self.kinds()
-        return whole if kinds is None else whole.merge(kinds(whole), combine_attrs="no_conflicts")
+        if self.folder is not None:
+            return summaries(self.folder, kinds)
+        whole = pools.pools_alone(pools.joined(pools.in_order(measured)))
+        whole = whole if kinds is None else whole.merge(kinds(whole), combine_attrs="no_conflicts")
+        return {self.command: whole}
 
-    def end(self, run: RunFolder, attributes: dict[str, str]) -> None:
-        """Mark a run whose inputs are all measured as complete."""
-        end(run, self.kinds(), attributes)
+    def result(self, nodes: dict[str, xr.Dataset], attributes: dict[str, str]) -> xr.Dataset:
+        whole = nodes[self.command].assign_attrs(attributes)
+        if self.settings.show is not None:
+            whole.encoding[SAMPLE] = self.sample(whole, self.settings.show)
+            whole.encoding[EXAMPLES] = self.examples(whole)
+        return whole
 
-    def missing(self, signature: Signature, run: RunFolder | None) -> Iterator[xr.Dataset | None]:
-        """Measure everything that the run lacks, by this process or by Ray's actors, or until `until` is reached."""
-        task, until, done, batches = self.settings.task, self.settings.until, completed(run), self.batches
-        if isinstance(task, ByRay):
-            batches = task.batches(batches, signature, Share(task.does, done, self.unit, self.notes))
-        if until is None:
-            return batches(done)
-        each = "pools" if self.settings.pool else called_in(self.attributes)["windows"]
-        overlap = overlap_of(self.settings.window, self.settings.stride)
-        return until_narrow(batches, done, until, run, each, self.notes, overlap)
+    def state(self, nodes: dict[str, xr.Dataset], attributes: dict[str, str]) -> dict[str, Any]:  # noqa: ARG002
+        return {"attributes": attributes}
 
-    def result_of(self, run: RunFolder) -> xr.Dataset:
+    def stored(self, run: RunFolder) -> xr.Dataset:
         """The results of a finished run; adds the sample of its page if it is missing."""
         results, show = load_scan(run), self.settings.show
         if show is None or not run.is_writable():
@@ -350,6 +265,11 @@ class Reader(ABC):
             run.save(SAMPLE, sample)
         if run.load(EXAMPLES) is None and (examples := self.examples(results)) is not None:
             run.save(EXAMPLES, examples)
+        return results
+
+    def waiting(self, attributes: dict[str, str]) -> xr.Dataset:
+        results = xr.Dataset(attrs={name: attributes[name] for name in ("signature", "task")})
+        results.encoding["source"] = attributes["run"]
         return results
 
     def examples(self, results: xr.Dataset) -> xr.Dataset | None:  # noqa: ARG002
@@ -401,30 +321,47 @@ class Reader(ABC):
         for number, item in enumerate(self.items()):
             yield {number: item}
 
-    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
-        """Measure one batch or pool after another; None for finished ones."""
-        self.seen, self.furthest, pool = 0, -1, self.settings.pool
+    def batches(self) -> Iterator[Batch]:
+        """Batches or pools; of a scan that may end early, until enough is measured."""
+        self.seen, self.furthest, settings = 0, -1, self.settings
+        if settings.until is not None:
+            each = "pools" if settings.pool else called_in(self.attributes)["windows"]
+            stored = self.folder.results() if self.folder is not None and self.folder.pieces else None
+            self.enough = Enough(settings.until, each, overlap_of(settings.window, settings.stride), stored)
         whole = False
         try:
             for number, part in enumerate(self.parts()):
                 self.furthest = max(self.furthest, *part)
-                if done(range(self.seen, self.seen + len(part)) if pool is None else range(number, number + 1)):
-                    self.pass_over([*part.values()])
-                    yield None
-                    continue
-                measured: list[xr.Dataset] = []
-                for batch in chunked(part.items(), len(part) if pool is None else self.batch_size):
-                    measured.append(self.measure_batch([*batch.values()], [*batch]))
-                    self.pass_over([*batch.values()])
-                if pool is None:
-                    yield measured[0]
-                else:
-                    yield pools.pooled(pools.joined(measured).assign_coords(window=[*part]), number, self.settings.seed)
-            whole = True
-        finally:  # also when enough is measured
+                first = self.seen
+                texts = range(first, first + len(part)) if settings.pool is None else range(number, number + 1)
+                if self.enough is not None and self.enough.before(texts.start):
+                    break
+                yield Batch(texts, part)
+                self.pass_over([*part.values()][self.seen - first :])  # pools count theirs as they are measured
+            else:
+                whole = True
+        finally:
             self.note_read(whole=whole)
+        if self.enough is not None:
+            self.notes["until"] = self.enough.note()
 
-    def note_read(self, *, whole: bool) -> None:  # noqa: B027 most readers count nothing
+    def measure(self, batch: Batch) -> xr.Dataset:
+        """The statistics of a batch or a pool."""
+        part: dict[int, Any] = batch.inputs
+        if self.settings.pool is None:
+            results = self.measure_batch([*part.values()], [*part])
+        else:
+            measured: list[xr.Dataset] = []
+            for some in chunked(part.items(), self.batch_size):
+                measured.append(self.measure_batch([*some.values()], [*some]))
+                self.pass_over([*some.values()])
+            windows = pools.joined(measured).assign_coords(window=[*part])
+            results = pools.pooled(windows, batch.texts.start, self.settings.seed)
+        if self.enough is not None:
+            self.enough.add(results)
+        return results
+
+    def note_read(self, *, whole: bool) -> None:
         """Add notes on the inputs, all or a part."""
 
     def pass_over(self, items: Sequence[Any]) -> None:

@@ -17,7 +17,7 @@ from attnscope.capture.parameters import OBSERVATION, Loading, ScanReading, Scan
 from attnscope.capture.placement import Placement
 from attnscope.measure.images import ImageReader, kinds_of_images
 from attnscope.measure.labels import kinds_of
-from attnscope.measure.reader import Reader, end
+from attnscope.measure.reader import Reader, summaries
 from attnscope.measure.sounds import SoundReader
 from attnscope.measure.stored import load_scan
 from attnscope.measure.texts import TextReader
@@ -148,5 +148,6 @@ _KINDS: dict[str, Callable[[Mapping[str, Any]], Callable[[xr.Dataset], xr.Datase
 def finish_scan(run: RunFolder, attributes: dict[str, str]) -> xr.Dataset:
     """Label the heads and mark the run as complete; the attention maps of its page would need the model."""
     if not run.complete:
-        end(run, _KINDS.get(attributes.get("reads", ""), kinds_of)(run.signature.settings or {}), attributes)
+        summaries(run, _KINDS.get(attributes.get("reads", ""), kinds_of)(run.signature.settings or {}))
+        run.finish(attributes=attributes)
     return load_scan(run)

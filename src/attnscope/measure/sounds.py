@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -104,8 +105,9 @@ class SoundReader(Reader):
             note += f" Ends of long sounds under one second are left out: {len(rests):,} ({sum(rests):.2f} s in all)."
         self.notes["sounds"] = note
 
-    def signature(self) -> Signature:
-        signature = super().signature()
+    @cached_property
+    def signature(self) -> Signature:  # pyright: ignore[reportIncompatibleVariableOverride]
+        signature = super().signature
         return signature if self.texts is None else replace(signature, target={"sha256": short_hash(self.texts)})
 
     def name_of(self, window: Window, number: int) -> str:  # noqa: ARG002

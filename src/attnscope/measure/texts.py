@@ -413,7 +413,7 @@ def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int =
     longest = max(max(len(window), len(window.target or window)) for window in windows)
     settings = ScanSettings(band=max(1, min(band, longest - 1)), window=longest, statistics=DEFAULT)
     reader = TextReader(loaded, [list(window.ids) for window in windows], settings, windows)
-    results = joined([batch for batch in reader.batches() if batch is not None])
+    results = joined([reader.measure(batch) for batch in reader.batches()])
     kinds = summarize(results, clusters=None, seed=0)
     return results.merge(kinds, combine_attrs="no_conflicts").assign_attrs(reader.notes)
 

@@ -171,20 +171,6 @@ def _sidecar(piece: str, kind: str) -> str:
     return f"{kind}/{piece.removeprefix(files.PIECES)}"
 
 
-def at_once(
-    out: Any, signature: Signature, make: Callable[[RunFolder | None], xr.Dataset], *, repair: bool = False
-) -> xr.Dataset:
-    """A result that is made at once, and kept in the folder `out` (or that `out` names) if there is one."""
-    if out is None:
-        return make(None)
-    folder: Any = out(signature) if callable(out) else out
-    with RunFolder(Path(folder), signature, repair=repair) as run:
-        if not run.complete:
-            run.save(run.command, make(run))
-            run.finish(parts=[run.command])
-        return load_part(run)
-
-
 def is_finished(path: Path) -> bool:
     """Whether a folder holds a run that was finished."""
     try:

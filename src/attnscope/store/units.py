@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xarray as xr
 
@@ -23,20 +23,17 @@ from attnscope.report.signature import Signature
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import TASKS, InUseError, are_in
 from attnscope.store.folder import OwnedFolder, manifest_of
-from attnscope.store.runs import RunFolder, along, is_finished, load_tree
+from attnscope.store.runs import RunFolder
 from attnscope.store.workers import Crew, RayEngine, cluster_of
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
+    from attnscope.store.run import Job
     from attnscope.store.workers import Cluster
 
 #: Whether a batch, whose texts it is called with, needs no measuring; called with every batch in turn.
 Done: TypeAlias = Callable[[range], bool]
-#: The results of every batch in turn, measured on request; None for a batch that is done.
-Batches: TypeAlias = "Callable[[Done], Iterator[xr.Dataset | None]]"
-#: Adds summaries of batches to a part of a run.
-Keep: TypeAlias = "Callable[[RunFolder, Batches, Share], object]"
 
 
 def completed(run: RunFolder | None = None) -> Done:
@@ -70,6 +67,12 @@ class Share:
         return {TEXTS: self.texts, STARTS: self.starts}
 
 
+def each_of(job: Job, share: Share) -> Iterator[xr.Dataset | None]:
+    """The results of every batch in turn, measured on request; None for a batch that is skipped."""
+    for batch in job.batches():
+        yield None if share(batch.texts) else job.measure(batch)
+
+
 TEXTS, STARTS = "texts", "units"  # in the state of a part that is done
 _IN_NUMBERS = re.compile("([0-9]{1,6})/([0-9]{1,6})")
 
@@ -84,10 +87,6 @@ class Task:
     def does(self, unit: int) -> bool:
         """Whether a unit of the corpus, counted from 0, is this task's."""
         return unit % self.count == self.number - 1
-
-    def batches(self, own: Batches, signature: Signature, share: Share) -> Batches:  # noqa: ARG002 for other ways
-        """The measuring side of its share: this process itself."""
-        return own
 
     def folder(self, run: Path) -> Path:
         """The folder of its part, next to the run."""
@@ -186,23 +185,19 @@ class ByRay(Task):
     begin: Beginning  # makes ready in each of them what the units need
     tell: Tell  # called with a `Progress` after each unit
 
-    def batches(self, own: Batches, signature: Signature, share: Share) -> Batches:  # noqa: ARG002 others measure
+    def results(self, job: Job, share: Share) -> Iterator[xr.Dataset]:
         """The results of workers, unit by unit as they arrive."""
-
-        def by_workers(_: Done) -> Iterator[xr.Dataset]:
-            self.tell(Progress("start workers", 0.0))
-            with RayEngine(self.cluster, self.begin) as engine:
-                crew, done, texts = Crew(engine, engine.size, agreed_on(signature)), 0.0, 0
-                ask = partial(WorkerUnits.measure, held=share.held)
-                for measured, count, part in crew.hand_out(lambda number: partial(ask, number=number)):
-                    for share.first, results in measured:
-                        yield results
-                    done, texts = min(1.0, done + part), texts + count
-                    self.tell(Progress("units by workers", done, {"texts": texts, "workers": crew.ready}))
-                ((share.texts, share.starts, notes),) = crew.hand_out(lambda _: WorkerUnits.end, 1)
-                share.notes |= notes
-
-        return by_workers
+        self.tell(Progress("start workers", 0.0))
+        with RayEngine(self.cluster, self.begin) as engine:
+            crew, done, texts = Crew(engine, engine.size, agreed_on(job.signature)), 0.0, 0
+            ask = partial(WorkerUnits.measure, held=share.held)
+            for measured, count, part in crew.hand_out(lambda number: partial(ask, number=number)):
+                for share.first, results in measured:
+                    yield results
+                done, texts = min(1.0, done + part), texts + count
+                self.tell(Progress("units by workers", done, {"texts": texts, "workers": crew.ready}))
+            ((share.texts, share.starts, notes),) = crew.hand_out(lambda _: WorkerUnits.end, 1)
+            share.notes |= notes
 
 
 def agreed_on(signature: Signature) -> Callable[[Signature], None]:
@@ -234,31 +229,30 @@ class Beginning:
         shares = [0.0]
         with tempfile.TemporaryDirectory() as temporary:
             try:
-                task, out = _OnlyPrepare(1, 1), Path(temporary) / "run"
+                task, out = OnlyPrepare(1, 1), Path(temporary) / "run"
                 self.verb(**self.arguments, out=out, task=task, progress=lambda p: shares.__setitem__(0, p.share))
-            except _Prepared as ready:
-                own, signature, share = ready.args
-                return WorkerUnits(own, share, lambda: shares[0]), signature
+            except PreparedError as ready:
+                return WorkerUnits(ready.job, lambda: shares[0]), ready.job.signature
         raise AssertionError("a verb that has tasks measures its share of one")
 
 
-class _Prepared(BaseException):
-    """Preparation is complete: raised before anything is measured, with all that measures."""
+class PreparedError(BaseException):
+    """Preparation is complete: raised before anything is measured."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.job = job
 
 
-class _OnlyPrepare(Task):
+class OnlyPrepare(Task):
     """A task that measures nothing."""
-
-    def batches(self, own: Batches, signature: Signature, share: Share) -> Batches:
-        """End the verb here."""
-        raise _Prepared(own, signature, share)
 
 
 class WorkerUnits:
     """The units of a run in a worker; texts are read once as long as requested units ascend."""
 
-    def __init__(self, own: Batches, share: Share, told: Callable[[], float]) -> None:
-        self.own, self.size, self.notes, self.told = own, share.unit, share.notes, told
+    def __init__(self, job: Job, told: Callable[[], float]) -> None:
+        self.job, self.size, self.told = job, job.unit, told
         self._start()
 
     def measure(self, number: int, held: Done) -> tuple[list[tuple[int, xr.Dataset]], int, float] | None:
@@ -280,25 +274,18 @@ class WorkerUnits:
         """Number of texts, starts of units, and notes, once all texts are read."""
         while self._unit():
             pass
-        return self.share.texts, self.share.starts, self.notes
+        return self.share.texts, self.share.starts, self.job.notes
 
     def _start(self) -> None:
         self.next, self.wanted = 0, -1
         self.share = Share(lambda unit: unit == self.wanted, unit=self.size)
-        self.walk = self.own(self.share)
+        self.walk = each_of(self.job, self.share)
 
     def _unit(self) -> list[tuple[int, xr.Dataset | None]]:
         """The batches of the next unit, each with its first text."""
         batches = [(self.share.first, results) for results in islice(self.walk, self.size)]
         self.next += bool(batches)
         return batches
-
-
-def keep_each(part: RunFolder, batches: Batches, share: Share) -> None:
-    """Add batches to a part of a run as they arrive."""
-    for results in batches(share):
-        if results is not None:
-            part.append(results, share.first)
 
 
 #: A part's results of some texts: the part, one of its pieces, and the rows of that; separate results by name.
@@ -482,98 +469,3 @@ def _gaps(pieces: Sequence[range], start: int, stop: int) -> Iterator[range]:
         start = max(start, texts.stop)
     if start < stop:
         yield range(start, stop)
-
-
-Whole = TypeVar("Whole")
-
-
-def tree_of(
-    measured: tuple[str, str],
-    batches: Batches,
-    parts: Callable[[xr.Dataset, RunFolder | None], tuple[dict[str, xr.Dataset], dict[str, str]]],
-    signature: Signature,
-    attributes: dict[str, str],
-    *,
-    out: str | Path | Callable[[Signature], Path] | None,
-    task: Task | None,
-    repair: bool,
-) -> xr.DataTree:
-    """A verb's measurements (node and dimension) and other parts with their notes: in memory, or in a run folder."""
-    if out is None:
-        results = along(in_a_row([part for part in batches(lambda _: False) if part is not None]), measured[1])
-        nodes, noted = parts(results, None)
-        tree = xr.DataTree.from_dict({measured[0]: results, **nodes})
-        tree.attrs = attributes | noted
-        return tree
-
-    def finished(run: RunFolder) -> xr.DataTree:
-        if not run.complete:
-            nodes, noted = parts(along(run.results(), measured[1]), run)
-            run.finish(parts=list(nodes), measured=list(measured), attributes=attributes | noted)
-        return load_tree(run)
-
-    folder = Path(out(signature) if callable(out) else out)
-    if task is None or is_finished(folder):
-        with RunFolder(folder, signature, repair=repair) as run:
-            if not run.complete:
-                keep_each(run, batches, Share(lambda _: True, completed(run)))
-            return finished(run)
-    tree = by_task(task, folder, signature, batches, finished, attributes, repair=repair)
-    return xr.DataTree(xr.Dataset(attrs=pending(task, folder, signature))) if tree is None else tree
-
-
-def by_task(
-    task: Task,
-    folder: Path,
-    signature: Signature,
-    batches: Batches,
-    whole: Callable[[RunFolder], Whole],
-    attributes: dict[str, str],
-    *,
-    repair: bool = False,
-    rows: Rows = plain_rows,
-    **how: Any,
-) -> Whole | None:
-    """Do one task of a run; the last task joins all parts."""
-    parts = do_share(task, folder, signature, batches, attributes, repair=repair, **how)
-    if not parts.is_whole():
-        return None
-    try:
-        run = RunFolder(folder, signature, repair=repair).__enter__()
-    except InUseError:  # another one that was done at the same moment
-        return None
-    with run:
-        parts.gather(run, rows)
-        made = whole(run)
-    parts.drop()
-    return made
-
-
-def do_share(
-    task: Task,
-    folder: Path,
-    signature: Signature,
-    batches: Batches,
-    attributes: dict[str, str],
-    *,
-    unit: int = 1,
-    notes: dict[str, str] | None = None,
-    repair: bool = False,
-    keep: Keep = keep_each,
-) -> Parts:
-    """Do one task of a run, as `by_task` does, and return the parts that exist afterwards."""
-    with RunFolder(task.folder(folder), signature, repair=repair) as part:
-        if not part.complete:
-            share = Share(task.does, completed(part), unit, {} if notes is None else notes)
-            keep(part, task.batches(batches, signature, share), share)
-            part.finish(**share.state(), attributes=attributes | share.notes)
-    return Parts(folder, signature)
-
-
-def pending(task: Task, folder: Path, signature: Signature) -> dict[str, str]:
-    """Attributes of a task's return value before the last task finishes: no results, but their future folder."""
-    note = (
-        f"Task {task.number} of {task.count} is done. The last task to finish joins the parts; to resume an "
-        "interrupted task, repeat its command."
-    )
-    return {"signature": signature.to_json(), "task": note, "run": str(folder)}
