@@ -17,7 +17,7 @@ from subprocess import TimeoutExpired
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tests.command_server"])
 _READ_AT_IMPORT = {  # which the server has done before it knows what is set
-    "ATTNSCOPE_FLUSH_SECONDS": ("attnscope.measure.reader", "FLUSH_SECONDS")
+    "ATTNSCOPE_FLUSH_SECONDS": ("attnscope.store.run", "FLUSH_SECONDS")
 }
 
 

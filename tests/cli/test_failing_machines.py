@@ -13,7 +13,7 @@ import torch
 
 import attnscope
 from attnscope.cli import main, output
-from attnscope.measure.reader import _flush_seconds
+from attnscope.store.run import _flush_seconds
 from attnscope.support.errors import AttnscopeError, out_of_memory
 from tests.command_processes import Started
 

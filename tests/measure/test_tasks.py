@@ -11,10 +11,10 @@ import pytest
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
-from attnscope.measure import reader as _reader
 from attnscope.measure import texts as _texts
 from attnscope.measure.texts import TextReader
 from attnscope.results.merge import merge
+from attnscope.store import run as _run
 from attnscope.store import units as _parts
 from attnscope.store.arrays import unpacked
 from attnscope.store.runs import RunFolder, is_finished
@@ -76,7 +76,7 @@ def test_as_many_as_there_are_give_the_same_arrays(whole, tmp_path):
 
 def test_one_that_was_stopped_resumes(whole, tmp_path, monkeypatch):
     def stop(progress):
-        if progress.details["windows"] > 10:
+        if progress.details["windows"] > 8:
             raise KeyboardInterrupt
 
     out = tmp_path / "run"
@@ -101,11 +101,11 @@ def test_one_that_was_stopped_resumes(whole, tmp_path, monkeypatch):
 
 
 def test_a_unit_that_was_stopped_in_its_middle_is_completed_by_another_count(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(_reader, "FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr(_reader, "FLUSH_SHARE", 0.0)
+    monkeypatch.setattr(_run, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(_run, "FLUSH_SHARE", 0.0)
 
     def stop(progress):
-        if progress.details["windows"] > 10:  # units are of 4 windows
+        if progress.details["windows"] > 8:  # units are of 4 windows
             raise KeyboardInterrupt
 
     out = tmp_path / "run"

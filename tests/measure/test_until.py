@@ -9,8 +9,8 @@ import xarray as xr
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import TEXT
-from attnscope.measure import reader as _reader
 from attnscope.measure.reader import widest_interval
+from attnscope.store import run as _run
 
 GIVEN = {"window": 16, "batch_size": 4, "device": "cpu"}
 
@@ -84,8 +84,8 @@ def test_one_that_was_stopped_ends_at_the_same(windows, unbroken, tmp_path, monk
 
     given = {"until": 0.06, "out": tmp_path / "run", "show": False, **GIVEN}
     with monkeypatch.context() as patched:
-        patched.setattr(_reader, "FLUSH_SECONDS", 0.0)
-        patched.setattr(_reader, "FLUSH_SHARE", 0.0)
+        patched.setattr(_run, "FLUSH_SECONDS", 0.0)
+        patched.setattr(_run, "FLUSH_SHARE", 0.0)
         with pytest.raises(KeyboardInterrupt):
             attnscope.scan("bundled", TEXT, progress=stop, **given)
     assert attnscope.scan("bundled", TEXT, **given).identical(unbroken)

@@ -22,7 +22,7 @@ from attnscope.report.schema import HEAD, MATTERS, Finding, Quantity, Report, Ro
 from attnscope.report.signature import Signature
 from attnscope.statistics.effects import changes_by_document
 from attnscope.statistics.units import LEAST, called_in, numbered
-from attnscope.store.files import read_as
+from attnscope.store.files import local_folder, read_as
 from attnscope.store.run import Job, Once, run
 from attnscope.support.arguments import reads, validated
 from attnscope.support.checks import check_real
@@ -99,6 +99,8 @@ def diff(
     False
     """
     out, seed = storing["out"], storing["seed"]
+    if isinstance(out, str | Path):
+        out = local_folder(out)
     check_real(0.0, 1.0, level=level)
     read = " or ".join(str(run) for run in (before, after) if not isinstance(run, xr.Dataset))
 

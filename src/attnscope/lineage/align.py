@@ -155,7 +155,7 @@ LINKS = "links.txt"  # in a run folder: Pharaoh's format, one pair a line
 
 
 def _parts(work: Work, measured: xr.Dataset) -> dict[str, xr.Dataset]:
-    """What follows from the links of all pairs."""
+    """The nodes that are computed from the links of all pairs."""
     layer, head, gold = work.layer, work.head, work.gold
     nodes: dict[str, xr.Dataset] = {}
     if work.chooses and gold is not None:

@@ -1,4 +1,4 @@
-"""One way to run what a verb measures: in memory or in a folder, by one process, by tasks, or by Ray's actors."""
+"""Run the job of a verb: in memory or in a folder, by one process, by tasks, or by Ray's actors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 
 
 class Job:
-    """What one call of a verb measures: batches, how each is measured, and what follows from all of them.
+    """One call of a verb: its batches, how each is measured, and the summaries of all.
 
     `run` does everything else. The result is a tree with a node for the batches and one for each summary, or, without
     a name of that node, the one Dataset that has the name of the verb.
@@ -169,7 +169,7 @@ def _results(job: Job, task: Task | None, share: Share) -> Iterator[xr.Dataset |
 
 
 def _finish(job: Job, folder: RunFolder) -> None:
-    """Compute and write what follows from all batches."""
+    """Compute and write the summaries of all batches."""
     nodes = job.summarise(folder.piece(texts) for texts in folder.pieces)
     if files := job.files(nodes):
         folder.write(files)

@@ -14,10 +14,10 @@ from tests.store.tasks.verbs_in_units import OPTIONS, same
 
 #: What each does once all of its units are measured.
 ENDS = {
-    "examples": (ExampleReader, "whole"),
-    "explain": (explain, "_made"),
-    "align": (align, "_shown"),
-    "intervene": (intervene, "heads_of"),
+    "examples": (ExampleReader, "summarise"),
+    "explain": (explain.Explanation, "summarise"),
+    "align": (align.Work, "summarise"),
+    "intervene": (intervene.Effects, "summarise"),
 }
 
 
