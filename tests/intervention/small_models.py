@@ -1,31 +1,10 @@
-"""Small random models of every kind that heads are taken out of."""
+"""Random models of every kind that heads are taken out of, and what they read."""
 
 import torch
-from transformers import (
-    AlbertConfig,
-    AlbertForMaskedLM,
-    BartConfig,
-    BartForConditionalGeneration,
-    BertConfig,
-    BertForMaskedLM,
-    DebertaV2Config,
-    DebertaV2ForMaskedLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GptOssConfig,
-    GptOssForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    T5Config,
-    T5ForConditionalGeneration,
-)
 
-from attnscope.explanation.study import Study
 from attnscope.models.configs import EncoderConfig
 from attnscope.models.transformer import EncoderForMaskedLM
-from attnscope.read.encoded import texts_of, windows_of
+from tests.tiny_models import tiny
 
 TEXTS = [
     "The tide comes in twice a day, and twice a day it goes out again.",
@@ -35,47 +14,15 @@ TEXTS = [
     "She wrote a letter to her brother, who lived in the harbour town.",
     "It rained all day, and the streets were empty.",
 ]
-SIZES = {"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 32, "vocab_size": 50}
-MODELS = {
-    "bert": lambda: BertForMaskedLM(BertConfig(**SIZES)),
-    "albert": lambda: AlbertForMaskedLM(AlbertConfig(**SIZES, embedding_size=8)),
-    "deberta": lambda: DebertaV2ForMaskedLM(
-        DebertaV2Config(**SIZES, relative_attention=True, pos_att_type=["c2p", "p2c"])
-    ),
-    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(n_embd=16, n_head=4, n_layer=3, vocab_size=50, n_positions=32)),
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, num_key_value_heads=2)),
-    "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=4)),
-    "gpt_oss": lambda: GptOssForCausalLM(
-        GptOssConfig(
-            **SIZES, num_key_value_heads=2, head_dim=4, num_local_experts=2, num_experts_per_tok=1, pad_token_id=0
-        )
-    ),
-    "t5": lambda: T5ForConditionalGeneration(
-        T5Config(d_model=16, d_kv=4, num_heads=4, num_layers=3, d_ff=32, vocab_size=50, decoder_start_token_id=0)
-    ),
-    "bart": lambda: BartForConditionalGeneration(
-        BartConfig(
-            d_model=16,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=32,
-            decoder_ffn_dim=32,
-            vocab_size=50,
-            max_position_embeddings=32,
-            pad_token_id=1,
-            eos_token_id=2,
-        )
-    ),
-    "ours": lambda: EncoderForMaskedLM(EncoderConfig(vocab_size=50, width=16, heads=4, layers=3, feed_forward=32)),
-}
+MODELS = ("bert", "albert", "deberta_v2", "gpt2", "llama", "gemma2", "gpt_oss", "t5", "bart", "ours")
 
 
 def build(name):
     """A model with weights large enough for heads to matter."""
+    if name != "ours":
+        return tiny(name)
     torch.manual_seed(0)
-    model = MODELS[name]().eval()
+    model = EncoderForMaskedLM(EncoderConfig(vocab_size=60, width=16, heads=4, layers=3, feed_forward=32)).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return model
@@ -91,9 +38,3 @@ def inputs_of(model):
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.randint(3, 50, (2, 7), generator=generator)
     return inputs
-
-
-def one_text(loaded, text):
-    """A model that is to read one text."""
-    windows = list(windows_of(texts_of([text]), loaded.tokenizer, length=128))
-    return Study(loaded.model, windows, name=loaded.name, loaded=loaded)

@@ -454,21 +454,8 @@ def test_layers_that_share_weights_get_copies_of_their_own():
 
 
 def test_the_command_prints_what_python_finds_and_stores_it(tmp_path):
-    done = attnscope_command(
-        "edges",
-        "--method",
-        "eap",
-        "--size",
-        "0.1",
-        "--size",
-        "0.5",
-        "--draws",
-        "2",
-        "--out",
-        "run",
-        "--json",
-        cwd=tmp_path,
-    )
+    words = ["edges", "--method", "eap", "--size", "0.1", "--size", "0.5", "--draws", "2", "--out", "run", "--json"]
+    done = attnscope_command(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = attnscope.edges(method="eap", sizes=[0.1, 0.5], draws=2)
     tables = json.loads(done.stdout)["tables"]

@@ -117,6 +117,15 @@ def test_an_mlp_is_patched_as_by_hooks_on_its_modules(family):
     np.testing.assert_allclose(found.together.item(), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("family", "name"), [("llama", "model.layers.1.self_attn"), ("gpt2", "transformer.h.1.attn")])
+def test_what_attention_adds_is_patched_as_by_hooks_on_its_module(family, name):
+    model, tokenizer = reader(family)
+    found = patch(model, [PAIR], tokenizer=tokenizer, what="attention")["pairs"].difference.isel(pair=0).sel(block=1)
+    for position in (1, found.sizes["position"] - 1):
+        expected = own_differences(model, tokenizer, [model.get_submodule(name)], position)
+        np.testing.assert_allclose(found.sel(position=position), expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("family", ["bamba", "granitemoehybrid", "falcon", "falcon_sequential"])
 def test_edges_of_other_blocks_lead_from_the_corrupted_to_the_clean_run(family):
     model, tokenizer = reader(family)

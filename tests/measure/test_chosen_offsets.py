@@ -165,11 +165,3 @@ def test_the_command_has_them_in_its_table_json_csv_and_page(tmp_path):
     assert {"weight_at_-40", "weight_at_-1"} <= {*csv[0].split(",")}
     failed = command(*words[:5], "--offsets", "-1,last", cwd=tmp_path)
     assert "--offsets is '-1,last'; expected whole numbers" in failed.stderr
-
-
-def test_a_pool_has_the_mean_over_all_its_queries():
-    apart = attnscope.scan(texts=TEXTS, window=32, offsets=[-3, -20])
-    (pool,) = attnscope.scan(texts=TEXTS, window=32, offsets=[-3, -20], pool=9).weight_at.values
-    assert bool(apart.weight_at.isnull().any())  # a window that is too short, whose queries count too
-    expected = np.average(apart.weight_at.fillna(0), 0, weights=apart.length)
-    np.testing.assert_allclose(pool, expected, atol=1e-9)

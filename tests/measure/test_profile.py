@@ -60,13 +60,3 @@ def test_a_profile_that_does_not_follow_from_the_lengths_is_stored(tmp_path):
     kept, measured = attnscope.scan(**asked, out=tmp_path / "run", show=False), attnscope.scan(**asked)
     assert not np.array_equal(profile_of(kept), kept.profile, equal_nan=True)
     assert kept.profile.identical(measured.profile)
-
-
-def test_pairs_are_those_that_are_there():
-    kept = attnscope.scan(**given("bart"))
-    for text in range(kept.sizes["window"]):
-        for layer, kind in enumerate(kept.layer_kind.values):
-            source, target = int(kept.length[text]), int(kept.target_length[text])
-            queries, keys = {"self": (source, source), "causal": (target, target), "cross": (target, source)}[kind]
-            expected = [sum(0 <= i + t < keys for i in range(queries)) for t in kept.offset.values]
-            assert pairs_of(kept)[text, layer].values.tolist() == expected

@@ -55,18 +55,6 @@ def test_an_equal_head_is_uniform(tokenizer):
     np.testing.assert_allclose(result.first_token.values, 1 / LENGTH, rtol=1e-5)
 
 
-def test_texts_of_all_lengths_together_equal_each_alone():
-    """Padding changes nothing."""
-    texts = ["The tide comes in.", "Bread rises because yeast breathes out.", "A lamp.", "Ships wait outside."]
-    together = attnscope.scan(texts=texts, batch_size=4)
-    assert "padding" not in together.attrs
-    alone = [attnscope.scan(texts=[text], batch_size=1) for text in texts]
-    for name in ("band_sum", "entropy", "first_token", "special_tokens", "mean_offset", "offset_spread"):
-        expected = np.concatenate([one[name].values for one in alone])
-        np.testing.assert_allclose(together[name].values, expected, rtol=2e-4, atol=2e-5)
-    assert together.length.values.tolist() == [int(one.length[0]) for one in alone]
-
-
 def test_a_result_records_what_it_depends_on():
     first = attnscope.scan(texts=["The tide comes in."])
     signature = json.loads(first.attrs["signature"])

@@ -126,7 +126,7 @@ def test_tokens_are_those_of_the_tokenizer_and_cover_the_text(tokenizer):
     assert sum(window.special) == len(window) - len(tokens)
 
 
-@pytest.mark.parametrize("name", [*BUILD, "own"])
+@pytest.mark.parametrize("name", [*(name for name in BUILD if name != "canine"), "own"])  # which has a million tokens
 def test_a_tokenizer_is_signed_by_what_decides_its_output(name, tmp_path):
     build = (lambda _: Letters()) if name == "own" else BUILD[name]
     first, again = build(tmp_path), build(tmp_path)

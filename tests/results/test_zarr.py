@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import xarray as xr
-import zarr
 
 import attnscope
 from attnscope.bundled import TEXT
@@ -20,6 +19,8 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize("shard", [1 << 26, 9_000])
 def test_it_is_the_run_however_it_is_cut(shard, run, tmp_path, monkeypatch):
+    import zarr  # two seconds, which every worker would take
+
     monkeypatch.setattr(_zarr, "SHARD", shard)
     store = export(run, "zarr", out=tmp_path / "run.zarr")
     assert set(xr.open_datatree(store, engine="zarr", chunks=None).children) == {"windows"}

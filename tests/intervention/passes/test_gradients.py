@@ -51,6 +51,8 @@ def test_importance_is_the_slope_in_a_gate(name):
 
 def test_integrated_gates_add_up_to_taking_out_all_heads():
     model = build("llama").double()
+    for parameter in model.parameters():
+        parameter.data *= 0.5  # so that fifty steps are enough
     asked = questions_of(model)
     others = [torch.zeros_like(output) for output, _ in loss_gradients(model, asked)]
     steps = 50
@@ -68,13 +70,13 @@ def test_integrated_gates_add_up_to_taking_out_all_heads():
 def test_attribution_is_exact_where_the_loss_is_linear_in_the_heads():
     """Logits themselves are linear in the last layer's heads of a model without what follows it."""
     model = build("gpt2").double()
-    model.transformer.h[2].mlp = torch.nn.Module()
-    model.transformer.h[2].mlp.forward = torch.zeros_like
+    model.transformer.h[1].mlp = torch.nn.Module()
+    model.transformer.h[1].mlp.forward = torch.zeros_like
     model.transformer.ln_f = torch.nn.Identity()
     inputs = {"input_ids": inputs_of(model)["input_ids"]}
     found = head_gradients(model, inputs, lambda logits: logits[:, 3, 7].sum())
     others = [torch.zeros_like(output) for output, _ in found]
-    estimated = attribution(found, others)[2]
+    estimated = attribution(found, others)[1]
     with stacked_passes(model) as passes, torch.no_grad():
         before = passes.plain(inputs)[:, 3, 7]
 
@@ -84,5 +86,5 @@ def test_attribution_is_exact_where_the_loss_is_linear_in_the_heads():
                 output[head, :, head] = 0
             return output
 
-        changed = passes.run({2: out}, 4)[:, :, 3, 7]
+        changed = passes.run({1: out}, 4)[:, :, 3, 7]
     np.testing.assert_allclose(estimated, (changed - before).T.numpy(), rtol=1e-9, atol=1e-12)

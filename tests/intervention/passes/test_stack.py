@@ -69,7 +69,7 @@ def test_nothing_below_the_change_is_computed_again(name):
         passes.run({0: lambda _, output: 0 * output}, 5)
         for hook in hooks:
             hook.remove()
-    assert 0 < first < (len(ran) - first) / 2
+    assert 0 < first < 0.7 * (len(ran) - first)
 
 
 def test_places_alone_are_given_to_the_output_layer():
@@ -81,7 +81,7 @@ def test_places_alone_are_given_to_the_output_layer():
         whole = model(**inputs)[0]  # the places still stand: asked for within the context
         changed = passes.run({0: lambda _, output: output}, 3)
     assert whole.shape[1] == 2
-    expected = model(**inputs)[0].detach().gather(1, places[..., None].expand(-1, -1, 50))
+    expected = model(**inputs)[0].detach().gather(1, places[..., None].expand(-1, -1, 60))
     torch.testing.assert_close(some, expected)
     torch.testing.assert_close(changed, expected.expand(3, -1, -1, -1))
 
