@@ -110,34 +110,6 @@ def test_every_function_has_an_example():
     assert functions - called <= {"align", "compare", "score", "train", "translate"}
 
 
-#: Habits of wording that make a reader translate, and what to write in their place.
-HABITS = {
-    r"(^|[.:] )Of [a-z0-9]": "name the subject first",
-    r"\b(told|tell|tells) from\b": "is significant",
-    r"\bknows? nothing\b": "untrained, shuffled",
-    r"\bstands? beside\b": "is next to",
-    r"\bheld against\b": "compared with",
-    r"\bsaid twice\b": "repeated",
-    r"\banew\b": "again",
-    r"\bforet(old|ells?)\b": "predicts",
-    r"\b(is|are) refused\b": "is rejected",
-    r"\bmade believe\b": "simulated",
-    r"\bequal weights\b": "uniform attention",
-}
-
-
-@pytest.mark.parametrize("habit", HABITS)
-def test_documents_are_free_of_a_habit(habit):
-    found = [
-        f"{name}: {line.strip()}"
-        for name, page in PAGES.items()
-        if not name.endswith("families.md")  # reasons as commands give them
-        for line in re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE).splitlines()
-        if re.search(habit, line)
-    ]
-    assert not found, HABITS[habit]
-
-
 def commands(page):
     """Command lines of attnscope in a page, as a shell splits them."""
     for _, block in blocks(page, "bash"):

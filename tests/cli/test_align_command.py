@@ -66,23 +66,6 @@ def test_a_run_of_other_settings_is_not_replaced(system, refused):
     assert "error rate" not in (system / "other" / "report.html").read_text()
 
 
-def test_tasks_wait_for_each_other_and_the_last_one_draws(system):
-    given = "--out", "run", "--batch-size", "1", "--task"
-    assert run(system, *given, "2/2") == ""
-    assert not (system / "run").exists()
-    assert "report: " in run(system, *given, "1/2")
-    assert (system / "run" / "report.html").is_file()
-
-
-def test_a_folder_with_other_files_is_rejected(system, refused):
-    texts = [system / "source.txt", "--target", system / "target.txt"]
-    for name in ("report.html", "links.txt", "figures/heads.svg"):
-        (system / name).parent.mkdir(exist_ok=True)
-        (system / name).write_text("mine")
-        refused("align", system / "system", *texts, "--out", system, says="holds other files")
-        assert (system / name).read_text() == "mine"
-
-
 def test_standard_error_says_why_there_is_no_page_and_else_nothing(system):
     def said(out, *more):
         words = ("system", "source.txt", "--target", "target.txt", "--out", out, *more)

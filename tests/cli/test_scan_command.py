@@ -85,7 +85,7 @@ def test_text_comes_from_standard_input_and_json_lines(tmp_path):
 
 def test_groups_come_in_the_table_as_json_and_csv_and_on_the_page(tmp_path):
     (tmp_path / "rules.jsonl").write_text('{"group": "the", "tokens": ["the"]}\n')
-    asked = ("scan", "--limit", "6", "--groups", "rules.jsonl", "--figures", "none")
+    asked = ("scan", "--limit", "2", "--groups", "rules.jsonl", "--figures", "none")
     found = attnscope(*asked, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert "groups of tokens: for each pair, the head furthest above both baselines" in found.stdout

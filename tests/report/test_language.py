@@ -112,8 +112,8 @@ def shown(page):
 
 COMMANDS = {
     "scan": ("--limit", "4"),
-    "explain": ("--limit", "4"),
-    "intervene": ("--limit", "6"),
+    "explain": ("--limit", "4", "--window", "64"),
+    "intervene": ("--limit", "6", "--window", "64"),
     "roles": ("--limit", "2"),
     "patch": (),
     "attribute": ("--limit", "4"),

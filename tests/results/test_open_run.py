@@ -9,6 +9,8 @@ import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.lineage import compare as held_out
 from attnscope.lineage.config import read_config
+from attnscope.results.describe import describe
+from attnscope.results.reports import report_of
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
 from tests.lineage.compare.small_systems import SMALL
@@ -50,6 +52,11 @@ def test_a_finished_run_opens_as_it_was_returned(verb, tmp_path):
     opened = open_run(str(tmp_path / "run"))
     xr.testing.assert_identical(opened, returned)
     assert json.loads(opened.attrs["signature"])["command"] == verb.__name__.split("_")[0]
+    if verb is explain:
+        told = describe(tmp_path / "run")
+        assert told.headline[:2] == report_of("explain", returned).finding.sentences[:2]
+        assert {one.node for one in told.variables} == {name for name in returned.children if returned[name].data_vars}
+        assert any(note.startswith("Skipped: scheme kernel (") for note in told.notes)
 
 
 def test_the_windows_that_a_page_shows_open_as_a_part(tmp_path):

@@ -15,7 +15,6 @@ from attnscope import AttnscopeError, open_run
 from attnscope.results.describe import describe
 from attnscope.results.export import export
 from attnscope.results.open import chosen, nodes_of, run_at, runs
-from attnscope.results.reports import report_of
 from attnscope.store.files import MANIFEST
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
@@ -116,15 +115,6 @@ def test_a_finished_scan(tmp_path):
     labels = [one.name for one in told.variables if one.coordinate]
     assert labels == ["cluster", "layer", "offset", "window", "layer_name", "source"]
     assert (told.page, told.damaged, told.unread) == (None, None, "")
-
-
-def test_an_explanation_says_what_the_command_says(tmp_path):
-    text = "The tide comes in twice a day, and twice a day it goes out again. " * 30
-    tree = attnscope.explain(texts=[text], window=64, limit=2, device="cpu", out=tmp_path / "run")
-    told = describe(tmp_path / "run")
-    assert told.headline[:2] == report_of("explain", tree).finding.sentences[:2]
-    assert {one.node for one in told.variables} == {name for name in tree.children if tree[name].data_vars}
-    assert any(note.startswith("Skipped: scheme kernel (") for note in told.notes)
 
 
 def test_an_unfinished_run_shows_what_is_there(tmp_path):
