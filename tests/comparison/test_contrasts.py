@@ -43,9 +43,10 @@ def test_the_test_permutes_documents_and_corrects_for_all_heads():
 
     found = contrasts(scan_of(values, ["a"] * 7 + ["b"] * 13, np.arange(20))).sel(statistic="entropy", by="a")
     t = np.abs(ttest_ind(values[:7], values[7:], equal_var=False).statistic)[0]
-    orders = [rng.permutation(20) for _ in range(2000)]
-    null = [np.abs(ttest_ind(values[o[:7]], values[o[7:]], equal_var=False).statistic).max() for o in orders]
-    expected = [(np.array(null) >= own).mean() for own in t]
+    orders = rng.permuted(np.tile(np.arange(20), (2000, 1)), axis=1)
+    drawn = ttest_ind(values[orders[:, :7]], values[orders[:, 7:]], axis=1, equal_var=False).statistic
+    null = np.abs(drawn).max((1, 2))
+    expected = [(null >= own).mean() for own in t]
     np.testing.assert_allclose(found.p.values[0], expected, atol=0.04)
     assert found.differs.values[0].tolist() == [one <= 0.05 for one in found.p.values[0]]
 
@@ -54,12 +55,12 @@ def test_the_test_permutes_documents_and_corrects_for_all_heads():
 def test_skewed_texts_of_unlike_groups_differ_as_rarely_as_said(within):
     """By Welch's test, 0.95 of these, if the windows of each document are of both values."""
     rng, found = np.random.default_rng(4), 0
-    for _ in range(60):
+    for _ in range(40):
         documents = np.repeat(np.arange(12), 8) if within else np.arange(36)
         values = rng.exponential(size=(36, 1, 12))[documents] + 0.5 * rng.exponential(size=(len(documents), 1, 12))
         labels = np.where(rng.random(96) < 0.3, "a", "b") if within else np.repeat(["a", "b"], [6, 30])
         found += bool(contrasts(scan_of(values, labels.tolist(), documents)).differs.any())
-    assert found <= 8
+    assert found <= 6
 
 
 def test_a_difference_within_documents_is_found():
@@ -77,14 +78,14 @@ def test_drawn_labels_differ_as_rarely_as_said():
     """Windows of one document are alike: by windows, nearly every trial would find something."""
     rng = np.random.default_rng(1)
     found = by_window = 0
-    for _ in range(100):
+    for _ in range(60):
         documents = np.repeat(np.arange(24), 6)
         values = rng.normal(size=(24, 2, 8))[documents] + 0.2 * rng.normal(size=(144, 2, 8))
         labels = rng.permutation(["en"] * 12 + ["ja"] * 12)[documents]
         found += bool(contrasts(scan_of(values, labels, documents)).differs.any())
         by_window += bool(contrasts(scan_of(values, labels, np.arange(144))).differs.any())
-    assert found <= 10  # 5% are expected; more than 10 of 100 has a chance of 1%
-    assert by_window > 90
+    assert found <= 7  # 5% are expected; more than 7 of 60 has a chance of 1%
+    assert by_window > 54
 
 
 def test_a_planted_difference_is_found_and_no_other():

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL, NOUNS, SENTENCES
+from attnscope.capture.load import load_model
 from attnscope.models import EncoderForMaskedLM
 from attnscope.results.reports import report_of, write_page
 from tests.cli.command import attnscope as command
@@ -150,9 +151,10 @@ def test_removing_the_head_breaks_the_answer():
 
 def test_the_head_attends_to_the_noun_in_every_held_out_sentence():
     sentences, nouns = (path.read_text(encoding="utf-8").splitlines() for path in (SENTENCES, NOUNS))
+    loaded = load_model("bundled:pronoun", device="cpu")
     for sentence, restored in [*zip(sentences, nouns, strict=True)][:40]:
         ((it, noun),) = ((a, b) for a, b in zip(sentence.split(), restored.split(), strict=True) if a != b)
-        found = attnscope.find("bundled:pronoun", sentence, query=it, key=noun)
+        found = attnscope.find(loaded, sentence, query=it, key=noun)
         assert float(found.weight.sel(layer=1, head=0)) > 0.7, sentence
 
 
