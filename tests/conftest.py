@@ -133,6 +133,16 @@ def no_types(monkeypatch):
 
 
 @pytest.fixture(scope="session")
+def tokenizer():
+    """The bundled model's; a file may have another of this name."""
+    from transformers import AutoTokenizer
+
+    from attnscope.bundled import MODEL
+
+    return AutoTokenizer.from_pretrained(MODEL)
+
+
+@pytest.fixture(scope="session")
 def data():
     return _folder("ATTNSCOPE_DATA", _BESIDE / "data")
 

@@ -19,6 +19,12 @@ def trees():
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
 
 
+@cache
+def nodes():
+    """All that is in each of them, from the top down."""
+    return {path: [*ast.walk(tree)] for path, tree in trees().items()}
+
+
 #: In our text: names of the environment, and of an exception of another package.
 ELSEWHERE = {
     "AWS_PROFILE",
@@ -44,8 +50,8 @@ def without_code(text):
 
 def texts_with_names():
     """Every docstring, and every page for readers; pages made by a program name models alone."""
-    for path, tree in trees().items():
-        for node in ast.walk(tree):
+    for path, every in nodes().items():
+        for node in every:
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (said := ast.get_docstring(node)):
                 yield f"{path.relative_to(SOURCE)} {getattr(node, 'name', '')}", without_code(said)
     root = Path(__file__).parents[1]
@@ -61,10 +67,10 @@ def known():
 
     names = {*ELSEWHERE, *transformers.__all__}
     packages = Path(__file__).parents[1].glob("packages/*/src/**/*.py")
-    theirs = {path: ast.parse(path.read_text(encoding="utf-8")) for path in packages}
-    for path, tree in (trees() | theirs).items():
+    theirs = {path: ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for path in packages}
+    for path, every in (nodes() | theirs).items():
         names |= set(path.with_suffix("").parts)
-        for node in ast.walk(tree):
+        for node in every:
             for field in ("name", "arg", "id", "attr"):
                 value = getattr(node, field, None)
                 names |= set(value.split(".")) if isinstance(value, str) else set()

@@ -7,7 +7,6 @@ import sys
 import tomllib
 from graphlib import TopologicalSorter
 from itertools import chain
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,8 @@ from attnscope import AttnscopeError
 from attnscope.lineage.config import TrainConfig
 from attnscope.lineage.data import read_data
 from attnscope.verbs import VERBS
+from tests.test_docstrings import SOURCE, nodes, trees
 
-SOURCE = Path(attnscope.__file__).parent
 #: From the top to the bottom; what stands on one line may not import each other.
 ORDER = (
     {"__main__"},
@@ -49,18 +48,16 @@ def package_of(module):
     return next((name for name in (".".join(parts[:2]), parts[0]) if name in FLOORS), None)
 
 
-def imports_of(path, *, at_once=False, for_types_too=False):
-    """Modules of ours that a file imports, by default but for types alone; with `at_once`, only those at its top."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+def imports_of(path, *, at_once=False):
+    """Modules of ours that a file imports, but for types alone; with `at_once`, only those at its top."""
     for_types = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        inner
+        for node in nodes()[path]
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
-    nodes = tree.body if at_once else ast.walk(tree)
-    for node in nodes:
-        if id(node) in for_types and not for_types_too:
+    for node in trees()[path].body if at_once else nodes()[path]:
+        if node in for_types:
             continue
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("attnscope"):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
@@ -75,13 +72,11 @@ def name_of(path):
 MODULES = [path for path in sorted(SOURCE.rglob("*.py")) if path.parent != SOURCE or path.stem != "__init__"]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_module_imports_only_what_stands_below(path):
-    own = package_of(name_of(path))
-    if path == SOURCE / "__init__.py":
-        return  # names what stands in all of them
+def test_a_module_imports_only_what_stands_below():
     above = {
-        f"{own} imports {package}"
+        f"{path.relative_to(SOURCE)} imports {package}"
+        for path in MODULES
+        for own in [package_of(name_of(path))]
         for package in map(package_of, imports_of(path))
         if package not in {None, own} and FLOORS[package] <= FLOORS[own]
     }
@@ -94,7 +89,7 @@ SEE_MODELS = ("capture", "measure", "explanation", "intervention", "detection", 
 
 def names_compared(path):
     """Comparisons with the name of a class, ``type(...).__name__``, in a file."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes()[path]:
         if isinstance(node, ast.Compare):
             for side in (node.left, *node.comparators):
                 if isinstance(side, ast.Attribute) and side.attr == "__name__":
@@ -145,12 +140,11 @@ def test_modules_import_at_their_top_only_what_the_base_install_brings():
     base = {re.split(r"\W", line.lower().replace("-", "_"))[0] for line in project["dependencies"]}
     with_them = {"fontTools", "huggingface_hub", "llvmlite", "markupsafe", "yaml"}  # what these depend on
     brought = base | with_them | {"attnscope", *sys.stdlib_module_names}
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")).body for path in MODULES}
     names = {
         (str(path.relative_to(SOURCE)), name.partition(".")[0])
-        for path, body in trees.items()
+        for path in MODULES
         if not path.stem.startswith("_triton")
-        for node in body
+        for node in trees()[path].body
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
     }

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_docstrings import nodes
+
 ROOT = Path(__file__).parents[1]
 #: Each habit, and a sentence that has it.
 HABITS = {
@@ -26,7 +28,7 @@ GENERATED = re.compile(r"reference/(commands|python|statistics|role-def|families
 
 def sentences_of_python(path):
     """Strings with spaces, docstrings among them, with their lines."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes().get(path) or ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, re.sub(r"(?ms)^\s*(>>>|\.\.\.) .*?$", "", node.value)
 

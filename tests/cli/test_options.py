@@ -10,7 +10,7 @@ import typer
 import attnscope
 from attnscope.cli import app
 from tests.cli.command import attnscope as typed
-from tests.test_docstrings import SOURCE, trees
+from tests.test_docstrings import SOURCE, nodes
 
 # --- what a command takes has one name: that of its flag is that of the parameter in Python ---
 
@@ -84,8 +84,8 @@ def flags_here():
 def test_a_message_names_flags_that_there_are(flags_here):
     missing = [
         f"{path.relative_to(SOURCE)}, line {node.lineno}: {flag}"
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
+        for path, every in nodes().items()
+        for node in every
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         for flag in FLAG.findall(node.value)
         if flag not in flags_here(path)

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import xarray as xr
-from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
@@ -25,11 +24,6 @@ from tests.planted_models import LENGTH, wave_bert
 from tests.tiny_models import tiny
 
 SHIFTS = (-1, 1, -3, 2)
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(MODEL)
 
 
 @pytest.fixture(scope="module")

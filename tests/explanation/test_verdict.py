@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from transformers import AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2Model
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
 
 import attnscope
-from attnscope.bundled import MODEL, TEXT
+from attnscope.bundled import TEXT
 from attnscope.explanation.analyses.position_content import position_content
 from attnscope.explanation.analyses.shift import cross_correlation as mechanism_cross_correlation
 from attnscope.explanation.analyses.shift import cross_spectrum as mechanism_cross_spectrum
@@ -25,11 +25,6 @@ from tests.planted_models import LENGTH, causal, wave_bert
 from tests.tiny_models import tiny
 
 WORDS = 400
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(MODEL)
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,8 @@
 import json
 
 import numpy as np
-import pytest
 import torch
 from transformers import (
-    AutoTokenizer,
     DogeConfig,
     DogeForCausalLM,
     LayoutLMConfig,
@@ -20,7 +18,6 @@ from transformers import (
 )
 
 import attnscope
-from attnscope.bundled import MODEL
 from attnscope.measure import texts as _texts
 
 TEXTS = ["The tide comes in.", "Bread rises because yeast breathes out.", "A lamp."]
@@ -31,11 +28,6 @@ SIZES = {
     "num_attention_heads": 2,
     "intermediate_size": 32,
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(MODEL)
 
 
 def mobile_bert():

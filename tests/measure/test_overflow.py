@@ -20,11 +20,6 @@ REFUSED = ELEVENTH + r"layer 0 \(encoder\.layer\.0\.attention\.self\) gives NaN 
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(MODEL)
-
-
-@pytest.fixture(scope="module")
 def model(tokenizer):
     """It overflows on "Bread", the eleventh of the texts."""
     (own,) = (one for one in tokenizer("Bread").input_ids[1:2] if one not in tokenizer(TEXTS[0]).input_ids)

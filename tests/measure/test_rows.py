@@ -6,24 +6,17 @@ import torch
 
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
-from attnscope.kernels.reference import causal_mask, padding_mask, window_mask
+from attnscope.kernels.reference import causal_mask
 from attnscope.measure.passes import plan
 from attnscope.measure.rows import equal_rows, fitted_places, reduce_call, row_factors
 from tests.kernels.statistics_of_weights import from_weights
+from tests.measure.test_groups import CALLS as CALLS_OF_GROUPS
+from tests.measure.test_groups import GAPS, N
 
-N, BINS = 20, (3, 5, 9)
+BINS = (3, 5, 9)
 SQUARE = (2, 1, N, N)
-RIGHT = torch.arange(N)[None] < torch.tensor([N, 13])[:, None]
-GAPS = torch.rand(SQUARE, generator=torch.Generator().manual_seed(0)) > 0.4
-CALLS = {
-    "plain": {},
-    "causal": {"causal": True},
-    "padding": {"mask": padding_mask(RIGHT).expand(SQUARE)},
-    "padding, causal": {"mask": padding_mask(RIGHT) & causal_mask(N, N)},
-    "window": {"mask": window_mask(N, N, left=4, right=2)[None, None]},
-    "gaps": {"mask": GAPS},
+CALLS = {name: sides for name, sides in CALLS_OF_GROUPS.items() if "sinks" not in sides} | {
     "gaps, causal": {"mask": GAPS, "causal": True},
-    "a mask in numbers": {"bias": torch.zeros(1, 1, N, N).masked_fill(~causal_mask(N, N), -torch.inf)},
     "a very low number": {
         "bias": torch.zeros(1, 1, N, N).masked_fill(~causal_mask(N, N), torch.finfo(torch.float32).min)
     },

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
@@ -13,11 +12,6 @@ from attnscope.measure.quantities import DEFAULT, STRONGEST
 from attnscope.measure.ranking import rank_heads
 from tests.planted_models import FREQUENCIES, LENGTH, circulant_profile, wave_bert
 from tests.tiny_models import tiny
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(MODEL)
 
 
 def test_planted_heads_come_out_exactly_and_get_their_names(tokenizer):

@@ -4,11 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.bundled import MODEL
 from attnscope.read import chats as _chats
 from attnscope.read.chats import Chats, are_chats
 from attnscope.read.messages import messages_of
@@ -31,11 +29,6 @@ CHAT = [
     {"role": "user", "content": "Is it?"},
     {"role": "assistant", "content": "Yes"},
 ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(MODEL)
 
 
 def said(texts, **options):

@@ -41,11 +41,6 @@ def rows_of(encoded):
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(MODEL)
-
-
-@pytest.fixture(scope="module")
 def measured():
     return attnscope.scan(texts=TEXTS, device="cpu")
 
