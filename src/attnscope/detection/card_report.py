@@ -32,7 +32,7 @@ def report(card: xr.Dataset) -> schema.Report:
     counts, model, controls = role_rows(card), str(card.attrs["model"]), controls_of(card)
     by_role = [_agreement_row(card, name) for name in map(str, card.role.values)]
     scores, *others = role_tables(card, counts)
-    sentences = [counts_sentence(counts, controls), *_kept(card)]
+    sentences = [counts_sentence(counts, controls), *_cache_sentences(card)]
     if "auroc" in card:
         ranked = [row for row in by_role if row["auroc"] is not None]
         best = min(ranked, key=lambda row: (row["auroc_p"], -abs(row["auroc"] - 0.5)))
@@ -42,22 +42,24 @@ def report(card: xr.Dataset) -> schema.Report:
             "with as many heads of each layer, corrected for all roles."
         )
     groups, rows = heads_by_role(card), _head_rows(card)
-    near = next(iter(_reaches(card)), "")  # heads that need more than this cache come first
-    order = [(min(STREAMS, row.get(near) or STREAMS), not row["roles"], row["rank"]) for row in rows]
+    smallest = next(iter(_reaches(card)), "")  # heads that need more than this cache come first
+    order = [(min(STREAMS, row.get(smallest) or STREAMS), not row["roles"], row["rank"]) for row in rows]
     first = [rows[at] for at in sorted(range(len(rows)), key=order.__getitem__)[: schema.Table.terminal]]
     certainty = "scores at the threshold of a role; no test"
-    if reaches := _reaches(card):
-        certainty = "heads by their mean, without intervals"
-        kept = ROLES[reaches[0]].title
-        short, kept = f"less than 95%: {kept}", f"95% or more: {kept}"
-        ranked = sorted((row for row in rows if row[reaches[0]] is not None), key=lambda row: row[reaches[0]])
-        groups = schema.heads_by(ranked, lambda row: short if row[reaches[0]] < STREAMS else kept, short, kept)
+    reaches = _reaches(card)
+    if reaches:
+        certainty, first_reach = "heads by their mean, without intervals", reaches[0]
+        less, most = (f"{share}: {ROLES[first_reach].title}" for share in ("less than 95%", "95% or more"))
+        ranked = sorted((row for row in rows if row[first_reach] is not None), key=lambda row: row[first_reach])
+        groups = schema.heads_by(ranked, lambda row: less if row[first_reach] < STREAMS else most, less, most)
         if bool(card.low.sel(role=reaches).notnull().any()):
             certainty = "heads by their mean; each share has a 95% interval"
     return schema.Report(
         title=f"Card of the heads of {model}",
         read=", ".join(texts_read(card)),
-        finding=schema.Finding(sentences, certainty, groups, headline=(_kept(card) or [headline_of(card)])[0]),
+        finding=schema.Finding(
+            sentences, certainty, groups, headline=(_cache_sentences(card) or [headline_of(card)])[0]
+        ),
         tables=[
             schema.Table("heads", "Heads", _heads(card), rows, best=[row for row in rows if row in first]),
             replace(scores, name="scores"),
@@ -72,8 +74,8 @@ def report(card: xr.Dataset) -> schema.Report:
     )
 
 
-def _kept(card: xr.Dataset) -> list[str]:
-    """How many heads keep nearly all of their weight in each cache."""
+def _cache_sentences(card: xr.Dataset) -> list[str]:
+    """For each cache, the number of heads of which it keeps nearly all of the weight."""
     sentences: list[str] = []
     for name in _reaches(card):
         score, (recent, sinks) = card.score.sel(role=name).values, name.split("_")[1:]
@@ -86,8 +88,8 @@ def _kept(card: xr.Dataset) -> list[str]:
 
 def _head_rows(card: xr.Dataset) -> list[schema.Row]:
     cells = xr.where(card.score.notnull().any("role"), 0.0, np.nan)
-    own = card.score.sel(role=[name for name in card.role.values if name not in _reaches(card)])
-    order = np.argsort(np.argsort(-own.values.reshape(own.shape[0], -1)), 1).min(0, initial=cells.size)
+    scores = card.score.sel(role=[name for name in card.role.values if name not in _reaches(card)])
+    order = np.argsort(np.argsort(-scores.values.reshape(scores.shape[0], -1)), 1).min(0, initial=cells.size)
     columns: dict[str, xr.DataArray | None] = {
         "rank": cells.copy(data=order.reshape(cells.shape)),  # best over the roles
         "key_head": card["head"] // card[SHARED],

@@ -36,16 +36,16 @@ class ExamplePair:
 
     def features(self) -> list[Feature]:
         """Features of this pair."""
-        own: list[Feature] = [
+        features: list[Feature] = [
             ("query token", self.queries[self.query]),
             ("key token", self.keys[self.key]),
             ("query kind", self.query_kinds[self.query]),
             ("key kind", self.key_kinds[self.key]),
         ]
         if self.extent is not None:
-            own.append(("offset", self.key - self.query))
+            features.append(("offset", self.key - self.query))
         related = self._related(self.query, np.array([self.key]))
-        return own + [("relation", name) for name, holds in related.items() if holds[0]]
+        return features + [("relation", name) for name, holds in related.items() if holds[0]]
 
     @property
     def candidates(self) -> Int[np.ndarray, " row"]:
@@ -58,23 +58,23 @@ class ExamplePair:
         return rows[sees >= LEAST_KEYS]
 
     @property
-    def place(self) -> float:
+    def relative_position(self) -> float:
         """Position of the query among all candidates, from 0 to 1."""
         rows = self.candidates
         return float((rows < self.query).sum() / max(len(rows) - 1, 1))
 
-    def chances(self, places: Sequence[float]) -> dict[Feature, float]:
-        """Chance of every feature: of keys if the query attends uniformly, of queries if one of `places` is drawn.
+    def chances(self, positions: Sequence[float]) -> dict[Feature, float]:
+        """Chance of every feature: of keys if the query attends uniformly, of queries if one of `positions` is drawn.
 
         A ranking can prefer early or late queries. So a query is not compared with all queries of its window, but with
-        those at the places of the examples.
+        those at the relative positions of the examples.
         """
         chances: dict[Feature, float] = defaultdict(float)
         rows = self.candidates
-        for place in places:
-            row = rows[round(place * (len(rows) - 1))]
-            chances["query token", self.queries[row]] += 1 / len(places)
-            chances["query kind", self.query_kinds[row]] += 1 / len(places)
+        for position in positions:
+            row = rows[round(position * (len(rows) - 1))]
+            chances["query token", self.queries[row]] += 1 / len(positions)
+            chances["query kind", self.query_kinds[row]] += 1 / len(positions)
         keys = np.flatnonzero(self.columns)
         if self.extent is not None:
             left, right = self.extent
@@ -103,17 +103,17 @@ def common_features(pairs: Mapping[tuple[int, int], Sequence[ExamplePair]]) -> d
     rows: list[tuple[Any, ...]] = []
     possible = 0
     for (layer, head), examples in pairs.items():
-        places = [pair.place for pair in examples]
-        chances_of = [pair.chances(places) for pair in examples]
+        positions = [pair.relative_position for pair in examples]
+        chances_of = [pair.chances(positions) for pair in examples]
         possible += len({feature for chances in chances_of for feature in chances})
-        found: dict[Feature, int] = defaultdict(int)
+        counts: dict[Feature, int] = defaultdict(int)
         for pair in examples:
             for feature in pair.features():
-                found[feature] += 1
-        for feature, number in found.items():
+                counts[feature] += 1
+        for feature, number in counts.items():
             if number < SHARED:
                 continue
-            chances = np.clip([own.get(feature, 0.0) for own in chances_of], 0.0, 1.0)
+            chances = np.clip([chances_of_pair.get(feature, 0.0) for chances_of_pair in chances_of], 0.0, 1.0)
             p = at_least(number, chances)
             rows.append((layer, head, *feature, number, len(examples), float(chances.sum()), p))
     rows.sort(key=lambda row: (row[:2], row[-1]))

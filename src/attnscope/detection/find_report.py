@@ -28,24 +28,26 @@ def report(result: xr.Dataset) -> schema.Report:
     rows = sorted(schema.rows_of(columns, result.weight), key=lambda row: -row["weight"])
     tested = any(row["above_shown"] is not None for row in rows)
     # the word gets the most of all words in most texts, and more than both baselines
-    own = [row for row in rows if row["first_of"] > _MOST and row["above_mean"] > 0]
-    own = [row for row in own if row["above_shown"] or (not tested and row is rows[0])]
+    beyond = [row for row in rows if row["first_of"] > _MOST and row["above_mean"] > 0]
+    beyond = [row for row in beyond if row["above_shown"] or (not tested and row is rows[0])]
     certainty = (
         f"95% intervals over {result.attrs['intervals_over']}; above both baselines, corrected for all heads"
         if tested
         else f"no test: {LEAST} or more windows with both words are needed"
     )
     headline = ""
-    if tested and len(own) == 1:
-        weight = f"{own[0]['weight']:.2f}"
-        headline = f"Head {own[0]['layer']}.{own[0]['head']} attends from {query!r} most to {key!r}: weight {weight}"
+    if tested and len(beyond) == 1:
+        weight = f"{beyond[0]['weight']:.2f}"
+        headline = (
+            f"Head {beyond[0]['layer']}.{beyond[0]['head']} attends from {query!r} most to {key!r}: weight {weight}"
+        )
     return schema.Report(
         title=f"Attention from {query!r} to {key!r} in {result.attrs['model']}",
         read=f"{describe_corpus(result)}; both words in {count(int(result.attrs['with_both']), 'window')}",
         finding=schema.Finding(
-            _sentences(rows, own, query, key, tested=tested),
+            _sentences(rows, beyond, query, key, tested=tested),
             certainty,
-            schema.heads_by(own, lambda _: "beyond both baselines" if tested else "largest weight"),
+            schema.heads_by(beyond, lambda _: "beyond both baselines" if tested else "largest weight"),
             headline,
         ),
         tables=[
@@ -65,25 +67,25 @@ def report(result: xr.Dataset) -> schema.Report:
     )
 
 
-def _sentences(rows: list[schema.Row], own: list[schema.Row], query: str, key: str, *, tested: bool) -> list[str]:
+def _sentences(rows: list[schema.Row], beyond: list[schema.Row], query: str, key: str, *, tested: bool) -> list[str]:
     """How many heads attend to the word if that was tested, and what the strongest of them does."""
-    top = own[0] if tested and own else rows[0]
+    top = beyond[0] if tested and beyond else rows[0]
     uniform, weight = significant(top["uniform"], 2), significant(top["weight"], 2)
     position = "undefined" if top["same_offset"] is None else significant(top["same_offset"], 2)
-    if own:
+    if beyond:
         attend = (
-            f"{len(own)} of {len(rows)} heads attend{'s' * (len(own) == 1)} from {query!r} most to {key!r}, "
+            f"{len(beyond)} of {len(rows)} heads attend{'s' * (len(beyond) == 1)} from {query!r} most to {key!r}, "
             "significantly beyond both baselines."
         )
     else:
         attend = f"No head of {len(rows)} attends from {query!r} most to {key!r}, significantly beyond both baselines."
-    which = "largest weight among them" if tested and own else f"largest weight from {query!r} to {key!r}"
+    which = "largest weight among them" if tested and beyond else f"largest weight from {query!r} to {key!r}"
     largest = (
         f"The {which} is {weight} (head {top['layer']}.{top['head']}); uniform attention {uniform}, the same offset "
         f"from other words {position}."
     )
     rank = f"In this head {key!r} has rank {int(top['rank'])} among the words, and {top['strongest']!r} gets the most."
-    return [attend] * tested + [largest] + [rank] * (not tested or not own)
+    return [attend] * tested + [largest] + [rank] * (not tested or not beyond)
 
 
 _MOST = 0.5  # share of the windows

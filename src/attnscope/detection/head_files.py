@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,8 +67,9 @@ def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | No
         raise AttnscopeError(
             f"alignment heads are of cross-attention, which {card.attrs['model']} lacks: use --to names or --to qrhead"
         )
-    if role not in (known := [*map(str, card.role.values), *changes]):
-        raise AttnscopeError(f"the card has no {role!r} (--variables); it has {', '.join(known)}")
+    choices = [*map(str, card.role.values), *changes]
+    if role not in choices:
+        raise AttnscopeError(f"the card has no {role!r} (--variables); it has {', '.join(choices)}")
     is_reach, rows = role in reaches, _numbers(card, to)
     recent, sinks = (int(size) for size in role.split("_")[1:]) if role in [*reaches, *limits] else (256, 128)
     scores = (card.effect.sel(ablation=role) if role in changes else card.score.sel(role=role)).values
@@ -94,12 +96,9 @@ def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | No
             for row in rows.values()
         ]
         return {"best_pattern.json": json.dumps(patterns)}
-    cells = [
-        (float(score), layer, head)
-        for layer, row in rows.items()
-        for head, score in enumerate(scores[row])
-        if np.isfinite(score) and (top is not None or (threshold is not None and score >= threshold))
-    ]
+    least = -np.inf if top is not None else np.inf if threshold is None else threshold
+    cells = [(float(score), layer, head) for layer, row in rows.items() for head, score in enumerate(scores[row])]
+    cells = [cell for cell in cells if np.isfinite(cell[0]) and cell[0] >= least]
     chosen = [(layer, head) for _, layer, head in sorted(cells, key=lambda cell: -cell[0])[:top]]
     if not chosen:
         raise AttnscopeError(
@@ -132,10 +131,10 @@ def read_heads(listing: tuple[Path, str], card: xr.Dataset) -> np.ndarray:
     except (ValueError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise AttnscopeError(f"{file} lists no heads ({error}); expected one of {', '.join(FORMATS)}") from error
     rows = _numbers(card, "alignment" if "alignment_heads" in text else "")
-    known = card.score.notnull().any("role").values
-    listed = np.where(known & np.isin(np.arange(len(known)), [*rows.values()])[:, None], 0.0, np.nan)
+    exists = card.score.notnull().any("role").values
+    listed = np.where(exists & np.isin(np.arange(len(exists)), [*rows.values()])[:, None], 0.0, np.nan)
     for layer, head in pairs:
-        if layer not in rows or not 0 <= head < known.shape[1] or not known[rows[layer], head]:
+        if layer not in rows or not 0 <= head < exists.shape[1] or not exists[rows[layer], head]:
             raise AttnscopeError(
                 f"{file} lists head {layer}.{head}, which {card.attrs.get('model', 'the model')} lacks"
             )
@@ -165,10 +164,10 @@ def _table(text: str, card: xr.Dataset) -> list[tuple[int, int]]:
         raise ValueError(f"a table of {gates.shape[0]} x {gates.shape[1]}, and the model has {shape[0]} x {shape[1]}")
     if not np.isfinite(gates).all():
         raise ValueError("a gate is NaN or infinite")
-    listed = zip(numbers, gates, sizes, strict=True)
-    return [
-        (layer, head) for layer, row, (size, _) in listed for head in np.where(row.repeat(size) >= _GATE)[0].tolist()
-    ]
+    pairs: list[tuple[int, int]] = []
+    for layer, row, (size, _) in zip(numbers, gates, sizes, strict=True):
+        pairs += [(layer, head) for head in np.flatnonzero(row.repeat(size) >= _GATE).tolist()]
+    return pairs
 
 
 def _gates(table: Path | io.StringIO) -> np.ndarray:
@@ -177,14 +176,29 @@ def _gates(table: Path | io.StringIO) -> np.ndarray:
 
 
 def duo_pattern(folder: str | Path) -> tuple[int, int, np.ndarray]:
-    """First tokens, latest tokens and scores of the heads, ``(layer, key_head)``, in a folder of ``export --to duo``.
+    """Read the pattern of heads in a folder of ``attnscope runs export --to duo``.
 
-    kvpress (DuoAttentionPress) reads its own patterns in the same form.
+    kvpress (``DuoAttentionPress``) reads its own patterns in the same form.
+
+    Parameters
+    ----------
+    folder
+        The exported folder, with ``config.json`` and ``full_attention_heads.tsv``.
+
+    Returns
+    -------
+    tuple
+        Number of first tokens, number of latest tokens, and the score of every head, float64, ``(layer, key_head)``:
+        heads with a high score need the whole context.
 
     Raises
     ------
     AttnscopeError
-        If the folder lacks the files.
+        If the folder lacks the files, or they have another form.
+
+    References
+    ----------
+    Xiao et al. (2024), DuoAttention.
     """
     try:
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
@@ -204,15 +218,16 @@ def _pairs(text: str, card: xr.Dataset) -> list[tuple[int, int]]:
         rows = zip(numbers, patterns, strict=True)
         return [(layer, int(head)) for layer, row in rows for head, one in row.items() if one[0] == "stream_llm"]
     if text.lstrip().startswith("{"):
-        known = json.loads(text)
-        if "alignment_heads" in known:
-            pairs = known["alignment_heads"]
-            if odd := [one for pair in pairs for one in pair if type(one) is not int]:
-                raise ValueError(f"{odd[0]} as a layer or head")
+        lists = json.loads(text)
+        if "alignment_heads" in lists:
+            pairs = lists["alignment_heads"]
+            for number in chain.from_iterable(pairs):
+                if type(number) is not int:
+                    raise ValueError(f"{number} as a layer or head")
             return [(layer, head) for layer, head in pairs]
-        text = " ".join(name for name, scores in known.items() if np.mean(scores) >= _RETRIEVES)
-    if named := re.search(r"attn_head_set:([^#\n]*)", text):
-        text = named[1]
+        text = " ".join(name for name, scores in lists.items() if np.mean(scores) >= _RETRIEVES)
+    listed = re.search(r"attn_head_set:([^#\n]*)", text)  # the line of QRHead's YAML
+    text = text if listed is None else listed[1]
     return [(int(layer), int(head)) for layer, head in re.findall(r"\b[La]?(\d+)\s*[-.H]\s*[hH]?(\d+)\b", text)]
 
 
@@ -246,6 +261,7 @@ def agreement(listed: np.ndarray, scores: np.ndarray, layers: np.ndarray, *, see
     spread = areas.std(1, keepdims=True)
     apart = np.abs(areas - areas.mean(1, keepdims=True)) / np.where(spread > 0, spread, np.inf)  # 0 of whole layers
     p = (apart.max(0) >= apart[:, :1] - 1e-9).mean(1)
+    # the interval: every area of the grid from which the measured one is at most so many standard deviations away
     pairs = (1 - _GRID) / (2 - _GRID) + _GRID / (1 + _GRID)
     variance = _GRID * (1 - _GRID) * (1 + ((count + others) / 2 - 1) * pairs) / (count * others)
     inside = np.abs(_GRID - value[:, None]) <= deviations() * np.sqrt(variance) + 1e-12

@@ -66,9 +66,12 @@ def text_probe(windows: Sequence[Window], length: int, reach: Nearness, batch_si
             f"found no window of {_LEAST} tokens or more, which positional roles need: give longer texts"
         )
     kinds = grouping_of("types").given  # delimiters: punctuation, line breaks, special tokens but the first token
-    tokens = [enumerate(zip(kinds(window), window.tokens, strict=True)) for window in used]
-    separates = [[k == "punctuation" or (k == "special" and at > 0) or "\n" in t for at, (k, t) in of] for of in tokens]
-    marks = [torch.tensor(each) for each in separates]
+
+    def delimiters(window: Window) -> list[bool]:
+        named = zip(kinds(window), window.tokens, strict=True)
+        return [k == "punctuation" or (k == "special" and at > 0) or "\n" in t for at, (k, t) in enumerate(named)]
+
+    marks = [torch.tensor(delimiters(window)) for window in used]
 
     def look(numbers: Sequence[int], call: AttentionCall) -> TextCalls:
         return TextCalls.of(call, torch.stack([marks[number] for number in numbers]), reach)
@@ -78,7 +81,8 @@ def text_probe(windows: Sequence[Window], length: int, reach: Nearness, batch_si
 
 def left_out_note(windows: Sequence[Window], used: Sequence[Window], length: int) -> dict[str, str]:
     """Note on the windows that `text_probe` left out; empty if it used all."""
-    if not (missing := len(windows) - len(used)):
+    missing = len(windows) - len(used)
+    if not missing:
         return {}
     why = (
         f"fewer than the {length} tokens of a full one, and where at least half are full only those are read, so that "
@@ -91,10 +95,10 @@ def left_out_note(windows: Sequence[Window], used: Sequence[Window], length: int
 
 def repeated_probe(around: Window, words: Sequence[int], length: int, seed: int, batch_size: int | None) -> Probe:
     """16 texts of random tokens repeated once, with the special tokens around them that a window has."""
-    begins = list(around.special).index(False) if False in around.special else 0
-    ends = list(reversed(around.special)).index(False) if False in around.special else 0
+    begins, ends = _special_at_start(around.special), _special_at_start(around.special[::-1])
     prefix, suffix = around.ids[:begins], around.ids[len(around) - ends :]
-    if (period := min(_REPEATED, (length - begins - ends) // 2, len(words))) < 2:  # noqa: PLR2004
+    period = min(_REPEATED, (length - begins - ends) // 2, len(words))
+    if period < 2:  # noqa: PLR2004
         raise AttnscopeError(
             f"found {len(words)} different tokens and windows of {length}; expected space for two tokens twice"
         )
@@ -104,6 +108,11 @@ def repeated_probe(around: Window, words: Sequence[int], length: int, seed: int,
         drawn = tuple(generator.choice(np.asarray(words), period, replace=False).tolist())
         windows.append(plain_window((*prefix, *drawn, *drawn, *suffix), f"random tokens {number + 1}"))
     return Probe("repeated", tuple(windows), lambda _, call: RepeatedCalls.of(call, begins, period), batch_size)
+
+
+def _special_at_start(special: Sequence[bool]) -> int:
+    """The number of special tokens before the first other one; 0 if there is no other one."""
+    return list(special).index(False) if False in special else 0
 
 
 def plain_window(ids: Sequence[int], name: str) -> Window:
@@ -156,13 +165,13 @@ def needles_of(source: Needles | None) -> list[Needle]:
         return [_needle(value, "a needle of ours") for value in _OURS]
     if isinstance(source, str | Path):
         path = Path(source)
-        found = [_needle(value, f"{path}, line {number}") for number, value in json_objects(path, "needle")]
+        needles = [_needle(value, f"{path}, line {number}") for number, value in json_objects(path, "needle")]
     else:
         check_kind("a file of JSON Lines, or needles in a list", list, tuple, needles=source)
-        found = [_needle(value, f"needle {number}") for number, value in enumerate(source, start=1)]
-    if not found:
+        needles = [_needle(value, f"needle {number}") for number, value in enumerate(source, start=1)]
+    if not needles:
         raise AttnscopeError("there are no needles (--needles): give one or more, or leave the option out")
-    return found
+    return needles
 
 
 _OURS = tuple(
@@ -220,9 +229,10 @@ def _answer(loaded: LoadedModel, windows: Sequence[Window], needle: Needle, dept
     hidden, marks = _tokens(tokenizer, needle)
     prompt_ids = tokenizer(needle.prompt, add_special_tokens=False)["input_ids"]
     around = windows[0]
-    begins = list(around.special).index(False) if False in around.special else 0
+    begins = _special_at_start(around.special)
     answer = min(_LONGEST_ANSWER, 2 * sum(marks) + 10)
-    if (room := length - begins - len(hidden) - len(prompt_ids) - answer) < len(hidden):
+    room = length - begins - len(hidden) - len(prompt_ids) - answer  # tokens of the text around the needle
+    if room < len(hidden):
         raise AttnscopeError(
             f"a window of {length} tokens has no space for a needle of {len(hidden)}, its question of "
             f"{len(prompt_ids)} and an answer: use a larger --window, or shorter needles"
@@ -252,7 +262,8 @@ def _tokens(tokenizer: Any, needle: Needle) -> tuple[list[int], list[bool]]:
         raise AttnscopeError("needles need the characters of each token: use a fast tokenizer (tokenizer.json)")
     first = text.index(needle.answer)
     last = first + len(needle.answer)
-    if not any(marks := [max(token.start, first) < min(token.end, last) for token in read]):
+    marks = [max(token.start, first) < min(token.end, last) for token in read]  # tokens that overlap with the answer
+    if not any(marks):
         raise AttnscopeError(f"the tokenizer returns no token for the needle {shortly(needle.answer)}")
     return [token.id for token in read], marks
 
@@ -264,8 +275,8 @@ def _continued(loaded: LoadedModel, prompt: Sequence[int], most: int) -> list[in
 
     model: Any = loaded.model
     ids = torch.tensor([prompt], device=device_of(model))
-    own = model.generation_config
-    ends = own.eos_token_id if own.eos_token_id is not None else loaded.tokenizer.eos_token_id
+    settings = model.generation_config
+    ends = settings.eos_token_id if settings.eos_token_id is not None else loaded.tokenizer.eos_token_id
     first = ends[0] if isinstance(ends, list) else ends
     pad = 0 if first is None else first
     greedy = GenerationConfig(

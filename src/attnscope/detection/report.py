@@ -24,7 +24,21 @@ _NAMED = 3  # kinds of heads in the headline
 
 
 def role_rows(roles: xr.Dataset) -> list[Row]:
-    """How many heads have each role, next to uniform attention and the controls."""
+    """How many heads have each role, next to uniform attention and the controls.
+
+    Parameters
+    ----------
+    roles
+        Result of `attnscope.roles` or `attnscope.card`.
+
+    Returns
+    -------
+    list of dict
+        A row for each role: ``reached``, the number of heads at the threshold (None without one) of ``heads`` for which
+        the role is defined; the same for each control under its name (``initialised``, ``shuffled``); ``best``, the
+        highest score, of ``layer`` and ``head``, with its interval ``low`` and ``high``; ``controls_best``, the highest
+        score of the controls; ``above``, the number of heads above that; and ``equal``, the score of uniform attention.
+    """
     rows: list[Row] = []
     controls = controls_of(roles)
     for name in map(str, roles.role.values):
@@ -65,38 +79,39 @@ def controls_of(roles: xr.Dataset) -> list[str]:
 
 def counts_sentence(rows: Sequence[Row], controls: Sequence[str]) -> str:
     """How many heads have each role, next to the controls."""
-    if not (known := [row for row in rows if row["reached"] is not None]):
+    counted = [row for row in rows if row["reached"] is not None]
+    if not counted:
         return "No threshold is published for these roles."
-    best = (f" ({max(row[name] for name in controls)})" if controls else "" for row in known)
-    counts = [f"{row['title']} {row['reached']}{most}" for row, most in zip(known, best, strict=True)]
+    best = (f" ({max(row[name] for name in controls)})" if controls else "" for row in counted)
+    counts = [f"{row['title']} {row['reached']}{most}" for row, most in zip(counted, best, strict=True)]
     most = f" (most with {' or '.join(controls)} weights in parentheses)" if controls else ""
     return f"Heads at the threshold of a role{most}: {', '.join(counts)}."
 
 
 def headline_of(roles: xr.Dataset) -> str:
     """How many heads have which roles, each head once."""
-    found = sorted(heads_by_role(roles).items(), key=lambda one: -len(one[1]))
+    by_role = sorted(heads_by_role(roles).items(), key=lambda one: -len(one[1]))
     number = int(roles["score"].notnull().any("role").sum())
-    if not found:
+    if not by_role:
         return f"None of {number} heads reaches the threshold of a role"
-    listed = ", ".join(f"{names.replace(', ', ' and ')} ({len(heads)})" for names, heads in found[:_NAMED])
-    listed += f", {len(found) - _NAMED} more kinds" if len(found) > _NAMED else ""
-    return f"Of {number} heads: {listed}; {number - sum(len(heads) for _, heads in found)} without a role"
+    listed = ", ".join(f"{names.replace(', ', ' and ')} ({len(heads)})" for names, heads in by_role[:_NAMED])
+    listed += f", {len(by_role) - _NAMED} more kinds" if len(by_role) > _NAMED else ""
+    return f"Of {number} heads: {listed}; {number - sum(len(heads) for _, heads in by_role)} without a role"
 
 
 def roles_of_heads(roles: xr.Dataset) -> xr.DataArray:
     """The roles whose threshold each head reaches, in words."""
     every = zip(map(str, roles.role.values), roles["score"].values, roles["equal"].values, strict=True)
     reached = np.stack([ROLES[name].reached(score, equal) for name, score, equal in every])
-    titles = [", ".join(roles.title.values[own]) for own in reached.reshape(len(reached), -1).T]
+    titles = [", ".join(roles.title.values[of_head]) for of_head in reached.reshape(len(reached), -1).T]
     cells = roles["score"].isel(role=0, drop=True)
     return cells.copy(data=np.array(titles, dtype=object).reshape(cells.shape))
 
 
 def heads_by_role(roles: xr.Dataset) -> dict[str, list[tuple[int, int]]]:
     """Heads by the roles that they have together, those with most roles first."""
-    found = heads_by(rows_of({"roles": roles_of_heads(roles)}, roles["score"].max("role")), lambda row: row["roles"])
-    return dict(sorted(found.items(), key=lambda one: (-one[0].count(","), -len(one[1]))))
+    by_role = heads_by(rows_of({"roles": roles_of_heads(roles)}, roles["score"].max("role")), lambda row: row["roles"])
+    return dict(sorted(by_role.items(), key=lambda one: (-one[0].count(","), -len(one[1]))))
 
 
 @reads("roles")

@@ -193,7 +193,8 @@ _ONE_SIDED = "every layer sees both sides or another text"
 class _Roles(dict[str, Role]):
     def __missing__(self, name: str) -> Role:
         """The reach of a name such as ``reach_64_4``."""
-        if not (sizes := re.fullmatch(r"reach_(\d+)_(\d+)", name)):
+        sizes = re.fullmatch(r"reach_(\d+)_(\d+)", name)
+        if sizes is None:
             raise KeyError(name)
         recent, sinks = map(int, sizes.groups())
         return Role(
@@ -202,7 +203,7 @@ class _Roles(dict[str, Role]):
             f"Share of the weight on tokens that a cache of the latest {recent} and the first {sinks} tokens keeps, "
             "for queries that see more tokens.",
             "Xiao et al. 2024, StreamingLLM (the cache)",
-            lambda shown: shown.cached(recent, sinks),
+            lambda measured: measured.cached(recent, sinks),
             layers=LOOKS_BACK,
             otherwise=_ONE_SIDED,
             exceeds=recent + sinks,
@@ -217,7 +218,7 @@ ROLES: dict[str, Role] = _Roles(
             "previous token",
             "Share of the weight at offset -1; more than half makes a previous-token head.",
             f"{_CLARK}; the score is that of {_LENS}",
-            lambda shown: shown.at(-1),
+            lambda measured: measured.at(-1),
             threshold=0.5,
         ),
         Role(
@@ -225,7 +226,7 @@ ROLES: dict[str, Role] = _Roles(
             "next token",
             "Share of the weight at offset 1; more than half makes a next-token head.",
             _CLARK,
-            lambda shown: shown.at(1),
+            lambda measured: measured.at(1),
             threshold=0.5,
             layers=("self",),
             otherwise="no layer sees later tokens",
@@ -235,14 +236,14 @@ ROLES: dict[str, Role] = _Roles(
             "current token",
             "Share of the weight on the token itself.",
             _CLARK,
-            lambda shown: shown.at(0),
+            lambda measured: measured.at(0),
         ),
         Role(
             "first_token",
             "first-token sink",
             "Mean weight on the first token, over all queries that see it; above 0.3 it is a sink.",
             _SINK,
-            lambda shown: shown.on(FIRST),
+            lambda measured: measured.on(FIRST),
             threshold=0.3,
             layers=ANY,
         ),
@@ -252,7 +253,7 @@ ROLES: dict[str, Role] = _Roles(
             "Largest mean weight that a key gets from the queries that see it, over the keys that at least half of the "
             "queries see; above 0.3 that key is a sink.",
             f"{_SINK}, for every key; the bound on late keys, which few queries see, is ours",
-            lambda shown: shown.most_received(),
+            lambda measured: measured.most_received(),
             threshold=0.3,
             layers=ANY,
         ),
@@ -262,7 +263,7 @@ ROLES: dict[str, Role] = _Roles(
             "Share of the weight within 8 tokens on either side; half or more, and twice uniform attention's share, is "
             "local.",
             "attnscope scan, labels",
-            lambda shown: shown.near(),
+            lambda measured: measured.near(),
             threshold=LOCAL,
             more=MORE,
         ),
@@ -271,7 +272,7 @@ ROLES: dict[str, Role] = _Roles(
             "delimiter",
             "Share of the weight on punctuation, line breaks and special tokens after the first position.",
             f"{_CLARK} (heads that attend to periods, commas and [SEP])",
-            lambda shown: shown.on(DELIMITERS),
+            lambda measured: measured.on(DELIMITERS),
             layers=ANY,
         ),
         Role(
@@ -281,7 +282,7 @@ ROLES: dict[str, Role] = _Roles(
             "of a learned sink counts as elsewhere, unlike in a reach. This is the attention pattern of the "
             "definition; the effect on the output is not measured here.",
             "Xiao et al. 2024, DuoAttention",
-            lambda shown: shown.streamed(),
+            lambda measured: measured.streamed(),
             layers=LOOKS_BACK,
             otherwise=_ONE_SIDED,
             exceeds=sum(Nearness().kept[0]),
@@ -291,7 +292,7 @@ ROLES: dict[str, Role] = _Roles(
             "duplicate token",
             "On repeated random tokens: mean weight from a token's second occurrence to its first.",
             f"{_LENS}; Wang et al. 2022, Interpretability in the Wild",
-            lambda shown: shown.mean(0),
+            lambda measured: measured.mean(0),
             "repeated",
         ),
         Role(
@@ -299,7 +300,7 @@ ROLES: dict[str, Role] = _Roles(
             "induction",
             "On repeated random tokens: mean weight from a token's second occurrence to the token after its first.",
             f"{_LENS}; Olsson et al. 2022, In-context Learning and Induction Heads",
-            lambda shown: shown.mean(1),
+            lambda measured: measured.mean(1),
             "repeated",
             layers=LOOKS_BACK,
             otherwise=f"{_ONE_SIDED}: the next token need not be predicted there",
@@ -311,7 +312,7 @@ ROLES: dict[str, Role] = _Roles(
             "same token; mean over prompts that the model answers; 0.1 or more makes a retrieval head.",
             "Wu et al. 2024, Retrieval Head Mechanistically Explains Long-Context Factuality "
             "(nightdessert/Retrieval_Head)",
-            lambda shown: shown.score(),
+            lambda measured: measured.score(),
             "needle",
             threshold=0.1,
             layers=LOOKS_BACK,

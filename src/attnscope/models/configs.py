@@ -31,9 +31,10 @@ class LineageConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
-        for name, known in self.choices.items():
-            if (value := getattr(self, name)) not in known:
-                raise AttnscopeError(f"{name} {value!r} is not known: choose {', '.join(known)}")
+        for name, names in self.choices.items():
+            value = getattr(self, name)
+            if value not in names:
+                raise AttnscopeError(f"{name} {value!r} is not known: choose {', '.join(names)}")
         super().__post_init__(**kwargs)
 
 

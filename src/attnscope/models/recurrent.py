@@ -69,9 +69,9 @@ class RecurrentEncoder(nn.Module):
 
     def _padded(self, states: Tensor, lengths: Tensor) -> Tensor:
         """The same without packing, which takes long on a CPU: the backward direction reads each text turned round."""
-        place = torch.arange(states.shape[1])
-        valid = place < lengths[:, None]
-        turned = torch.where(valid, lengths[:, None] - 1 - place, place)[..., None]
+        position = torch.arange(states.shape[1])
+        valid = position < lengths[:, None]
+        turned = torch.where(valid, lengths[:, None] - 1 - position, position)[..., None]
         for layer in range(self.network.num_layers):
             if layer:
                 states = nn.functional.dropout(states, self.network.dropout, self.training)
@@ -83,16 +83,16 @@ class RecurrentEncoder(nn.Module):
 
 
 def all_states(
-    given: Float[Tensor, "batch step input"], weights: Sequence[Tensor], state: tuple[Tensor, ...] = ()
+    inputs: Float[Tensor, "batch step input"], weights: Sequence[Tensor], state: tuple[Tensor, ...] = ()
 ) -> tuple[Float[Tensor, "batch step state"], tuple[Tensor, ...]]:
     """The outputs of a GRU or LSTM with these weights at all steps, as one call, and its last state."""
     width, options = weights[1].shape[1], (True, 1, 0.0, torch.is_grad_enabled(), False, True)
     is_gru = len(weights[1]) == 3 * width
-    state = state or (given.new_zeros(len(given), width),) * (1 if is_gru else 2)
+    state = state or (inputs.new_zeros(len(inputs), width),) * (1 if is_gru else 2)
     first = [part[None] for part in state]
     call: Any = torch.gru if is_gru else torch.lstm
-    made, *last = call(given, first[0] if is_gru else first, [*weights], *options)
-    return made, tuple(part[0] for part in last)
+    outputs, *last = call(inputs, first[0] if is_gru else first, [*weights], *options)
+    return outputs, tuple(part[0] for part in last)
 
 
 class RecurrentCache:
@@ -199,8 +199,8 @@ class RecurrentDecoder(nn.Module):
         weights: list[Tensor] = []
         if self.score is None:  # the same context: all steps as one call
             read = torch.cat([embedded, context.unsqueeze(1).expand(-1, embedded.shape[1], -1)], -1)
-            made, state = all_states(read, [*self.cell.parameters()], state)
-            states, contexts = [*made.unbind(1)], [context] * tokens.shape[1]
+            outputs, state = all_states(read, [*self.cell.parameters()], state)
+            states, contexts = [*outputs.unbind(1)], [context] * tokens.shape[1]
         for previous in embedded.unbind(1)[len(states) :]:
             read = torch.cat([previous, context], -1)
             state = (self.cell(read, state[0]),) if isinstance(self.cell, nn.GRUCell) else self.cell(read, state)
@@ -222,7 +222,19 @@ class RecurrentDecoder(nn.Module):
 def fixed_vector(
     annotations: Float[Tensor, "batch source annotation"], valid: Bool[Tensor, "batch source"]
 ) -> Float[Tensor, "batch annotation"]:
-    """One vector for the whole source: the last state of each direction, forward at the end, backward at the start."""
+    """One vector for the whole source: the last state of each direction, forward at the end, backward at the start.
+
+    Parameters
+    ----------
+    annotations
+        States of the encoder: the first half of the last dimension is of the forward direction.
+    valid
+        True at tokens, False at the padding that follows them.
+
+    References
+    ----------
+    Cho et al. (2014), EMNLP.
+    """
     half = annotations.shape[-1] // 2
     last = (valid.sum(1) - 1).clamp_min(0)
     rows = torch.arange(len(annotations), device=annotations.device)

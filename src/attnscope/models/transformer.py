@@ -132,10 +132,10 @@ class Residual(nn.Module):
         return self.norm(states) if self.before else states
 
     def leave(
-        self, states: Float[Tensor, "batch token width"], made: Float[Tensor, "batch token width"]
+        self, states: Float[Tensor, "batch token width"], output: Float[Tensor, "batch token width"]
     ) -> Float[Tensor, "batch token width"]:
         """Add the sublayer's output."""
-        together = states + self.dropout(made)
+        together = states + self.dropout(output)
         return together if self.before else self.norm(together)
 
 
@@ -219,8 +219,8 @@ class RelativePositions(nn.Module):
         """The rotation of the positions up to `length`."""
         if self.scheme != "rope":
             return None
-        made = _rotation(length, self.key_width)
-        return positions.Rotation(made.cos.to(device), made.sin.to(device), made.layout)
+        rotation = _rotation(length, self.key_width)
+        return positions.Rotation(rotation.cos.to(device), rotation.sin.to(device), rotation.layout)
 
     def bias(self, queries: int, keys: int, device: torch.device) -> Float[Tensor, "1 head query key"] | None:
         """The bias on scores; by offset for tiled scores without gradients."""
@@ -255,6 +255,7 @@ class Dropout(nn.Module):
         dropped = round(self.rate * _LEVELS)
         if states.device.type != "cpu" or not 0 < dropped < _LEVELS:
             return F.dropout(states, self.rate)
+        # a draw of 64 random bits decides on four elements
         words = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
         stays = words.view(torch.int16)[: states.numel()].view(states.shape) >= dropped - _LEVELS // 2
         return states * stays * (_LEVELS / (_LEVELS - dropped))
@@ -272,10 +273,10 @@ class EncoderLayer(nn.Module):
 
     def forward(self, states: Tensor, mask: Any, bias: Tensor | None, turn: Any) -> tuple[Tensor, Tensor | None]:
         """States of the next layer, and the weights if they were computed."""
-        made, weights = self.self_attention(self.around_attention.enter(states), mask=mask, bias=bias, rotation=turn)
-        states = self.around_attention.leave(states, made)
-        made = self.feed_forward(self.around_feed_forward.enter(states))
-        return self.around_feed_forward.leave(states, made), weights
+        output, weights = self.self_attention(self.around_attention.enter(states), mask=mask, bias=bias, rotation=turn)
+        states = self.around_attention.leave(states, output)
+        output = self.feed_forward(self.around_feed_forward.enter(states))
+        return self.around_feed_forward.leave(states, output), weights
 
 
 class Stack(nn.Module):
@@ -318,7 +319,7 @@ class TransformerEncoder(Stack):
         for layer in self.layers:
             states, shares = layer(states, mask, bias, turn)
             weights.append(shares)
-        return BaseModelOutput(self.norm(states), attentions=_made(weights))  # pyright: ignore[reportArgumentType]
+        return BaseModelOutput(self.norm(states), attentions=_weights_or_none(weights))  # pyright: ignore[reportArgumentType]
 
 
 class DecoderLayer(nn.Module):
@@ -345,7 +346,7 @@ class DecoderLayer(nn.Module):
         cache: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """States of the next layer, weights on the target and on the source."""
-        made, own = self.self_attention(
+        output, on_target = self.self_attention(
             self.around_self.enter(states),
             mask=masks[0],
             bias=bias,
@@ -354,17 +355,17 @@ class DecoderLayer(nn.Module):
             cache=None if cache is None else cache.self_attention_cache,
             layer=self.layer,
         )
-        states = self.around_self.leave(states, made)
-        made, cross = self.cross_attention(
+        states = self.around_self.leave(states, output)
+        output, on_source = self.cross_attention(
             self.around_cross.enter(states),
             key_value_states=source,
             mask=masks[1],
             cache=None if cache is None else cache.cross_attention_cache,
             layer=self.layer,
         )
-        states = self.around_cross.leave(states, made)
-        made = self.feed_forward(self.around_feed_forward.enter(states))
-        return self.around_feed_forward.leave(states, made), own, cross
+        states = self.around_cross.leave(states, output)
+        output = self.feed_forward(self.around_feed_forward.enter(states))
+        return self.around_feed_forward.leave(states, output), on_target, on_source
 
 
 class TransformerDecoder(Stack):
@@ -392,17 +393,17 @@ class TransformerDecoder(Stack):
         )
         bias = self.relative.bias(queries, keys, states.device)
         turn = self.relative.turn(keys, states.device)
-        own: list[Tensor | None] = []
-        cross: list[Tensor | None] = []
+        target_weights: list[Tensor | None] = []
+        source_weights: list[Tensor | None] = []
         for layer in self.layers:
             states, on_target, on_source = layer(states, source, (own_mask, source_mask), bias, turn, start, cache)
-            own.append(on_target)
-            cross.append(on_source)
-        return Decoded(self.norm(states), _made(cross), _made(own))
+            target_weights.append(on_target)
+            source_weights.append(on_source)
+        return Decoded(self.norm(states), _weights_or_none(source_weights), _weights_or_none(target_weights))
 
 
-def _made(weights: list[Tensor | None]) -> tuple[Tensor, ...] | None:
-    """None for fused attention, which never stores its weights."""
+def _weights_or_none(weights: list[Tensor | None]) -> tuple[Tensor, ...] | None:
+    """The weights of all layers; None for fused attention, which never stores its weights."""
     return tuple(layer for layer in weights if layer is not None) or None
 
 

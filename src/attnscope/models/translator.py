@@ -52,8 +52,8 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        made = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        return *((own * gradient).to(dtype) for own, dtype in made), *[None] * (len(ctx.needs_input_grad) - 2)
+        gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        return *((each * gradient).to(dtype) for each, dtype in gradients), *[None] * (len(ctx.needs_input_grad) - 2)
 
 
 class _FusedCrossEntropy(_Fused):
@@ -71,16 +71,17 @@ class _FusedCrossEntropy(_Fused):
         vocabulary = len(weight)
         rows = min(max(1, _CELLS // vocabulary), len(hidden))
         # Memory is allocated once: a new block costs more time than the computation in it.
-        made = hidden_low.new_empty(rows, vocabulary)
+        logits_low = hidden_low.new_empty(rows, vocabulary)
         logits_of, shares_of = (hidden.new_empty(rows, vocabulary, dtype=torch.float32) for _ in range(2))
         more = torch.empty_like(weight_low)
         with torch.autocast(device, enabled=False):
             for start in range(0, len(hidden), rows):
                 part = slice(start, start + rows)
                 wanted = labels[part, None]
-                low_logits, logits, shares = (buffer[: len(wanted)] for buffer in (made, logits_of, shares_of))
+                low_logits, logits, shares = (buffer[: len(wanted)] for buffer in (logits_low, logits_of, shares_of))
                 logits.copy_(torch.mm(hidden_low[part], weight_low.T, out=low_logits))
                 torch.softmax(logits, 1, out=shares)  # the largest of them is never 0
+                # the log of the sum of exponentials, from the largest logit and its share
                 norm = logits.amax(1, keepdim=True) - shares.amax(1, keepdim=True).log()
                 total += (norm - (1 - smoothing) * logits.gather(1, wanted)).sum()
                 if smoothing:
@@ -88,6 +89,7 @@ class _FusedCrossEntropy(_Fused):
                 if grad_hidden is not None and grad_weight is not None:
                     if smoothing:
                         shares -= smoothing / vocabulary
+                    # the gradient by logits: shares - (1 - smoothing) at the label - smoothing / vocabulary
                     shares.scatter_add_(1, wanted, torch.full_like(norm, smoothing - 1))
                     gradient = low_logits.copy_(shares)
                     torch.mm(gradient, weight_low, out=grad_hidden[part])
@@ -98,7 +100,7 @@ class _FusedCrossEntropy(_Fused):
 
 
 class _FusedRDrop(_Fused):
-    """Cross-entropy with R-Drop: each block holds the same tokens of both passes."""
+    """Cross-entropy with R-Drop (Liang et al. 2021): each block holds the same tokens of both passes."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, alpha: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -110,7 +112,7 @@ class _FusedRDrop(_Fused):
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         vocabulary, tokens = len(weight), len(hidden) // 2
         rows = min(max(1, _CELLS // vocabulary // 2), tokens)
-        made = hidden_low.new_empty(rows, vocabulary)
+        logits_low = hidden_low.new_empty(rows, vocabulary)
         buffers = [hidden.new_empty(rows, vocabulary, dtype=torch.float32) for _ in range(4)]
         more = torch.empty_like(weight_low)
         share, pull = 0.5, alpha / 4
@@ -118,7 +120,7 @@ class _FusedRDrop(_Fused):
             for start in range(0, tokens, rows):
                 parts = [slice(first + start, first + min(start + rows, tokens)) for first in (0, tokens)]
                 wanted = labels[parts[0], None]
-                low_logits, *logs, ahead, shares = (buffer[: len(wanted)] for buffer in (made, *buffers))
+                low_logits, *logs, ahead, shares = (buffer[: len(wanted)] for buffer in (logits_low, *buffers))
                 for log, part in zip(logs, parts, strict=True):
                     ahead.copy_(torch.mm(hidden_low[part], weight_low.T, out=low_logits))
                     torch.log_softmax(ahead, 1, out=log)
@@ -127,11 +129,11 @@ class _FusedRDrop(_Fused):
                         total -= share * smoothing / vocabulary * log.sum()
                 torch.sub(logs[0], logs[1], out=ahead)
                 first, second = (log.exp_() for log in logs)
-                for own, other, part in ((first, second, parts[0]), (second, first, parts[1])):
-                    divergence = torch.mul(own, ahead, out=shares).sum(1, keepdim=True)
+                for this, other, part in ((first, second, parts[0]), (second, first, parts[1])):
+                    divergence = torch.mul(this, ahead, out=shares).sum(1, keepdim=True)
                     total += pull * divergence.sum()
-                    # By own logits: share * (own - wanted) + pull * (own * (ahead - divergence) + own - other).
-                    shares.mul_(pull).addcmul_(own, share + pull - pull * divergence)
+                    # by logits: share * (this - wanted) + pull * (this * (ahead - divergence) + this - other)
+                    shares.mul_(pull).addcmul_(this, share + pull - pull * divergence)
                     shares.sub_(other, alpha=pull)
                     if smoothing:
                         shares -= share * smoothing / vocabulary
@@ -212,8 +214,8 @@ def reject_unused(arguments: dict[str, Any]) -> None:
 
 def check_padding(mask: Bool[Tensor, "batch token"] | Int[Tensor, "batch token"], name: str) -> None:
     """Reject padding before a token."""
-    there = mask.bool()
-    if bool((there[:, 1:] & ~there[:, :-1]).any()):
+    tokens = mask.bool()
+    if bool((tokens[:, 1:] & ~tokens[:, :-1]).any()):
         raise AttnscopeError(
             f"{name} has padding before a token; expected it at the end of each text: pad on the right"
         )

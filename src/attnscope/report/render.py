@@ -68,18 +68,18 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
         line(sentence, "bold")
     explained: list[str] = []
     for number, table in enumerate(report.tables):
-        shown = table.shown("table")
-        if not (table.terminal and table.rows and shown):
+        quantities = table.shown("table")
+        if not (table.terminal and table.rows and quantities):
             continue
         if number:
             line(table.title)
-        for part in _fitting(table, shown, console):
+        for part in _fitting(table, quantities, console):
             console.print(part)
         if len(table.rows) > table.terminal:
             left, others = len(table.rows) - table.terminal, " that stand out less" * bool(table.best)
             line(f"and {left} more{others}: --{'json' if number else 'csv'} lists all")
-        explained += [f"{names}: {translate(meaning + '.')}" for names, meaning in legend_of(shown)]
-        if table.corrected and table.tested(shown):
+        explained += [f"{names}: {translate(meaning + '.')}" for names, meaning in legend_of(quantities)]
+        if table.corrected and table.tested(quantities):
             line(f"* significant: p < 0.05, corrected {table.corrected}", "dim")
     caveats = [f"{claim} {why}".strip() for claim, why in report.care.items()]
     for note in (*report.notes, *([*dict.fromkeys(explained), *caveats] if legend else [*report.care][:1])):
@@ -97,10 +97,10 @@ def legend_of(quantities: Sequence[Quantity]) -> Iterator[tuple[str, str]]:
 _WIDEST = 10_000  # columns of a terminal
 
 
-def _fitting(table: Table, shown: Sequence[Quantity], console: Console) -> list[RichTable]:
+def _fitting(table: Table, quantities: Sequence[Quantity], console: Console) -> list[RichTable]:
     """A table as wide as the console has room for; where no layout fits, its columns go to several tables."""
     room = console.options.update(width=_WIDEST)
-    wide = _rich_table(table, shown)
+    wide = _rich_table(table, quantities)
     if console.measure(wide, options=room).maximum <= console.width:
         return [wide]
 
@@ -108,18 +108,21 @@ def _fitting(table: Table, shown: Sequence[Quantity], console: Console) -> list[
         layout = _rich_table(table, columns, narrow=narrow)
         return console.measure(layout, options=room).minimum <= console.width
 
-    if narrow := next((narrow for narrow in (1, 2) if fits(shown, narrow)), 0):
-        return [_rich_table(table, shown, narrow=narrow)]
-    labels = [*takewhile(lambda one: one.unit in NO_NUMBERS - {"text"}, shown)] or [shown[0]]  # of rows, in each part
+    for narrow in (1, 2):
+        if fits(quantities, narrow):
+            return [_rich_table(table, quantities, narrow=narrow)]
+    labels = [*takewhile(lambda one: one.unit in NO_NUMBERS - {"text"}, quantities)] or [
+        quantities[0]
+    ]  # of rows, in each part
     parts: list[list[Quantity]] = []
-    for one in shown[len(labels) :]:
+    for one in quantities[len(labels) :]:
         if not parts or not fits([*labels, *parts[-1], one], 2):
             parts.append([])
         parts[-1].append(one)
     return [_rich_table(table, [*labels, *part], narrow=2) for part in parts or [[]]]
 
 
-def _rich_table(table: Table, shown: Sequence[Quantity], *, narrow: int = 0) -> RichTable:
+def _rich_table(table: Table, quantities: Sequence[Quantity], *, narrow: int = 0) -> RichTable:
     """A table of the terminal; if narrow, headings of numbers have one word a line; with 2, intervals are below."""
     from rich import box
     from rich.cells import cell_len
@@ -142,7 +145,7 @@ def _rich_table(table: Table, shown: Sequence[Quantity], *, narrow: int = 0) -> 
         layout.add_column(title, justify=justify, overflow="fold", no_wrap=whole, min_width=least)
         columns.append(cells)
 
-    for one in shown:
+    for one in quantities:
         words, title = one.unit in NO_NUMBERS - {"head"}, _heading(translate(one.title))
         texts = [text_of(one, row, by_name.get(one.like)) for row in rows]
         cells = [
@@ -213,9 +216,9 @@ class Cell:
 
 
 def page_table(table: Table) -> dict[str, Any]:
-    shown = table.shown("table", "page", "drawn")
+    quantities = table.shown("table", "page", "drawn")
     by_name = {one.name: one for one in table.quantities}
-    columns = [_column(one) for one in shown]
+    columns = [_column(one) for one in quantities]
     groups: list[tuple[str, int]] = []
     for column in columns:
         if groups and groups[-1][0] == column.group:
@@ -230,10 +233,10 @@ def page_table(table: Table) -> dict[str, Any]:
         "columns": columns,
         "starts": [not number or column.group != columns[number - 1].group for number, column in enumerate(columns)],
         "groups": groups if len(groups) > 1 else [],
-        "rows": [[_cell(one, row, by_name.get(one.like)) for one in shown] for row in rows],
+        "rows": [[_cell(one, row, by_name.get(one.like)) for one in quantities] for row in rows],
         "count": f"{len(rows)} of {len(table.rows)}" if len(rows) < len(table.rows) else str(len(rows)),
-        "legend": list(legend_of(shown)),
-        "tested": table.tested(shown),
+        "legend": list(legend_of(quantities)),
+        "tested": table.tested(quantities),
         "corrected": table.corrected,
         "least": table.least,
     }

@@ -66,9 +66,9 @@ class Marked(str):
     def of(cls, pieces: Sequence[Sequence[str]]) -> Marked:
         """As plain text, «query» and [key]."""
         ends = {"query": "«»", "key": "[]", "": ("", "")}
-        made = cls("".join(f"{ends[mark][0]}{text}{ends[mark][1]}" for text, mark in pieces))
-        made.pieces = [(str(text), str(mark)) for text, mark in pieces]
-        return made
+        marked = cls("".join(f"{ends[mark][0]}{text}{ends[mark][1]}" for text, mark in pieces))
+        marked.pieces = [(str(text), str(mark)) for text, mark in pieces]
+        return marked
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Finding:
     @property
     def leading(self) -> list[tuple[int, int]]:
         """The heads concerned, each once."""
-        return [*dict.fromkeys(place for group in self.heads.values() for place in group)]
+        return [*dict.fromkeys(head for group in self.heads.values() for head in group)]
 
 
 @dataclass(frozen=True)
@@ -215,11 +215,12 @@ def rows_of(columns: Mapping[str, xr.DataArray | None], cells: xr.DataArray) -> 
 
 def heads_by(rows: Sequence[Row], says: Callable[[Row], str], *kinds: str) -> dict[str, list[tuple[int, int]]]:
     """Heads by the kind that `says` names, in the order of `kinds` and then of rows."""
-    found: dict[str, list[tuple[int, int]]] = {kind: [] for kind in kinds}
+    heads: dict[str, list[tuple[int, int]]] = {kind: [] for kind in kinds}
     for row in rows:
-        if "head" in row and (kind := says(row)):
-            found.setdefault(kind, []).append((row["layer"], row["head"]))
-    return found
+        kind = says(row) if "head" in row else ""
+        if kind:
+            heads.setdefault(kind, []).append((row["layer"], row["head"]))
+    return heads
 
 
 def hyphen_minus(text: str) -> str:
@@ -229,17 +230,17 @@ def hyphen_minus(text: str) -> str:
 
 def value_of(value: Any) -> Any:
     """A Python value; None for a number that is not finite."""
-    own = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(own, float) and not math.isfinite(own) else own
+    number = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(number, float) and not math.isfinite(number) else number
 
 
 def effect_columns(
     data: xr.Dataset, name: str, variable: str = "effect", prefix: str = ""
 ) -> dict[str, xr.DataArray | None]:
     """Columns of a mean, its interval and its significance, from the arrays of a result."""
-    shown = data[f"{prefix}shown"].astype(object).where(data[f"{prefix}tested"])
+    significance = data[f"{prefix}shown"].astype(object).where(data[f"{prefix}tested"])
     parts = {"mean": data[variable], "low": data[f"{variable}_low"], "high": data[f"{variable}_high"]}
-    return {f"{name}_{part}": values for part, values in (*parts.items(), ("shown", shown))}
+    return {f"{name}_{part}": values for part, values in (*parts.items(), ("shown", significance))}
 
 
 def effect_quantity(name: str, unit: str = "nats", **more: Any) -> Quantity:

@@ -62,7 +62,8 @@ class Signature:
                 raise AttnscopeError(
                     f"{name} of a signature is {str(part)[:40]!r}: was it written by another version of attnscope?"
                 )
-        if unknown := parts.keys() - {field.name for field in fields(cls)}:
+        unknown = parts.keys() - {field.name for field in fields(cls)}
+        if unknown:
             raise AttnscopeError(
                 f"unknown part {min(unknown)!r} in a signature: was it written by another version of attnscope?"
             )
@@ -147,16 +148,16 @@ def _written(value: Any) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def _differences(own: Any, other: Any, at: str = "") -> list[str]:
+def _differences(first: Any, other: Any, at: str = "") -> list[str]:
     """The differences of two signatures, in words."""
-    if isinstance(own, dict) and isinstance(other, dict):
-        keys = sorted({*own, *other})  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(first, dict) and isinstance(other, dict):
+        keys = sorted({*first, *other})  # pyright: ignore[reportUnknownArgumentType]
         return [
             text
             for key in keys
-            for text in _differences(own.get(key), other.get(key), f"{at}.{key}" if at else str(key))  # pyright: ignore[reportUnknownMemberType]
+            for text in _differences(first.get(key), other.get(key), f"{at}.{key}" if at else str(key))  # pyright: ignore[reportUnknownMemberType]
         ]
-    return [] if own == other else [f"{at} is {_cut(own)}, not {_cut(other)}"]
+    return [] if first == other else [f"{at} is {_cut(first)}, not {_cut(other)}"]
 
 
 def _cut(value: Any) -> str:

@@ -118,8 +118,8 @@ def headline_of(command: str, opened: Any) -> list[str]:
     if command == "scan":  # recorded in the attributes of its first piece
         return [stored.describe_labels(opened)]
     if command == "train":
-        known = {"loss": "loss", "bleu": "BLEU"}
-        metrics = [f"{name} {float(opened[key]):.2f}" for key, name in known.items() if key in opened]
+        labels = {"loss": "loss", "bleu": "BLEU"}
+        metrics = [f"{name} {float(opened[key]):.2f}" for key, name in labels.items() if key in opened]
         return [f"Validation: {', '.join(metrics)}."] if metrics else []
     return [*map(hyphen_minus, report_of(command, opened).finding.sentences)]
 
@@ -138,7 +138,10 @@ def settings_of(signature: Signature) -> list[tuple[str, str]]:
     parts.pop("command", None)
     singular = {"settings": "setting", "versions": "version of", "systems": "system", "scores": "score"}
     order = ("model", "tokenizer", "corpus", "target", "text", "systems", "scores", "settings", "versions")
-    return [line for name in order if name in parts for line in _lines(singular.get(name, name), parts[name])]
+    lines = list[tuple[str, str]]()
+    for name in filter(parts.__contains__, order):
+        lines += _lines(singular.get(name, name), parts[name])
+    return lines
 
 
 def _lines(name: str, value: Any) -> list[tuple[str, str]]:

@@ -195,8 +195,8 @@ def export(
         raise AttnscopeError(f"found a run of {run.command}; --to {to} takes a card. Use --to parquet, csv, nc or zarr")
     name = run.path.resolve().name
     usual = f"{name}.{to}" if to in {"nc", "zarr"} else f"{name}-{to}"
-    made, names = local_folder(usual if out is None else out), None if variables is None else list(variables)
-    with _whole(made) as new, read_as(run.path):
+    target, names = local_folder(usual if out is None else out), None if variables is None else list(variables)
+    with _whole(target) as new, read_as(run.path):
         if to in FORMATS:
             new.mkdir()
             for file, text in head_files(read_run(run), to, None if names is None else names[0], top).items():  # pyright: ignore[reportArgumentType] checked there
@@ -207,7 +207,7 @@ def export(
             write_zarr(chosen(nodes_of(run), names), new, lambda share: tell(Progress("export", share)))
         else:
             _write_tables(run, names, new, to, tell)
-    return made
+    return target
 
 
 @contextmanager
@@ -217,17 +217,17 @@ def _whole(path: Path) -> Generator[Path]:
     if not path.parent.is_dir():
         raise AttnscopeError(f"there is no folder {path.parent}: create it, or use another --out")
     # of the same name every time: what a killed export left there is removed by the next one
-    place = path.parent / f".attnscope-{short_hash(path.name)}"
+    folder = path.parent / f".attnscope-{short_hash(path.name)}"
     with explained(f"write {path}", _SAFE):
         lock = None
         while lock is None:
-            place.mkdir(exist_ok=True)
-            if place.is_symlink():
-                raise AttnscopeError(f"{place} is a link; expected a folder for unfinished exports. Remove the link")
+            folder.mkdir(exist_ok=True)
+            if folder.is_symlink():
+                raise AttnscopeError(f"{folder} is a link; expected a folder for unfinished exports. Remove the link")
             with suppress(FileNotFoundError):  # the process that just left removed it
-                lock = locked(place / "lock")
+                lock = locked(folder / "lock")
         with lock:
-            new = place / "new"
+            new = folder / "new"
             try:
                 shutil.rmtree(new) if new.is_dir() else new.unlink(missing_ok=True)
                 yield new
@@ -237,7 +237,7 @@ def _whole(path: Path) -> Generator[Path]:
                 new.rename(path)
                 sync(path.parent)
             finally:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _reject_present(path: Path) -> None:

@@ -63,13 +63,14 @@ def merge(path: str | Path) -> Merged:
     parts = Parts(folder)
     if parts.signature is None:
         return _without_parts(folder)
-    own = RunFolder(folder, parts.signature)
-    own.look()
-    if not own.complete and (lacking := parts.describe_missing(own)):
+    whole = RunFolder(folder, parts.signature)
+    whole.look()
+    lacking = "" if whole.complete else parts.describe_missing(whole)
+    if lacking:
         raise AttnscopeError(f"{folder} is not whole: {lacking}")
-    if own.command == "explain" and not own.complete:  # it merges the parts itself, with the model loaded
-        return Merged(folder, own.command, parts.texts, len(parts.folders), complete=False)
-    with _opened(own) as run:
+    if whole.command == "explain" and not whole.complete:  # it merges the parts itself, with the model loaded
+        return Merged(folder, whole.command, parts.texts, len(parts.folders), complete=False)
+    with _opened(whole) as run:
         if not run.complete:
             with read_as(parts_of(folder)):
                 parts.gather(run, part_rows)
@@ -87,10 +88,12 @@ def _opened(run: RunFolder) -> RunFolder:
 
 
 def _without_parts(folder: Path) -> Merged:
-    if (made := manifest_of(folder)) is not None:
-        verb = made.command in VERBS and getattr(import_module(f"attnscope.{VERBS[made.command].module}"), made.command)
+    manifest = manifest_of(folder)
+    if manifest is not None:
+        name = manifest.command
+        verb = name in VERBS and getattr(import_module(f"attnscope.{VERBS[name].module}"), name)
         if not verb or "task" not in inspect.signature(verb).parameters:
-            raise AttnscopeError(f"{folder} is a run of {made.command}, which has no parts; expected a run with --task")
+            raise AttnscopeError(f"{folder} is a run of {name}, which has no parts; expected a run with --task")
     if not is_finished(folder):
         raise AttnscopeError(
             f"{parts_of(folder)} contains no parts of a run; expected folders such as 1-of-4, made with --task"

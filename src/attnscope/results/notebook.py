@@ -134,10 +134,9 @@ class Shown:
             Height of the frame, pixels.
         """
         with tempfile.TemporaryDirectory() as folder:
-            place = Path(folder) / "report.html"
-            write_page(report_of(self.command, self._result), place)
+            path = write_page(report_of(self.command, self._result), Path(folder) / "report.html")
             kind: type[Page] = _widget_class() if in_widgets() else Page
-            return kind(place.read_text(encoding="utf-8"), height)
+            return kind(path.read_text(encoding="utf-8"), height)
 
     def __repr__(self) -> str:
         try:
@@ -156,16 +155,16 @@ class Shown:
         lines, notes = _summary(report)
         listed = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in lines)
         small = "".join(f'<p style="{_SMALL}">{html.escape(note)}</p>' for note in notes)
-        shown, figure = "", None
+        drawn, figure = "", None
         with suppress(AttnscopeError):  # the sentences are still valid
             figure = grid_of(report)
         if figure is not None:
             image = picture(figure)
             style = f"max-width: 100%; width: {image.width}px; background: white"
-            shown = f'<img src="{image.source}" alt="{translate("All heads")}" style="{style}">'
+            drawn = f'<img src="{image.source}" alt="{translate("All heads")}" style="{style}">'
         name = html.escape(str(self._result.attrs.get("model", "")))
         return (
-            f'<div style="{_STYLE}"><p><b>attnscope {self.command}</b> {name}</p><ul>{listed}</ul>{small}{shown}'
+            f'<div style="{_STYLE}"><p><b>attnscope {self.command}</b> {name}</p><ul>{listed}</ul>{small}{drawn}'
             f"<p>{translate('The whole page')}: <code>.attnscope.show()</code></p></div>"
         )
 
@@ -180,14 +179,12 @@ def _unsigned(result: xr.Dataset | xr.DataTree) -> str | None:
 
 def _summary(report: Report) -> tuple[list[str], list[str]]:
     """Input and findings in sentences; notes and caveats."""
-    rankings = [
-        f"{translate(table.title)}: "
-        + ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in table.rows[:5])
-        for table in report.tables
-        if any(one.name == "value" and one.unit not in NO_NUMBERS for one in table.quantities)
-        and table.rows
-        and "head" in table.rows[0]
-    ]
+    rankings: list[str] = []
+    for table in report.tables:
+        ranks = any(one.name == "value" and one.unit not in NO_NUMBERS for one in table.quantities)
+        if ranks and table.rows and "head" in table.rows[0]:
+            heads = (f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in table.rows[:5])
+            rankings.append(f"{translate(table.title)}: {', '.join(heads)}")
     notes = [*report.notes, *[*report.care][:1]]
     lines = [*map(translate, (report.read, *report.finding.sentences)), *rankings]
     return [*map(hyphen_minus, lines)], [hyphen_minus(translate(note)) for note in notes]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 import xarray as xr
@@ -86,10 +87,10 @@ def _part_of(run: RunFolder, part: str) -> xr.Dataset:
     from attnscope.measure.stored import EXAMPLES, HEADS, SAMPLE, WINDOWS, load_heads
 
     run.look()  # check only the files that are read: a large run would take minutes
-    there = {WINDOWS: lambda: run.apart(WINDOWS), HEADS: lambda: load_heads(run)}
-    there |= {name: lambda name=name: run.load(name) for name in (SAMPLE, EXAMPLES)}
+    readers = {WINDOWS: lambda: run.apart(WINDOWS), HEADS: lambda: load_heads(run)}
+    readers |= {name: lambda name=name: run.load(name) for name in (SAMPLE, EXAMPLES)}
     with read_as(run.path):
-        opened = there[part]() if part in there else None
+        opened = readers[part]() if part in readers else None
     if opened is None:
         raise AttnscopeError(
             f"{run.path} has no part {part!r}; scans with --pool have {WINDOWS!r} and {HEADS!r}, scans with a page "
@@ -145,7 +146,8 @@ def nodes_of(run: Run) -> list[Node]:
         folder.look()
 
         def windows() -> Iterator[xr.Dataset]:
-            return (part for texts in folder.pieces if (part := folder.apart(WINDOWS, texts)) is not None)
+            parts = (folder.apart(WINDOWS, texts) for texts in folder.pieces)
+            return (part for part in parts if part is not None)
 
         nodes = [Node("", lambda: scan_pieces(folder), folder.texts)]
         pooled = any(name.startswith(f"{WINDOWS}/") for name in folder.files)
@@ -170,17 +172,17 @@ def chosen(nodes: list[Node], names: list[str] | None) -> list[Node]:
     """The nodes with a selection of variables; None selects all."""
     if names is None:
         return nodes
-    known = {node.name: [str(name) for name in next(node.pieces()).data_vars] for node in nodes}
-    every = sorted({name for own in known.values() for name in own})
+    variables = {node.name: [str(name) for name in next(node.pieces()).data_vars] for node in nodes}
+    every = sorted(set(chain.from_iterable(variables.values())))
     unknown = [name for name in names if name not in every]
     if unknown:
         raise AttnscopeError(f"this run has no variable {unknown[0]!r:.60}: choose from {', '.join(every)}")
 
-    def of(node: Node) -> Node:
-        own = [name for name in known[node.name] if name in names]
-        return replace(node, pieces=lambda: (piece[own] for piece in node.pieces()))
+    def selected(node: Node) -> Node:
+        some = [name for name in variables[node.name] if name in names]
+        return replace(node, pieces=lambda: (piece[some] for piece in node.pieces()))
 
-    return [of(node) for node in nodes if not set(known[node.name]).isdisjoint(names)]
+    return [selected(node) for node in nodes if not set(variables[node.name]).isdisjoint(names)]
 
 
 USUAL = ("attnscope-runs", ".")
@@ -261,27 +263,28 @@ def runs(*folders: str | Path) -> list[Run]:
     """
     listed: dict[Path, Run] = {}
     for folder in folders or map(Path, USUAL):
-        place = local_folder(folder)
-        if folders and not place.is_dir():
-            raise AttnscopeError(f"there is no folder {place}: pass a run folder, or a folder that contains runs")
-        for run in _below(place):
+        path = local_folder(folder)
+        if folders and not path.is_dir():
+            raise AttnscopeError(f"there is no folder {path}: pass a run folder, or a folder that contains runs")
+        for run in _runs_below(path):
             listed.setdefault(run.path.absolute(), run)
     return sorted(listed.values(), key=lambda run: run.when, reverse=True)
 
 
 @validated
 def run_at(folder: Path) -> Run | None:
-    own = _of_manifest(folder)
-    if own is not None and (own.complete or own.damage):
-        return own
+    """The run in a folder, or that of the tasks next to it; None without any."""
+    run = _of_manifest(folder)
+    if run is not None and (run.complete or run.damage):
+        return run
     parts = parts_of_run(folder)
     if not parts:
-        return own
+        return run
     return replace(
-        own or replace(parts[0], path=folder),
+        run or replace(parts[0], path=folder),
         complete=False,
         windows=sum(part.windows for part in parts),
-        bytes=sum(part.bytes for part in (*parts, *([own] if own else []))),
+        bytes=sum(part.bytes for part in (*parts, *([run] if run else []))),
         when=max(part.when for part in parts),
         tasks=(sum(part.complete for part in parts), int(parts[0].path.name.rpartition("-")[2])),
     )
@@ -310,7 +313,7 @@ def _stored(command: str) -> str:
     return VERBS[command].stored if command in VERBS else ""
 
 
-def _below(folder: Path) -> Iterator[Run]:
+def _runs_below(folder: Path) -> Iterator[Run]:
     children: list[Path] = []
     with suppress(OSError):
         children = sorted(child for child in folder.iterdir() if child.is_dir())
@@ -322,31 +325,29 @@ def _below(folder: Path) -> Iterator[Run]:
 
 
 def _of_manifest(folder: Path) -> Run | None:
-    when = _written(folder / MANIFEST)
+    when = _last_modified(folder / MANIFEST)
     try:
         manifest = manifest_of(folder)
-        return None if manifest is None else _reported(folder, manifest, when)
+        if manifest is None:
+            return None
+        return Run(
+            path=folder,
+            command=manifest.command,
+            signature=_signature(folder, manifest),
+            complete=is_complete(manifest),
+            windows=sum(len(texts_of(name)) for name in manifest.files if name.startswith(PIECES)),
+            bytes=sum(size for size, _ in manifest.files.values()),
+            when=when,
+        )
     except AttnscopeError as error:
         return Run(folder, "", None, complete=False, windows=0, bytes=0, when=when, damage=str(error))
 
 
-def _written(path: Path) -> datetime:
+def _last_modified(path: Path) -> datetime:
     """Last modification of a file; 1970 if there is none or its time is invalid."""
     with suppress(OSError, ValueError, OverflowError):
         return datetime.fromtimestamp(path.stat().st_mtime).astimezone()
     return datetime.fromtimestamp(0).astimezone()
-
-
-def _reported(folder: Path, manifest: Manifest, when: datetime) -> Run:
-    return Run(
-        path=folder,
-        command=manifest.command,
-        signature=_signature(folder, manifest),
-        complete=is_complete(manifest),
-        windows=sum(len(texts_of(name)) for name in manifest.files if name.startswith(PIECES)),
-        bytes=sum(size for size, _ in manifest.files.values()),
-        when=when,
-    )
 
 
 def _signature(folder: Path, manifest: Manifest) -> Signature | None:
@@ -361,6 +362,6 @@ def _signature(folder: Path, manifest: Manifest) -> Signature | None:
 
 def parts_of_run(run: Path) -> list[Run]:
     """The parts of a run by several tasks, next to its folder."""
-    places = sorted(run.with_name(run.name + TASKS).glob("*-of-*")) if run.name else []
-    parts = [_of_manifest(place) for place in places if _PART.fullmatch(place.name)]
+    folders = sorted(run.with_name(run.name + TASKS).glob("*-of-*")) if run.name else []
+    parts = [_of_manifest(folder) for folder in folders if _PART.fullmatch(folder.name)]
     return [part for part in parts if part is not None and not part.damage]

@@ -21,30 +21,52 @@ if TYPE_CHECKING:
 
 
 def report_of(command: str, result: Any, *, data: bool = False) -> Report:
-    """All that a result has to show; its rows are computed here, once. With `data`, also what no table shows."""
-    made = _module(VERBS[command].report).report(result, **({"data": data} if command == "scan" else {}))
-    model = made.model or str(result.attrs.get("model", "the model"))
-    return replace(made, command=command, model=model, notes=[*_repeated(result), *made.notes])
+    """All that a result has to show: findings in sentences, tables, notes and caveats.
+
+    Parameters
+    ----------
+    command
+        Name of the verb that returned the result, such as ``"scan"``.
+    result
+        The result (a Dataset or DataTree), from memory or from `attnscope.open_run`.
+    data
+        For a scan, whether to add the tables that only ``--json`` and ``--csv`` have.
+
+    Returns
+    -------
+    attnscope.report.schema.Report
+        ``finding.sentences`` are the findings; ``rows`` those of the first table, a dictionary for each head.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> report = report_of("scan", attnscope.scan(limit=4, window=64))
+    >>> report.read
+    '3 layers x 4 heads over 4 windows of 1 document, 256 tokens'
+    """
+    report = _module(VERBS[command].report).report(result, **({"data": data} if command == "scan" else {}))
+    model = report.model or str(result.attrs.get("model", "the model"))
+    return replace(report, command=command, model=model, notes=[*_repetition_notes(result), *report.notes])
 
 
-def _repeated(result: Any) -> list[str]:
-    """How many texts, or pairs of texts, of a result equal an earlier one."""
+def _repetition_notes(result: Any) -> list[str]:
+    """The number of texts, or pairs of texts, that equal an earlier one, as a note; empty without any."""
     parts = list(result.subtree) if isinstance(result, xr.DataTree) else [result]
     parts = [part for part in parts if isinstance(part, xr.DataTree | xr.Dataset)]
     names = next((part.coords["source"].values.ravel().tolist() for part in parts if "source" in part.coords), [])
     texts = {name: original(name) for name in names}
-    if again := sum(name != first for name, first in texts.items()):
-        return [_counted_once(again, len(texts), str(result.attrs.get("reads", "texts")))]
+    repeated = sum(name != first for name, first in texts.items())
+    if repeated:
+        return [_counted_once(repeated, len(texts), str(result.attrs.get("reads", "texts")))]
     both = ("clean_text", "corrupted_text")
     sides = next(([part.coords[one].values.tolist() for one in both] for part in parts if both[0] in part.coords), [])
     pairs = list(zip(*sides, strict=True))
-    if again := len(pairs) - len(set(pairs)):
-        return [_counted_once(again, len(pairs), "pairs")]
-    return []
+    repeated = len(pairs) - len(set(pairs))
+    return [_counted_once(repeated, len(pairs), "pairs")] if repeated else []
 
 
-def _counted_once(again: int, whole: int, called: str) -> str:
-    return f"{again} of {whole} {called} repeat an earlier one: intervals and tests count them once."
+def _counted_once(repeated: int, count: int, called: str) -> str:
+    return f"{repeated} of {count} {called} repeat an earlier one: intervals and tests count them once."
 
 
 def figures_of(report: Report) -> dict[str, Figure]:
@@ -61,28 +83,29 @@ def write_page(
     report: Report, path: Path | str, figures: Mapping[str, Figure] | None = None, run: Path | None = None
 ) -> Path:
     """Write a result as one HTML page that needs no network and no other file; `run` is the folder of its run."""
-    if own := VERBS[report.command].page:
-        return _module(own).write(report, path, run)
+    verb = VERBS[report.command]
+    if verb.page:
+        return _module(verb.page).write(report, path, run)
     from attnscope.results.page import heads, parts
 
     sections: list[Any] = []
-    if VERBS[report.command].figures:
+    if verb.figures:
         drawn, drawing = figures_of(report) if figures is None else figures, _drawing(report)
-        own = getattr(drawing, "sections", None)  # where one has several figures, or tables of text
-        named: Any = getattr(drawing, "captions", {})  # fixed, or made from the result
-        named = named if isinstance(named, dict) else named(report)
-        sections = parts.sections(drawn, named) if own is None else own(report, drawn)
+        sections_of = getattr(drawing, "sections", None)  # where one has several figures, or tables of text
+        captions: Any = getattr(drawing, "captions", {})  # fixed, or made from the result
+        captions = captions if isinstance(captions, dict) else captions(report)
+        sections = parts.sections(drawn, captions) if sections_of is None else sections_of(report, drawn)
     tables = [page_table(table) for table in report.tables if table.page and table.rows]
     if not sections and not tables:
         raise AttnscopeError(f"the result of {report.command} holds nothing that a page could show")
-    known = heads.of_report(report)
+    data = heads.of_report(report)
     return parts.write_page(
         path,
         "report",
         report,
-        heads=known,
-        tabs=[] if known is None else [heads.numbers_tab(report.command), *heads.profile_tab(known)],
-        scripts=[] if known is None else ["profile.js"],
+        heads=data,
+        tabs=[] if data is None else [heads.numbers_tab(report.command), *heads.profile_tab(data)],
+        scripts=[] if data is None else ["profile.js"],
         run=run,
         sections=sections,
         tables=tables,

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +108,8 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
         title = stored.describe_ranking(results, kind, rows)
         tables.append(Table(kind.replace("-", "_"), title, _RANKED, [dict(row) for row in rows], page=0))
     requested, several = _requested(results)
-    tables.append(
-        Table(
-            "requested",
-            f"statistics by name: means over {stored.describe_windows(results)}",
-            _REQUESTED,
-            requested,
-            page=0,
-        )
-    )
+    title = f"statistics by name: means over {stored.describe_windows(results)}"
+    tables.append(Table("requested", title, _REQUESTED, requested, page=0))
     if several:
         notes.append(
             f"Several numbers for each head, so not in a table: {', '.join(several)}. See the page, --json or "
@@ -137,7 +131,8 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
             _offsets(results),
             *_received(results, [(row["layer"], row["head"]) for row in every]),
         ]
-    if means := stored.means_note(results, ranked.values()):
+    means = stored.means_note(results, ranked.values())
+    if means:
         care |= {means: ""}
     model, heads = str(results.attrs.get("model", "the model")), count(results.sizes["head"], "head")
     return Report(
@@ -176,9 +171,11 @@ _NO_PATTERN = ("mixed", "uniform", "uniform over the past")
 def _offsets_of(labels: Mapping[str, int]) -> str:
     """The offsets of labels that are all offsets, and more than one."""
     near = {"previous": -1, "self": 0, "next": 1}
-    own = [name for name in labels if name in near or name.startswith("offset ")]
-    found = [near[name] if name in near else int(name.removeprefix("offset ")) for name in own]
-    return ", ".join(f"{offset:+d}".replace("-", "−") for offset in sorted(found)) * (1 < len(found) == len(labels))
+    fixed = [name for name in labels if name in near or name.startswith("offset ")]
+    offsets = sorted(near[name] if name in near else int(name.removeprefix("offset ")) for name in fixed)
+    if not 1 < len(offsets) == len(labels):
+        return ""
+    return ", ".join(f"{offset:+d}".replace("-", "−") for offset in offsets)
 
 
 def _headline(results: xr.Dataset) -> str:
@@ -199,11 +196,12 @@ def _headline(results: xr.Dataset) -> str:
     if name in _OBJECTS and (most == fixed or (len(counts) > _LISTED and 2 * most >= fixed)):
         where = _OBJECTS[name]
         return f"{most} of {number} heads attend{attend} to {where}; {number - fixed} show{others} no fixed pattern"
-    if offsets := _offsets_of(counts):
+    offsets = _offsets_of(counts)
+    if offsets:
         rest = f"{number - fixed} show{others} no fixed pattern"
         return f"{fixed} of {number} heads have {SHARE:.0%} or more of their weight at one offset ({offsets}); {rest}"
     if len(counts) <= _LISTED:
-        listed = ", ".join(f"{label} ({own})" for label, own in counts.most_common())
+        listed = ", ".join(f"{label} ({heads})" for label, heads in counts.most_common())
         return f"Of {number} heads: {listed}; {number - fixed} show{others} no fixed pattern"
     return f"{fixed} of {number} heads show{show} a fixed pattern; {number - fixed} show{others} none"
 
@@ -217,9 +215,11 @@ def _most_frequent_first(results: xr.Dataset, rows: Sequence[Any]) -> list[Any]:
 
 def _heads(results: xr.Dataset) -> Table:
     """Means over texts of statistics with one number for each head."""
-    of_heads = [str(name) for name, own in results.data_vars.items() if "head" in own.dims and name != "label"]
-    own = [name for name in of_heads if without_end(name) == name]
-    values = {name: means for statistic in own for name, means in means_of(results, statistic).items()}
+    of_heads = [str(name) for name, one in results.data_vars.items() if "head" in one.dims and name != "label"]
+    values: dict[str, np.ndarray] = {}
+    for statistic in of_heads:
+        if without_end(statistic) == statistic:  # the ends of intervals follow below
+            values |= means_of(results, statistic)
     if "sampled_rows" in results:
         ends = intervals(results)
         for name in [name for name in values if name in ends]:
@@ -252,10 +252,10 @@ def means_of(results: xr.Dataset, name: str) -> dict[str, np.ndarray]:
 
 def _requested(results: xr.Dataset) -> tuple[list[Row], list[str]]:
     """Statistics beyond the default, with their lowest and highest head; and those of several numbers."""
-    known = STATISTICS | OF_OFFSETS
+    named = STATISTICS | OF_OFFSETS
     rows: list[Row] = []
     several: list[str] = []
-    for statistic in [str(name) for name in results.data_vars if name in known and name not in DEFAULT]:
+    for statistic in [str(name) for name in results.data_vars if name in named and name not in DEFAULT]:
         means = means_of(results, statistic)
         equal = means_of(results, f"equal_{statistic}") if f"equal_{statistic}" in results else {}
         rows += [
@@ -278,8 +278,8 @@ def ends_and_mean(values: np.ndarray) -> Row:
 
 
 def _mean(values: np.ndarray | None) -> float | None:
-    known = np.empty(0) if values is None else values[np.isfinite(values)]
-    return float(known.mean()) if known.size else None
+    finite = np.empty(0) if values is None else values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else None
 
 
 def groups_table(results: xr.Dataset) -> tuple[Table, list[str]]:
@@ -307,26 +307,21 @@ def _group_columns(results: xr.Dataset) -> dict[str, np.ndarray]:
     means = MeanGroupWeights.of(results)
     names = {int(number): str(results.group_query.values[number]) for number in means.present}
     kinds = {"group_weight": means.weight, "equal_group_weight": means.equal, "position_group_weight": means.positions}
-    return {
-        f"{kind} {query} > {key}": values[:, :, i, j]
-        for i, query in names.items()
-        for j, key in names.items()
-        for kind, values in kinds.items()
-    }
+    columns: dict[str, np.ndarray] = {}
+    for (i, query), (j, key) in product(names.items(), repeat=2):
+        columns |= {f"{kind} {query} > {key}": values[:, :, i, j] for kind, values in kinds.items()}
+    return columns
 
 
 def _group_weights(results: xr.Dataset) -> Table:
     """The weights between all groups, a row for each head; each weight is a table of queries by keys."""
     means = MeanGroupWeights.of(results)
     names = results.group_query.values.tolist()
-    rows: list[Row] = [
-        {"layer": layer, "head": head, "groups": names}
-        | {
-            name: with_nulls(values[layer, head])
-            for name, values in (("weight", means.weight), ("equal", means.equal), ("positions", means.positions))
-        }
-        for layer, head in np.ndindex(means.weight.shape[:2])
-    ]
+    kinds = {"weight": means.weight, "equal": means.equal, "positions": means.positions}
+    rows: list[Row] = []
+    for layer, head in np.ndindex(means.weight.shape[:2]):
+        weights = {name: with_nulls(values[layer, head]) for name, values in kinds.items()}
+        rows.append({"layer": layer, "head": head, "groups": names, **weights})
     return _of_lists("group_weights", "Weights between groups", rows)
 
 
@@ -339,16 +334,9 @@ def contrasts_table(results: xr.Dataset) -> tuple[Table, list[str]]:
         return Table("by", title, _CONTRASTS, []), [sentence]
     tested = contrasts(results)
     rows: list[Row] = [dict(row) for row in contrast_rows(tested)]
-    shown = sum(bool(row["differs"]) for row in rows)
-    table = Table(
-        "by",
-        title,
-        _CONTRASTS,
-        rows,
-        corrected="by the false discovery rate",
-        terminal=min(12, shown),
-        page=min(20, shown),
-    )
+    number = sum(bool(row["differs"]) for row in rows)  # of significant differences
+    corrected = "by the false discovery rate"
+    table = Table("by", title, _CONTRASTS, rows, corrected=corrected, terminal=min(12, number), page=min(20, number))
     return table, describe_contrasts(tested)
 
 
@@ -407,7 +395,7 @@ def _received(results: xr.Dataset, leading: Sequence[tuple[int, int]]) -> list[T
     chosen = [(int(layer), int(head)) for layer, head in json.loads(sample.attrs.get("requested", "[]"))]
     if not chosen and not leading:  # nothing ranks heads: those with the key that receives most
         most = sample.received.max("position").mean("window").values
-        leading = [divmod(int(place), most.shape[1]) for place in np.argsort(-most, axis=None)[:_MOST]]
+        leading = [divmod(int(cell), most.shape[1]) for cell in np.argsort(-most, axis=None)[:_MOST]]
     rows: list[Row] = [dict(row) for row in top_keys(sample, list(dict.fromkeys([*chosen, *leading])))]
     return [_of_lists("received", "Keys that receive most", rows)]
 
@@ -432,11 +420,12 @@ def examples_of(results: xr.Dataset) -> dict[str, list[dict[str, Any]]]:
 
 def _beside(results: xr.Dataset, name: str) -> xr.Dataset | None:
     """What is stored for the page: in memory, or in the run folder that the results were read from."""
-    found = results.encoding.get(name)
-    if found is None and "source" in results.encoding:
+    in_memory = results.encoding.get(name)
+    if in_memory is None and "source" in results.encoding:
         with suppress(AttnscopeError, OSError, KeyError):  # the folder is gone, or contains another run by now
-            run = RunFolder(Path(results.encoding["source"]), json.loads(signature := results.attrs["signature"]))
+            signature = results.attrs["signature"]
+            run = RunFolder(Path(results.encoding["source"]), json.loads(signature))
             run.look()
             same = "signature" in run.state and Signature.of(run.state["signature"]).to_json() == signature
             return run.load(name) if same else None
-    return found
+    return in_memory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from attnscope.measure.raw import first_window, observe_window
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources
 from attnscope.read.windows import Window
-from attnscope.report.language import language, messages_of_script, translate
+from attnscope.report.language import language, translate
 from attnscope.results.figures.attention import attention, named_sides
 from attnscope.results.figures.style import PAGE
 from attnscope.results.page import parts
@@ -76,10 +75,10 @@ class Maps:
             tile += 1
         return {"n": n, "m": m, "tile": tile, "codes": parts.encode(self.tiles(layer, head, tile))}
 
-    def meta(self, known: Mapping[tuple[int, int], np.ndarray] | None = None) -> dict[str, Any]:
+    def meta(self, codes_of: Mapping[tuple[int, int], np.ndarray] | None = None) -> dict[str, Any]:
         """Data of a view before any head is opened: layers, tokens, and a small map of each head.
 
-        Small maps are made from the bytes of `codes` where these are known already.
+        `codes_of` has the bytes of `codes` of every head, if they have been computed: small maps are then made of them.
         """
         heads = [call.query.shape[1] for call in self.calls.values()]
         most = max(heads)
@@ -87,8 +86,10 @@ class Maps:
         thumbs = np.zeros((len(heads), most, side, side), np.uint8)
         for row, layer in enumerate(self.calls):
             for head in range(heads[row]):
-                codes = None if known is None else known[layer, head]
-                thumbs[row, head] = self._small(layer, head, side) if codes is None else _thumb(codes, side)
+                if codes_of is None:
+                    thumbs[row, head] = self._small(layer, head, side)
+                else:
+                    thumbs[row, head] = _thumb(codes_of[layer, head], side)
         return {
             "layers": [
                 {"index": layer, "heads": heads[row], "kind": self.kinds[layer]}
@@ -101,7 +102,7 @@ class Maps:
                 for name, tokens in self.texts.items()
             },
             "side": side,
-            "thumbs": base64.b64encode(thumbs.tobytes()).decode("ascii"),
+            "thumbs": parts.base64_of(thumbs),
         }
 
     def _small(self, layer: int, head: int, side: int) -> np.ndarray:
@@ -113,13 +114,9 @@ class Maps:
         some = call if step == 1 else call.take(queries[None])
         rows = torch.cat([*weight_rows(some, head, len(queries))]).cpu().numpy()
         first_rows = np.searchsorted(queries.cpu().numpy(), np.arange(0, call.query.shape[2], tile))
-        tiled = np.maximum.reduceat(np.maximum.reduceat(rows, first_rows, 0), np.arange(0, rows.shape[1], tile), 1)
+        by_row = np.maximum.reduceat(rows, first_rows, 0)
+        tiled = np.maximum.reduceat(by_row, np.arange(0, rows.shape[1], tile), 1)
         return parts.encode(_thumb(tiled, side))
-
-
-def _words() -> dict[str, str]:
-    """The messages of the view's script in the language of pages."""
-    return {message: other for message in messages_of_script(_SCRIPT) if (other := translate(message)) != message}
 
 
 def largest_in_tiles(weights: np.ndarray, tile: int) -> np.ndarray:
@@ -176,15 +173,16 @@ class View:
         return Path(path)
 
     def _page(self) -> str:
-        held, known = dict[str, Any](), dict[tuple[int, int], np.ndarray]()
+        maps, codes_of = dict[str, Any](), dict[tuple[int, int], np.ndarray]()
         every = [(layer, head) for layer, call in self.maps.calls.items() for head in range(call.query.shape[1])]
-        first = (self.layer, self.head)
-        for place in [first, *(place for place in every if place != first)]:
-            codes = self.maps.codes(*place, max(min(CELLS, HELD) if place == first else HELD // len(every), 1))
-            known[place] = codes["codes"]
-            held["{}.{}".format(*place)] = codes | {"codes": base64.b64encode(codes["codes"].tobytes()).decode("ascii")}
+        for layer, head in sorted(every, key=lambda pair: pair != (self.layer, self.head)):  # the open head first
+            cells = min(CELLS, HELD) if (layer, head) == (self.layer, self.head) else HELD // len(every)
+            codes = self.maps.codes(layer, head, max(cells, 1))
+            codes_of[layer, head] = codes["codes"]
+            maps[f"{layer}.{head}"] = codes | {"codes": parts.base64_of(codes["codes"])}
         start = {"layer": self.layer, "head": self.head, "token": self.token}
-        data = {"meta": self.maps.meta(known), "held": held, "start": start}
+        words = parts.translated_messages(_SCRIPT)
+        data = {"meta": self.maps.meta(codes_of), "held": maps, "start": start}
         return (
             f'<!doctype html><html lang="{language()}"><head><meta charset="utf-8">'
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
@@ -193,7 +191,7 @@ class View:
             f"body {{ margin: 1rem }}\n{_STYLE}</style></head><body>"
             f'<header><h1 style="font:650 20px system-ui">{html.escape(self.name)}</h1></header><main id="view"></main>'
             f'<script type="application/json" id="data">{parts.script_json(data)}</script>'
-            f'<script type="application/json" id="words">{parts.script_json(_words())}</script>'
+            f'<script type="application/json" id="words">{parts.script_json(words)}</script>'
             f'<script type="module">{_SCRIPT}\n'
             'mountPage(document.getElementById("view"), JSON.parse(document.getElementById("data").textContent));'
             "</script></body></html>"
@@ -224,7 +222,7 @@ def _widget_class() -> Any:
         _words = traitlets.Dict().tag(sync=True)
 
         def __init__(self, maps: Maps, layer: int, head: int, name: str) -> None:
-            anywidget.AnyWidget.__init__(self, _meta=maps.meta(), _words=_words())
+            anywidget.AnyWidget.__init__(self, _meta=maps.meta(), _words=parts.translated_messages(_SCRIPT))
             View.__init__(self, maps, layer, head, name)
             self.on_msg(self._answer)
 
@@ -257,7 +255,8 @@ def _widget_class() -> Any:
     return AttentionView
 
 
-def _made(maps: Maps, layer: int | None, head: int | None, name: str) -> View:
+def _view_at(maps: Maps, layer: int | None, head: int | None, name: str) -> View:
+    """A view, or a widget in a notebook that shows them, in which a head is open."""
     layer = next(iter(maps.calls)) if layer is None else layer
     if layer not in maps.calls:
         raise AttnscopeError(f"layer is {layer}; expected one of {min(maps.calls)} to {max(maps.calls)}")
@@ -329,7 +328,7 @@ def view(
     if isinstance(model, xr.Dataset | xr.DataTree):
         return model.attnscope.show()
     if isinstance(model[0] if isinstance(model, tuple | list) and model else model, np.ndarray | torch.Tensor):
-        return _made(_of_weights(model, tokens, query_tokens), layer, head, translate("Attention"))
+        return _view_at(_maps_of_weights(model, tokens, query_tokens), layer, head, translate("Attention"))
     if tokens is not None or query_tokens is not None:
         raise AttnscopeError("tokens are names for weights, and a model has its own: leave them out")
     first = rejecting([(layer, head)], "layer, head")
@@ -337,14 +336,14 @@ def view(
     if pair is not None:
         if texts is not None:
             raise AttnscopeError("found a text and a pair: give one of them")
-        return _made(_of_pair(loaded, pair), layer, head, loaded.name)
+        return _view_at(_maps_of_pair(loaded, pair), layer, head, loaded.name)
     if texts is None:
         raise AttnscopeError('found no text: give one, as in attnscope.view(model, "The tide comes in.")')
     first = first_window(loaded, texts, targets, window_length(loaded, window))
-    return _made(_of_window(loaded, first), layer, head, loaded.name)
+    return _view_at(_maps_of_window(loaded, first), layer, head, loaded.name)
 
 
-def _of_window(loaded: LoadedModel, window: Window, segments: Sequence[int] | None = None) -> Maps:
+def _maps_of_window(loaded: LoadedModel, window: Window, segments: Sequence[int] | None = None) -> Maps:
     calls: dict[int, AttentionCall] = {}
     kinds: dict[int, str] = {}
 
@@ -361,7 +360,7 @@ def _of_window(loaded: LoadedModel, window: Window, segments: Sequence[int] | No
     return maps
 
 
-def _of_pair(loaded: LoadedModel, pair: tuple[str, str]) -> Maps:
+def _maps_of_pair(loaded: LoadedModel, pair: tuple[str, str]) -> Maps:
     """Two sentences, joined as the tokenizer does; special tokens belong to the sentence before them."""
     tokenizer: Any = loaded.tokenizer
     encoded = tokenizer(*pair, return_offsets_mapping=True, return_special_tokens_mask=True)
@@ -372,10 +371,10 @@ def _of_pair(loaded: LoadedModel, pair: tuple[str, str]) -> Maps:
     for number in encoded.sequence_ids():
         last = last if number is None else number
         segments.append(last)
-    return _of_window(loaded, window, segments)
+    return _maps_of_window(loaded, window, segments)
 
 
-def _of_weights(source: Any, tokens: Sequence[str] | None, query_tokens: Sequence[str] | None) -> Maps:
+def _maps_of_weights(source: Any, tokens: Sequence[str] | None, query_tokens: Sequence[str] | None) -> Maps:
     layers = [torch.as_tensor(each) for each in source]
     layers = [each[0] if each.ndim == 4 and each.shape[0] == 1 else each for each in layers]  # noqa: PLR2004
     for number, each in enumerate(layers):

@@ -49,18 +49,18 @@ def independence(
 ) -> dict[str, Estimate]:
     """Statistics of text independence over a set of heads, with valid intervals over units of texts."""
     member, count = numbered(range(len(labels)) if units is None else units)
-    places = np.ones(len(member)), (member, np.arange(len(member)))
-    document = scipy.sparse.coo_array(places, (count, len(member))).tocsr()
+    entries = np.ones(len(member)), (member, np.arange(len(member)))
+    document = scipy.sparse.coo_array(entries, (count, len(member))).tocsr()  # ``(document, text)``: sums over texts
     mean_direction, mean_profile = directions.mean(0), profiles.mean(0)
-    apart, away = directions - mean_direction, profiles - mean_profile
+    centred, centred_profiles = directions - mean_direction, profiles - mean_profile
     signs = (np.sign(directions)[..., None] == (-1, 0, 1)).astype(float)
     of_texts = {
         "counts": (labels[..., None] == np.arange(clusters)).astype(float),  # ``(text, head, label)``
         "signs": np.where(np.isnan(directions)[..., None], np.nan, signs),  # negative, 0 and positive
-        "directions": apart,
-        "squares": (apart**2).sum(-1),
-        "profiles": away,
-        "profile_squares": (away**2).sum((-2, -1)),
+        "directions": centred,
+        "squares": (centred**2).sum(-1),
+        "profiles": centred_profiles,
+        "profile_squares": (centred_profiles**2).sum((-2, -1)),
     }
     sums = {"texts": np.bincount(member).astype(float)}  # over the texts of each document
     for name, values in of_texts.items():
@@ -70,7 +70,7 @@ def independence(
     estimates = {name: Estimate(value, np.nan, np.nan) for name, value in point.items()}
     if count < LEAST:
         return estimates
-    left = _statistics(sums, means, 1.0 - np.eye(count))
+    left = _statistics(sums, means, 1.0 - np.eye(count))  # without each document: the jackknife
     for name in ("direction_icc", "profile_between_heads"):
         low, high = jackknife_interval(point[name], left[name])
         estimates[name] = Estimate(point[name], float(low), float(min(high, 1.0)))
@@ -121,7 +121,8 @@ def label_information(
     """Share of the labels' entropy that the head explains, I(label; head) / H(label), and its chance level."""
     heads = np.broadcast_to(np.arange(labels.shape[1]), labels.shape).ravel()
     flat = labels.ravel()
-    if (entropy := scipy.special.entr(np.bincount(flat) / flat.size).sum()) == 0:
+    entropy = scipy.special.entr(np.bincount(flat) / flat.size).sum()  # -p ln p, summed: nats
+    if entropy == 0:
         return float("nan"), float("nan")
     rng = np.random.default_rng(seed)
     chance = [_mutual_information(rng.permutation(flat), heads) for _ in range(permutations)]

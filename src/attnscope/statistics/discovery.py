@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 
 def significant(p: Float[np.ndarray, ...], level: float = 0.05) -> Bool[np.ndarray, ...]:
     """Which p-values are significant at a false discovery rate; NaN are not tested."""
-    known, shown = np.isfinite(p), np.zeros(p.shape, bool)
-    if known.any():
-        shown[known] = scipy.stats.false_discovery_control(p[known]) <= level
-    return shown
+    tested, passes = np.isfinite(p), np.zeros(p.shape, bool)
+    if tested.any():
+        passes[tested] = scipy.stats.false_discovery_control(p[tested]) <= level
+    return passes

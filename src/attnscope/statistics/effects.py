@@ -52,12 +52,12 @@ def by_document(
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(count, np.full(count, 1 / count), size=draws).astype(float)
     tested = np.isfinite(mean)
-    shown = differs_from_zero(sums / abs(sizes.mean()), generator, int(tested.sum()) if rounded else 0)
+    differs = differs_from_zero(sums / abs(sizes.mean()), generator, int(tested.sum()) if rounded else 0)
     low = high = np.full(mean.shape, np.nan)
     if ((drawn @ sizes) * sizes.sum() > 0).all():
         low, high = bootstrap_interval(sums, sizes, drawn)
-        shown &= np.sign(low) == np.sign(high)
-    return Interval(*(values.reshape(shape) for values in (mean, low, high, shown, tested)))
+        differs &= np.sign(low) == np.sign(high)
+    return Interval(*(values.reshape(shape) for values in (mean, low, high, differs, tested)))
 
 
 class Changes(NamedTuple):
@@ -93,11 +93,11 @@ def effect_variables(
     rounded: bool = False,
 ) -> dict[str, Any]:
     """Mean, interval and significance of values ``(text, *dims)``, as variables of a dataset; see `by_document`."""
-    found = by_document(values, units, seed=seed, rounded=rounded)
+    interval = by_document(values, units, seed=seed, rounded=rounded)
     significant = f"Whether the effect is significant, corrected for {corrected}"
-    return interval_variables(found, dims, long_name, name=name, unit=unit) | {
-        f"{prefix}shown": (dims, found.shown, {"long_name": significant, "units": "1"}),
-        f"{prefix}tested": (dims, found.tested, {"long_name": "Whether the effect was tested", "units": "1"}),
+    return interval_variables(interval, dims, long_name, name=name, unit=unit) | {
+        f"{prefix}shown": (dims, interval.shown, {"long_name": significant, "units": "1"}),
+        f"{prefix}tested": (dims, interval.tested, {"long_name": "Whether the effect was tested", "units": "1"}),
     }
 
 
@@ -112,9 +112,9 @@ def joint_variables(changes: np.ndarray, alone: np.ndarray, units: Any, dims: An
 
 
 def interval_variables(
-    found: Interval, dims: Sequence[Hashable], long_name: str, *, name: str, unit: str
+    interval: Interval, dims: Sequence[Hashable], long_name: str, *, name: str, unit: str
 ) -> dict[str, Any]:
     """A mean and the ends of its interval, as variables of a dataset."""
     words = long_name, "Lower end of its 95% interval", "Upper end of its 95% interval"
-    ends = zip(("", "_low", "_high"), found, words, strict=False)
-    return {f"{name}{end}": (dims, values, {"long_name": said, "units": unit}) for end, values, said in ends}
+    ends = zip(("", "_low", "_high"), interval, words, strict=False)
+    return {f"{name}{end}": (dims, values, {"long_name": meaning, "units": unit}) for end, values, meaning in ends}

@@ -26,6 +26,7 @@ def mean_by_document(values: np.ndarray, documents: Sequence[Hashable]) -> tuple
     sums = np.zeros((count, values.shape[1]))
     np.add.at(sums, member, values)
     mean = sums.sum(0) / sizes.sum()
+    # of a ratio of sums over documents, linearised (Cochran 1977, chapter 6)
     error = np.sqrt(count / max(1, count - 1) * ((sums - mean * sizes[:, None]) ** 2).sum(0)) / sizes.sum()
     return mean, error, count
 
@@ -36,18 +37,20 @@ def interval(
     """Both ends of the 95% interval of means over texts ``(text, ...)``, by `bootstrap_interval` over units."""
     flat = values.reshape(len(values), -1)
     member = membership(units)
-    known = np.isfinite(flat)
-    sizes, sums = member @ known.astype(float), member @ np.where(known, flat, 0.0)
+    finite = np.isfinite(flat)
+    sizes, sums = member @ finite.astype(float), member @ np.where(finite, flat, 0.0)
     low, high = np.full((2, flat.shape[1]), np.nan)
+    # columns in which the same units have values are drawn together, so that they share the draws
     patterns, which = np.unique(np.packbits(sizes > 0, axis=0), axis=1, return_inverse=True)
     for pattern in range(patterns.shape[1]):
         columns = np.flatnonzero(which.reshape(-1) == pattern)
-        there = sizes[:, columns[0]] > 0
-        if (count := int(there.sum())) < LEAST:
+        present = sizes[:, columns[0]] > 0
+        count = int(present.sum())
+        if count < LEAST:
             continue
         drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=draws)
         for first in range(0, len(columns), _AT_ONCE):
-            part = np.ix_(there, columns[first : first + _AT_ONCE])
+            part = np.ix_(present, columns[first : first + _AT_ONCE])
             low[part[1][0]], high[part[1][0]] = bootstrap_interval(sums[part], sizes[part], drawn.astype(float))
     return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
 
@@ -61,6 +64,7 @@ def bootstrap_interval(sums: np.ndarray, sizes: np.ndarray, drawn: np.ndarray) -
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
     if len(sums) >= FEW:
         return low, high
+    # few units: the end of a skewed mean's long tail is at least as far as Student's t with its skewness allows
     count, whole = len(sums), sizes.sum(0)
     mean = sums.sum(0) / whole
     parts = (sums - mean * (sizes[:, None] if sizes.ndim == 1 else sizes)) / whole
@@ -100,12 +104,12 @@ def reach(count: int | None = None) -> float:
 
 
 def unskewed(t: Any, skewness: Any) -> Any:
-    r"""Student's t of a mean with skewness g, transformed to a statistic without skewness to first order."""
+    """Student's t of a mean, transformed to a statistic without skewness to first order (Hall 1992)."""
     return t + skewness * t**2 / 3 + skewness**2 * t**3 / 27 + skewness / 6
 
 
 def without_skewness(quantile: Any, skewness: Any) -> Any:
     """Quantile of (estimate - truth) / error, from that of Student's t and the skewness: the inverse of `unskewed`."""
-    known = skewness.clip(-_MOST_SKEW, _MOST_SKEW)
-    some = known * (abs(known) > _LEAST_SKEW) + _LEAST_SKEW * (abs(known) <= _LEAST_SKEW)
-    return 3 / some * (np.cbrt(1 + some * (quantile - some / 6)) - 1)
+    bounded = skewness.clip(-_MOST_SKEW, _MOST_SKEW)
+    skew = bounded * (abs(bounded) > _LEAST_SKEW) + _LEAST_SKEW * (abs(bounded) <= _LEAST_SKEW)
+    return 3 / skew * (np.cbrt(1 + skew * (quantile - skew / 6)) - 1)

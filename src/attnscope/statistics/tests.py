@@ -27,28 +27,31 @@ def differs_from_zero(
 
     The level is that of as many means as are not 0 everywhere, or at least of this many.
     """
-    if (count := len(parts)) <= _ALL_SIGNS:
+    count = len(parts)
+    if count <= _ALL_SIGNS:
+        # the bits of each number are one choice of signs, those of 0 the data
         signs = 1.0 - 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
     else:
         signs = _random_signs(generator, 2**_ALL_SIGNS, count)
-    there = (parts**2).sum(0) > 0
-    flipped = np.abs(_flipped(parts[:, there], signs))
-    means = max(least, int(there.sum()))
-    return _reported(there, parts, flipped[0], flipped.max(1, initial=-np.inf), means, means - int(there.sum()))
+    varies = (parts**2).sum(0) > 0
+    flipped = np.abs(_flipped(parts[:, varies], signs))
+    largest = flipped.max(1, initial=-np.inf)  # of all means under one choice: the maximum corrects for all together
+    means = max(least, int(varies.sum()))
+    return _rare_means(varies, parts, flipped[0], largest, means, means - int(varies.sum()))
 
 
 def above_zero(blocks: Iterable[Float[np.ndarray, "document mean"]], documents: int) -> list[Bool[np.ndarray, " mean"]]:
     """Which means are significantly above 0, corrected for all blocks together, by 1,000 choices of signs."""
     signs = _random_signs(np.random.default_rng(0), _DRAWS, documents)
     largest = np.full(_DRAWS, -np.inf)
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    measured: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for parts in blocks:
-        there = (parts**2).sum(0) > 0
-        flipped = _flipped(parts[:, there], signs)
+        varies = (parts**2).sum(0) > 0
+        flipped = _flipped(parts[:, varies], signs)
         largest = np.maximum(largest, flipped.max(1, initial=-np.inf))
-        found.append((there, parts, flipped[0]))
-    means = sum(int(there.sum()) for there, _, _ in found)
-    return [_reported(there, parts, own, largest, means) for there, parts, own in found]
+        measured.append((varies, parts, flipped[0]))
+    means = sum(int(varies.sum()) for varies, _, _ in measured)
+    return [_rare_means(varies, parts, observed, largest, means) for varies, parts, observed in measured]
 
 
 def mean_chances(values: np.ndarray, documents: Sequence[Hashable]) -> np.ndarray:
@@ -102,9 +105,9 @@ def skewed_chances(t: np.ndarray, units: int) -> np.ndarray:
     """
     if units >= MANY:
         return 2 * scipy.stats.t.sf(np.abs(t), units - 1)
-    known = np.maximum(np.nan_to_num(np.abs(t), nan=0.0), _CURVE[0])
-    beyond = np.maximum(known / _CURVE[-1], 1.0)
-    inside = np.exp(np.interp(np.log(known), np.log(_CURVE), np.log(_tails(units))))
+    sizes = np.maximum(np.nan_to_num(np.abs(t), nan=0.0), _CURVE[0])
+    beyond = np.maximum(sizes / _CURVE[-1], 1.0)
+    inside = np.exp(np.interp(np.log(sizes), np.log(_CURVE), np.log(_tails(units))))
     return np.where(np.isnan(t), np.nan, inside * beyond ** (1.0 - units))
 
 
@@ -137,17 +140,20 @@ def _flipped(parts: np.ndarray, signs: np.ndarray) -> np.ndarray:
     return np.asarray(unskewed(sums * np.sqrt((count - 1) / count / spread), skewness))
 
 
-def _reported(
-    there: np.ndarray, parts: np.ndarray, own: np.ndarray, largest: np.ndarray, means: int, unseen: int = 0
+def _rare_means(
+    varies: np.ndarray, parts: np.ndarray, observed: np.ndarray, largest: np.ndarray, means: int, unseen: int = 0
 ) -> np.ndarray:
-    """Existing means that the maximum of all reaches in few choices of signs, and exponential units seldom."""
-    as_large = len(largest) - np.searchsorted(np.sort(largest), own * (1 - 1e-9))
-    units, tested = len(parts), parts[:, there]
+    """Which means are significant: the maximum of all reaches them in few choices of signs, exponential units seldom.
+
+    `varies` marks the means that are not 0 everywhere, whose observed statistics are `observed`.
+    """
+    as_large = len(largest) - np.searchsorted(np.sort(largest), observed * (1 - 1e-9))
+    units, tested = len(parts), parts[:, varies]
     error = np.maximum(tested.std(0, ddof=1), _SPREAD * np.abs(tested).max(0, initial=0)) / np.sqrt(units)
     rare = (1 - LEVEL) / max(1, means if units < MANY else 1)
-    significant_means = np.zeros(there.shape, dtype=bool)
+    significant_means = np.zeros(varies.shape, dtype=bool)
     level = (1 - LEVEL) * (1 - unseen / max(1, means))  # the rest of it is that of means that are 0 everywhere
-    significant_means[there] = (as_large / len(largest) <= level) & (
+    significant_means[varies] = (as_large / len(largest) <= level) & (
         skewed_chances(tested.mean(0) / error, units) <= rare
     )
     return significant_means

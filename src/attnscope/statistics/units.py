@@ -58,11 +58,11 @@ def overlap_of(window: int | None, stride: int | None) -> int:
     return -(-window // stride) if window and stride else 1
 
 
-def units_in(results: xr.Dataset, known: np.ndarray | None = None) -> tuple[Sequence[Hashable], str]:
+def units_in(results: xr.Dataset, selected: np.ndarray | None = None) -> tuple[Sequence[Hashable], str]:
     """The units that the bootstrap draws along ``window``, and their plural noun."""
     sources = results.source.values.tolist() if "source" in results.coords else list(range(results.sizes["window"]))
-    if known is not None:
-        sources = [source for source, there in zip(sources, known, strict=True) if there]
+    if selected is not None:
+        sources = [source for source, is_selected in zip(sources, selected, strict=True) if is_selected]
     settings = signed(results).get("settings") or {}
     drawn, unit = units_of(sources, overlap_of(settings.get("window"), settings.get("stride")))
     if "window_count" in results:

@@ -29,9 +29,9 @@ WITHOUT_FLAG = {
 FORMATS = ("svg", "pdf", "png")  # of figures
 
 
-def check_whole(least: int, most: int | None = None, **given: Any) -> None:
+def check_whole(least: int, most: int | None = None, **values: Any) -> None:
     """Refuse what is no whole number from `least` to `most`, by default the largest that fits; None was not given."""
-    for name, value in given.items():
+    for name, value in values.items():
         if value is None:
             continue
         whole = is_a(numbers.Integral, value)
@@ -53,9 +53,9 @@ def check_seed(seed: int) -> None:
     check_whole(0, SEEDS - 1, seed=seed)
 
 
-def check_real(least: float, most: float | None = None, **given: Any) -> None:
+def check_real(least: float, most: float | None = None, **values: Any) -> None:
     """Refuse what is no finite number from `least` to `most`; None was not given."""
-    for name, value in given.items():
+    for name, value in values.items():
         if value is None:
             continue
         real = is_a(numbers.Real, value) and math.isfinite(value)
@@ -64,16 +64,16 @@ def check_real(least: float, most: float | None = None, **given: Any) -> None:
             raise AttnscopeError(f"{_called(name)} is {shortly(value)}; expected a number {upper}")
 
 
-def check_some(expected: str, **given: Sequence[Any] | Mapping[Any, Any] | None) -> None:
+def check_some(expected: str, **values: Sequence[Any] | Mapping[Any, Any] | None) -> None:
     """Refuse a list in which there is nothing to do; None was not given."""
-    for name, value in given.items():
+    for name, value in values.items():
         if value is not None and not len(value):
             raise AttnscopeError(f"{name} is {shortly(value)}; expected one or more {expected}")
 
 
-def check_kind(expected: str, *kinds: type, **given: Any) -> None:
+def check_kind(expected: str, *kinds: type, **values: Any) -> None:
     """Refuse what is of no kind that was expected."""
-    for name, value in given.items():
+    for name, value in values.items():
         if not isinstance(value, kinds):
             raise unexpected(expected, value, name)
 
@@ -82,18 +82,18 @@ def unexpected(expected: str, value: object, name: str) -> AttnscopeError:
     """The error for a value that is not what was expected."""
     kind = type(value).__name__
     plain = isinstance(value, str | int | float | list | tuple | dict)
-    said = f"{shortly(value)} ({kind})" if plain else f"of type {kind}"
-    return AttnscopeError(f"{name} is {said}; expected {expected}")
+    description = f"{shortly(value)} ({kind})" if plain else f"of type {kind}"
+    return AttnscopeError(f"{name} is {description}; expected {expected}")
 
 
-def chosen(what: str, names: Sequence[str] | str | None, known: Collection[Name]) -> list[Name]:
+def chosen(what: str, names: Sequence[str] | str | None, choices: Collection[Name]) -> list[Name]:
     """The names that are known, in their order; None means all, a string holds names with commas between."""
     requested = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-    unknown = [name for name in requested or () if name not in known]
+    unknown = [name for name in requested or () if name not in choices]
     if unknown or (requested is not None and not len(requested)):
-        found = f"there is no {what} {shortly(unknown[0])}" if unknown else f"no {what} was named"
-        raise AttnscopeError(f"{found}: choose from {', '.join(known)}")
-    return [name for name in known if requested is None or name in requested]
+        problem = f"there is no {what} {shortly(unknown[0])}" if unknown else f"no {what} was named"
+        raise AttnscopeError(f"{problem}: choose from {', '.join(choices)}")
+    return [name for name in choices if requested is None or name in requested]
 
 
 def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
@@ -145,8 +145,8 @@ def shaped(name: str, array: Float[np.ndarray, "*any"], dims: str) -> Float[np.n
     values = real(name, array)
     expected = dims.count(",") + 1
     if values.ndim != expected:
-        found = f"is of shape {values.shape}" if values.ndim else "is one number"
-        raise AttnscopeError(f"{name} {found}; expected {expected} dimension{'s' * (expected != 1)}, ({dims})")
+        shape = f"is of shape {values.shape}" if values.ndim else "is one number"
+        raise AttnscopeError(f"{name} {shape}; expected {expected} dimension{'s' * (expected != 1)}, ({dims})")
     return finite(name, values)
 
 

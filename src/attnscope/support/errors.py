@@ -50,10 +50,10 @@ def _printable(text: str) -> str:
 
 def out_of_memory(error: BaseException) -> AttnscopeError | None:
     """The message for a user whose memory ran out, of the processor or of a GPU; None for any other error."""
-    known = next((cause for cause in _chain(error) if _tells_of_memory(cause)), None)
-    if known is None:
+    reported = next((cause for cause in _chain(error) if _tells_of_memory(cause)), None)
+    if reported is None:
         return None
-    reason = f" ({reason_of(known)})" if str(known) else ""
+    reason = f" ({reason_of(reported)})" if str(reported) else ""
     return AttnscopeError(
         f"memory ran out{reason}: try a smaller --batch-size, --batch-tokens or --window, or --dtype bfloat16"
     )
@@ -90,8 +90,9 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _tells_of_memory(error: BaseException) -> bool:
-    told = isinstance(error, (RuntimeError, OSError)) and _NO_MEMORY.search(str(error)) is not None
-    return told or isinstance(error, MemoryError)
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, (RuntimeError, OSError)) and _NO_MEMORY.search(str(error)) is not None
 
 
 @contextmanager

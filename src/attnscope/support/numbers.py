@@ -59,12 +59,12 @@ def count(number: int, what: str) -> str:
 
 def with_nulls(value: Any) -> Any:
     """The same with None for each number that is not finite, at any depth; arrays as lists."""
-    given: Any = value.tolist() if isinstance(value, np.ndarray) else value
-    if isinstance(given, dict):
-        return {name: with_nulls(inner) for name, inner in given.items()}  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(given, list | tuple):
-        return type(given)(with_nulls(inner) for inner in given)  # pyright: ignore[reportUnknownVariableType, reportCallIssue]
-    return None if isinstance(given, float) and not math.isfinite(given) else given
+    values: Any = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(values, dict):
+        return {name: with_nulls(inner) for name, inner in values.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(values, list | tuple):
+        return type(values)(with_nulls(inner) for inner in values)  # pyright: ignore[reportUnknownVariableType, reportCallIssue]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 _BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")  # of what a spreadsheet takes for a formula

@@ -53,24 +53,23 @@ def _own_kernels(stack: ExitStack) -> None:
         stack.callback(torch.set_float32_matmul_precision, precision)
         torch.set_float32_matmul_precision("highest")
     kinds = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH, SDPBackend.CUDNN_ATTENTION]
-    of = torch.backends.cuda
-    if not (
-        of.flash_sdp_enabled() and of.mem_efficient_sdp_enabled() and of.math_sdp_enabled() and of.cudnn_sdp_enabled()
-    ):
+    cuda = torch.backends.cuda
+    enabled = (cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled, cuda.cudnn_sdp_enabled)
+    if not all(is_enabled() for is_enabled in enabled):
         stack.enter_context(sdpa_kernel(kinds))
 
 
 @contextmanager
 def own_random_numbers() -> Generator[None]:
     """Seed and draw within as you like: afterwards the caller's random numbers go on as if nothing had been."""
-    kept = random.getstate(), np.random.get_state()  # noqa: NPY002
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
     used = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
         with torch.random.fork_rng(used):
             yield
     finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])  # noqa: NPY002
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
 
 
 @contextmanager

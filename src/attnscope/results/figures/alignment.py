@@ -19,7 +19,7 @@ from attnscope.lineage.links import ForcedPair, Forcing, links_of_line
 from attnscope.report.schema import Report
 from attnscope.results.figures import style
 from attnscope.results.figures.panels import colour_bar, heat, write_cells
-from attnscope.results.page.parts import Section, picture
+from attnscope.results.page.parts import Picture, Section, picture
 from attnscope.store.folder import OwnedFolder, damage
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import percent
@@ -39,30 +39,27 @@ Links = Collection[tuple[int, int]]
 
 def figures(report: Report) -> dict[str, style.Figure]:
     chosen, heads = report.finding.leading, compared_heads(report.result)
-    drawn = {f"pair-{line}": pair_map(pair, f"Line {line}") for line, pair in _shown(report).items()}
+    drawn = {f"pair-{line}": pair_map(pair, f"Line {line}") for line, pair in _stored_pairs(report).items()}
     return drawn if heads is None else {"heads": error_rate_grid(heads, *chosen), **drawn}
 
 
 def sections(report: Report, drawn: Mapping[str, style.Figure]) -> list[Section]:
     """A section of single heads, and one of sentence pairs, with a pair of medium quality open."""
-    made = list[Section]()
+    sections = list[Section]()
     if "heads" in drawn:
         reading = "Alignment error rate of each head alone, in percent. Darker blue is better."
-        made.append(Section("heads", "Error rate of each head", reading, [picture(drawn["heads"], "heads")]))
-    pictures = [
-        picture(
-            drawn[f"pair-{line}"],
-            f"pair-{line}",
-            f"Line {line}"
-            + (f", error rate {percent(pair['error_rate'].item())}" if pair["error_rate"].notnull() else ""),
-            f"{' '.join(pair['source'].values)} — {' '.join(pair['target'].values)}",
-        )
-        for line, pair in _shown(report).items()
-    ]
-    return [*made, Section("pairs", "Sentence pairs", _PAIRS, pictures, folded=True)] if pictures else made
+        sections.append(Section("heads", "Error rate of each head", reading, [picture(drawn["heads"], "heads")]))
+    pictures = list[Picture]()
+    for line, pair in _stored_pairs(report).items():
+        rate = f", error rate {percent(pair['error_rate'].item())}" if pair["error_rate"].notnull() else ""
+        words = f"{' '.join(pair['source'].values)} — {' '.join(pair['target'].values)}"
+        pictures.append(picture(drawn[f"pair-{line}"], f"pair-{line}", f"Line {line}{rate}", words))
+    if pictures:
+        sections.append(Section("pairs", "Sentence pairs", _PAIRS, pictures, folded=True))
+    return sections
 
 
-def _shown(report: Report) -> dict[str, xr.Dataset]:
+def _stored_pairs(report: Report) -> dict[str, xr.Dataset]:
     """The stored sentence pairs, by line."""
     tree = report.result
     return {line: pair.to_dataset() for line, pair in tree["shown"].children.items()} if "shown" in tree else {}
@@ -99,7 +96,8 @@ def alignment_in_training(
     checkpoints, loaded = Checkpoints(owned), load_model(folder)
     if not checkpoints.updates():
         raise AttnscopeError(f"{folder} has no checkpoints: train with --keep 8")
-    if damaged := owned.damaged(name for name in owned.files if name.endswith("/model.safetensors")):
+    damaged = owned.damaged(name for name in owned.files if name.endswith("/model.safetensors"))
+    if damaged:
         raise damage(owned.path / damaged[0], ". Repeat attnscope train to repair it")
     read: dict[str, ForcedPair] = {}
     for update in checkpoints.updates():
@@ -109,16 +107,16 @@ def alignment_in_training(
     maps = {name: pair.words(layer, head) for name, pair in read.items()}
     figure = alignment_maps(maps, first.source.words, first.target.words)
     if path is not None:
-        style.save_figure(figure, Path(path).with_suffix(""), (Path(path).suffix.removeprefix(".") or "svg",))
+        style.save_as(figure, path)
     return figure
 
 
 def pair_map(pair: xr.Dataset, title: str = "") -> style.Figure:
     """Draw the attention of each target word in a stored sentence pair, with the model's links and the gold links."""
-    found, sure, possible = (links_of_line(pair[name].item()) for name in ("links", "sure", "possible"))
+    extracted, sure, possible = (links_of_line(pair[name].item()) for name in ("links", "sure", "possible"))
     source, target = (pair[side].values.tolist() for side in ("source", "target"))
     weights = {title: pair["weights"].values}
-    return alignment_maps(weights, source, target, links={title: found}, sure=sure, possible=possible)
+    return alignment_maps(weights, source, target, links={title: extracted}, sure=sure, possible=possible)
 
 
 @style.figure_style()

@@ -11,7 +11,7 @@ import xarray as xr
 from matplotlib.colors import PowerNorm
 
 from attnscope.results.figures import style
-from attnscope.results.figures.panels import colour_bar, heat
+from attnscope.results.figures.panels import colour_bar, heat, largest
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
@@ -67,11 +67,10 @@ def attention(
     'Layer 0, head 3'
     """
     matrix, names, where = chosen_matrix(weights, layer, head, tokens, query_tokens)
-    most = float(np.nanmax(matrix, initial=0.0)) or 1.0
     figure = style.Figure(figsize=(width, width * 0.86), layout="constrained")
-    figure.set_figwidth(width)
+    figure.set_figwidth(width)  # the width that was asked for, not that of a column or a page
     axes = figure.subplots()
-    image = heat(axes, matrix, norm=PowerNorm(0.5, 0.0, most))
+    image = heat(axes, matrix, norm=PowerNorm(0.5, 0.0, largest(matrix)))
     if (width * 0.62 / max(len(side) for side in names)) >= _LETTERS:
         queries, keys = ([style.drawable(token, longest=_LONGEST) for token in side] for side in names)
         style.name_columns(axes, range(len(keys)), keys)
@@ -83,7 +82,7 @@ def attention(
     axes.spines[:].set(visible=True, color="0.7")
     colour_bar(figure, image, axes, "Weight", aspect=25)
     if path is not None:
-        style.save_figure(figure, Path(path).with_suffix(""), (Path(path).suffix.removeprefix(".") or "svg",))
+        style.save_as(figure, path)
     return figure
 
 
@@ -118,9 +117,9 @@ def chosen_matrix(
     chosen, named = weights, []
     for dim, number in {"layer": layer, "head": head}.items():
         if dim in chosen.dims:
-            there = chosen[dim].values.tolist()
-            if number not in there:
-                raise AttnscopeError(f"{dim} is {number}; expected one of {there[0]} to {there[-1]}")
+            numbers = chosen[dim].values.tolist()
+            if number not in numbers:
+                raise AttnscopeError(f"{dim} is {number}; expected one of {numbers[0]} to {numbers[-1]}")
             chosen = chosen.sel({dim: number})
         named += [f"{dim} {int(chosen[dim])}"] if dim in chosen.coords else []
     names = [*map(str, chosen.query_token.values)], [*map(str, chosen.key_token.values)]

@@ -31,7 +31,8 @@ captions = {
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     """Every figure, with its name."""
-    if (drawn := grid(report)) is not None:
+    drawn = grid(report)
+    if drawn is not None:
         yield "heads", drawn
         yield "lens", _lens(report)
 
@@ -42,9 +43,9 @@ def grid(report: Report) -> Figure | None:
         return None
     parts = report.result["parts"].to_dataset()
     heads = parts.isel(component=parts.kind == "head").set_index(component=["layer", "head"]).unstack("component")
-    values, shown = heads.excess.values, heads.shown.fillna(0).values.astype(bool)
+    values, significant = heads.excess.values, heads.shown.fillna(0).values.astype(bool)
     reach = max(float(np.nanmax(np.abs(values))), UNITS["logits"].full)
-    maps = [HeadMap.signed("", values, shown, reach, "Logits")]
+    maps = [HeadMap.signed("", values, significant, reach, "Logits")]
     return head_maps(maps, heads.layer.values, mark=MARK)
 
 

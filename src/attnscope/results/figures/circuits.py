@@ -37,21 +37,37 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
         yield "copying", grid(report)
     graph = graph_of(report.result)
     if graph.number_of_edges():
-        yield "composition", drawn(graph)
+        yield "composition", graph_figure(graph)
 
 
 def grid(report: Report) -> Figure:
     """Draw the copying of every head."""
     data = report.result
-    shown = data.copying_shown.values
-    maps = [HeadMap.signed("Copying", data.copying_sum.values, shown, 1.0, "Sum")]
+    significant = data.copying_shown.values
+    maps = [HeadMap.signed("Copying", data.copying_sum.values, significant, 1.0, "Sum")]
     return head_maps(maps, data.layer.values, mark=MARK)
 
 
 def graph_of(circuits: xr.Dataset, edges: int = _EDGES) -> Any:
-    """The strongest significant compositions as a graph of networkx: heads are nodes, kinds the keys of edges."""
+    """The strongest significant compositions of heads as a graph of networkx.
+
+    Parameters
+    ----------
+    circuits
+        Result of `attnscope.circuits`.
+    edges
+        Number of edges at most, the strongest first.
+
+    Returns
+    -------
+    networkx.MultiDiGraph
+        Nodes are heads (``"0.3"``) with their ``layer``. Edges lead to the head that reads the other's output; their
+        key is the side that reads it (``query``, ``key``, ``value``), their ``weight`` the composition above that of
+        random matrices.
+    """
     graph: Any = nx.MultiDiGraph()
-    for row in [row for row in pairs_of(circuits) if row["shown"] and row["composition"] > row["random"]][:edges]:
+    strong = [row for row in pairs_of(circuits) if row["shown"] and row["composition"] > row["random"]]
+    for row in strong[:edges]:
         for layer, head in ((row["from_layer"], row["from_head"]), (row["layer"], row["head"])):
             graph.add_node(f"{layer}.{head}", layer=layer)
         graph.add_edge(row["from"], row["to"], key=row["kind"], weight=row["composition"] - row["random"])
@@ -59,8 +75,8 @@ def graph_of(circuits: xr.Dataset, edges: int = _EDGES) -> Any:
 
 
 @figure_style()
-def drawn(graph: Any) -> Figure:
-    """Draw layers from the bottom up."""
+def graph_figure(graph: Any) -> Figure:
+    """Draw a graph of heads with its layers from the bottom up."""
     positions: Any = nx.multipartite_layout(graph, subset_key="layer", align="horizontal")
     layers = len({layer for _, layer in graph.nodes(data="layer")})
     widest = max(np.unique([layer for _, layer in graph.nodes(data="layer")], return_counts=True)[1])
@@ -71,13 +87,13 @@ def drawn(graph: Any) -> Figure:
     nx.draw_networkx_nodes(graph, positions, ax=axes, node_color="white", edgecolors="0.4", node_size=420)
     nx.draw_networkx_labels(graph, positions, ax=axes, font_size=7)
     for number, (kind, colour) in enumerate(_COLOURS.items()):
-        own = [(start, end, name) for start, end, name in graph.edges(keys=True) if name == kind]
-        if not own:
+        edges = [(start, end, name) for start, end, name in graph.edges(keys=True) if name == kind]
+        if not edges:
             continue
-        widths = [0.4 + 2.6 * graph.edges[edge]["weight"] / most for edge in own]
-        styles: Any = ["dashed" if graph.edges[edge].get("lowers") else "solid" for edge in own]
+        widths = [0.4 + 2.6 * graph.edges[edge]["weight"] / most for edge in edges]
+        styles: Any = ["dashed" if graph.edges[edge].get("lowers") else "solid" for edge in edges]
         nx.draw_networkx_edges(
-            graph, positions, edgelist=own, ax=axes, edge_color=colour, width=widths, node_size=420,
+            graph, positions, edgelist=edges, ax=axes, edge_color=colour, width=widths, node_size=420,
             arrowsize=7, style=styles, connectionstyle=f"arc3,rad={0.1 * (number - 1)}",
         )  # fmt: skip
         axes.plot([], [], color=colour, label=kind)

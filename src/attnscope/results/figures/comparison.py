@@ -29,18 +29,19 @@ _FORWARD = " A fixed vector reads the source in both directions. Its second curv
 @figure_style()
 def score_intervals(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
     """Draw each system's score with its 95% interval."""
-    names, at = _names(scores), scores.sel(metric=metric)
+    names, of_metric = _names(scores), scores.sel(metric=metric)
     figure = Figure(figsize=(4.4, 0.34 * len(names) + 0.75), layout="constrained")
     axes = figure.add_subplot()
     for row, colour in enumerate(system_colours(len(names))):
-        value, low, high = (float(at[name][row]) for name in ("score", "lower", "upper"))
+        value, low, high = (float(of_metric[name][row]) for name in ("score", "lower", "upper"))
         if not math.isnan(low):
             axes.plot([low, high], [row, row], color=colour, linewidth=7, solid_capstyle="butt", alpha=0.35)
         axes.plot(value, row, marker=_MARKERS[row % len(_MARKERS)], color=colour, markersize=4)
         name_point(axes, f"{value:.1f}", (value, row), (0, 6), ha="center")
     axes.set_yticks(range(len(names)), names, parse_math=False)
-    drawn = ", with 95% interval" * bool(at["lower"].notnull().any())
-    axes.set(ylim=(len(names) - 0.5, -0.6), xlim=(0, _top(at["score"], at["upper"])), xlabel=f"{metric}{drawn}")
+    intervals = ", with 95% interval" * bool(of_metric["lower"].notnull().any())
+    end = _top(of_metric["score"], of_metric["upper"])
+    axes.set(ylim=(len(names) - 0.5, -0.6), xlim=(0, end), xlabel=f"{metric}{intervals}")
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x")
     return figure
@@ -70,17 +71,18 @@ def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
         raise AttnscopeError("these scores have no buckets of length: compute them with source and by_length")
     buckets = [str(bucket).replace("-", "–") for bucket in scores["bucket"].values]
     counts = [int(count) for count in scores["sentences"].values]
-    at = scores.sel(metric=metric)
+    of_metric = scores.sel(metric=metric)
     figure = Figure(figsize=(max(3.6, 0.72 * len(buckets) + 1.2), 3.0), layout="constrained")
     axes = figure.add_subplot()
     at_bucket = np.arange(len(buckets))
     for row, name in enumerate(_names(scores)):
-        _curve(axes, row, name, at_bucket, *(at[f"{end}_by_length"][row] for end in ("score", "lower", "upper")))
+        ends = (of_metric[f"{end}_by_length"][row] for end in ("score", "lower", "upper"))
+        _curve(axes, row, name, at_bucket, *ends)
     axes.set_xticks(at_bucket, [f"{bucket}\nn = {count}" for bucket, count in zip(buckets, counts, strict=True)])
     axes.set(
         xlabel=f"Source length, {scores.attrs.get('length_in', 'words')} (n: sentences)",
         ylabel=metric,
-        ylim=(0, _top(at["score_by_length"], at["upper_by_length"])),
+        ylim=(0, _top(of_metric["score_by_length"], of_metric["upper_by_length"])),
     )
     axes.grid(axis="y")
     _legend(figure)
@@ -101,9 +103,9 @@ def learning_curve_figure(curves: xr.Dataset) -> Figure:
     figure = Figure(figsize=(7.4, 2.6), layout="constrained")
     for axes, (along, title) in zip(figure.subplots(1, 3, sharey=True), titles.items(), strict=True):
         for row, name in enumerate(_names(curves)):
-            own = curves.isel(system=row)
-            if bool(own[metric].notnull().any()):
-                _curve(axes, row, name, own[along], *(own[f"{metric}{end}"] for end in ("", "_lower", "_upper")))
+            system = curves.isel(system=row)
+            if bool(system[metric].notnull().any()):
+                _curve(axes, row, name, system[along], *(system[f"{metric}{end}"] for end in ("", "_lower", "_upper")))
         axes.set(xlabel=title, xlim=(0, None), ylim=(0, None))
         axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
         axes.grid()

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from attnscope.comparison.diff import same_heads
 from attnscope.report.schema import Report
-from attnscope.results.figures.panels import MOST_COLUMNS, HeadMap, head_maps, name_point, panel_rows
+from attnscope.results.figures.panels import MOST_COLUMNS, HeadMap, head_maps, largest, name_point, panel_rows
 from attnscope.results.figures.style import MARK, figure_style
 
 _NAMED = 3  # heads labelled in each panel
@@ -48,12 +48,12 @@ def grid(report: Report) -> Figure:
     """Draw the size of every change, a panel of layers by heads for each statistic."""
     changes = report.result
     sizes = changes["size"].values
-    top = float(np.nanmax(np.abs(sizes), initial=0.0)) or 1.0
+    top = largest(np.abs(sizes))
     reach = float(np.clip(top, 0.5, 4.0))
     label = f"{'Change' if same_heads(changes) else 'Difference'}, standard deviations"
     titles = [str(name).replace("_", " ") for name in changes.statistic.values]
-    shown = zip(titles, sizes, changes.changed.values, strict=True)
-    maps = [HeadMap.signed(*one, reach, label) for one in shown]
+    panels = zip(titles, sizes, changes.changed.values, strict=True)
+    maps = [HeadMap.signed(*one, reach, label) for one in panels]
     return head_maps(maps, changes.layer.values, extend="both" if top > reach else "neither")
 
 
@@ -67,13 +67,13 @@ def before_after(changes: xr.Dataset) -> Figure:
     for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
         part = changes.isel(statistic=number)
         before, after = part.before.values.ravel(), part.after.values.ravel()
-        known = np.isfinite(before) & np.isfinite(after)
-        ends = [float(np.min([before[known], after[known]])), float(np.max([before[known], after[known]]))]
-        room = 0.06 * (ends[1] - ends[0] or 1.0)
-        ends = [ends[0] - room, ends[1] + room]
+        finite = np.isfinite(before) & np.isfinite(after)
+        ends = [float(np.min([before[finite], after[finite]])), float(np.max([before[finite], after[finite]]))]
+        margin = 0.06 * (ends[1] - ends[0] or 1.0)
+        ends = [ends[0] - margin, ends[1] + margin]
         axes.plot(ends, ends, color="0.7", linewidth=0.8, zorder=0)
         filled = (part.changed | ~part.tested).values.ravel()  # a ring is a change that was tested
-        for which, fill in ((known & filled, MARK), (known & ~filled, "none")):
+        for which, fill in ((finite & filled, MARK), (finite & ~filled, "none")):
             axes.scatter(before[which], after[which], s=10, facecolors=fill, edgecolors=MARK, linewidths=0.7)
         _name_some(axes, part, before, after)
         axes.set(xlim=ends, ylim=ends, aspect="equal")

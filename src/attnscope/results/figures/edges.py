@@ -7,7 +7,7 @@ import networkx as nx
 
 from attnscope.intervention.edge_report import ORDERS
 from attnscope.report.schema import Report
-from attnscope.results.figures.circuits import drawn
+from attnscope.results.figures.circuits import graph_figure
 from attnscope.results.figures.panels import ALONE, MEASURED, NOISE, curve, legend_above, with_interval
 from attnscope.results.figures.style import Figure, figure_style
 
@@ -30,17 +30,18 @@ captions = {
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     if any(row["raising"] is not None for row in report.tables[1].rows):
         yield "faithfulness", grid(report)
-    yield "edges", drawn(graph_of(report))
+    yield "edges", graph_figure(graph_of(report))
 
 
 @figure_style()
 def grid(report: Report) -> Figure:
     """Draw how much of the difference circuits of each size keep."""
-    found, figure = report.result, Figure(figsize=(4.2, 2.6), layout="constrained")
+    circuits = report.result
+    figure = Figure(figsize=(4.2, 2.6), layout="constrained")
     axes = figure.subplots()
     for name, colour in zip(ORDERS, (MEASURED, ALONE, NOISE), strict=True):
-        values = with_interval(found.sel(order=name), "faithfulness")
-        curve(axes, found["size"].values, values, colour, label=ORDERS[name][0].capitalize(), marker=".")
+        values = with_interval(circuits.sel(order=name), "faithfulness")
+        curve(axes, circuits["size"].values, values, colour, label=ORDERS[name][0].capitalize(), marker=".")
     axes.set_xscale("symlog", linthresh=1e-3)
     axes.set(xlabel="Share of edges", ylabel="Share kept", xlim=(0, 1))
     axes.grid(axis="y")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from attnscope.results.figures import panels
 from attnscope.results.figures.positions import position_components, position_spectrum
 from attnscope.results.figures.selection import NothingToShowError, axis_values, layer_labels, require
 from attnscope.results.figures.style import MARK, Figure, figure_style, name_heads, one_scale, printed
-from attnscope.results.page.parts import Picture as PagePicture
 from attnscope.results.page.parts import Section, TextRows, picture, pieces_note
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
@@ -34,12 +34,13 @@ def explain_figures(tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None =
     """Every figure with data in the tree, with its name."""
     chosen = best_heads(rank_explanations(tree)) if heads is None else list(heads)
     for analysis in known_analyses().values():
-        there = analysis.name in tree.children
+        measured = analysis.name in tree.children
         for one in analysis.pictures:
-            if one.draw and (there or one.of == "tree"):
-                figure = _drawn(tree, analysis, one, chosen)
-                if figure is not None:
-                    yield one.name, figure
+            if not one.draw or not (measured or one.of == "tree"):
+                continue
+            figure = _picture_figure(tree, analysis, one, chosen)
+            if figure is not None:
+                yield one.name, figure
 
 
 def figures(report: Report) -> dict[str, Figure]:
@@ -57,31 +58,34 @@ def grid(report: Report) -> Figure | None:
 
 def sections(report: Report, drawn: Mapping[str, Figure]) -> list[Section]:
     """The sections of the page with figures, in the order of the catalogue."""
-    shown: dict[AnalysisSection, list[PagePicture]] = {}
+    by_name: dict[str, Section] = {}
+
+    def section_of(one: AnalysisSection) -> Section:
+        if one.name not in by_name:
+            by_name[one.name] = Section(one.name, one.title, _reading(one, report), [])
+        return by_name[one.name]
+
     copies = [one for analysis in analyses_of(report.result) for one in analysis.pictures if one.same_as]
     numbers = {one.same_as: one.title.partition(":")[0].split()[-1] for one in copies}  # in the paper
     for analysis in known_analyses().values():
         for one in analysis.pictures:
-            if not (one.on_page and not one.same_as and one.name in drawn and analysis.section is not None):
+            if analysis.section is None or not one.on_page or one.same_as or one.name not in drawn:
                 continue
             reading, figure = _words(one.reading, report), drawn[one.name]
             reading += f" This is figure {numbers[one.name]} of the paper." if one.name in numbers else ""
             if one.with_tokens:
                 labels = (label.get_text() for axes in figure.axes for label in axes.get_yticklabels())
                 reading = f"{reading} {pieces_note(labels)}".rstrip()
-            shown.setdefault(analysis.section, []).append(picture(figure, one.name, one.title, reading))
-    made = [Section(one.name, one.title, _reading(one, report), pictures) for one, pictures in shown.items()]
-    there = {picture.name for section in made for picture in section.pictures}
-    by_name = {section.name: section for section in made}
+            section_of(analysis.section).pictures.append(picture(figure, one.name, one.title, reading))
+    on_page = {picture.name for section in by_name.values() for picture in section.pictures}
     for analysis in analyses_of(report.result):
         if analysis.table is None or analysis.section is None:
             continue
-        text, own = analysis.table, analysis.section
+        text = analysis.table
         columns = [Column(heading, kind="left") for heading in text.columns]
         rows = [[Cell(cell, cell) for cell in line] for line in text.lines(report.result[analysis.name].to_dataset())]
-        elsewhere = [(f"figure-{one.same_as}", one.title) for one in analysis.pictures if one.same_as in there]
-        section = by_name.setdefault(own.name, Section(own.name, own.title, _reading(own, report), []))
-        section.tables.append(TextRows(text.title, text.key, columns, rows, elsewhere))
+        elsewhere = [(f"figure-{one.same_as}", one.title) for one in analysis.pictures if one.same_as in on_page]
+        section_of(analysis.section).tables.append(TextRows(text.title, text.key, columns, rows, elsewhere))
     return list(by_name.values())
 
 
@@ -98,14 +102,17 @@ def _reading(section: AnalysisSection, report: Report) -> str:
     return reading
 
 
-def _drawn(tree: xr.DataTree, analysis: Analysis, picture: Picture, heads: Sequence[tuple[int, int]]) -> Figure | None:
+def _picture_figure(
+    tree: xr.DataTree, analysis: Analysis, picture: Picture, heads: Sequence[tuple[int, int]]
+) -> Figure | None:
+    """The figure of a picture, by the function that it names; None where it has nothing to show."""
     draw: Any = pkgutil.resolve_name(picture.draw)
     if picture.of == "tree":
         return draw(tree)
     result = tree[analysis.name].to_dataset()
     if picture.of == "heads":
-        shown = _there(result, heads)
-        return draw(result, shown) if shown else None
+        defined = _heads_with_values(result, heads)
+        return draw(result, defined) if defined else None
     try:
         return draw(result, picture.variable) if picture.variable else draw(result)
     except NothingToShowError:
@@ -128,28 +135,28 @@ def _tables(tree: xr.DataTree) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
     """Spectrum and components of the tables of all compared models, by unique names."""
     if "also" not in tree.children:
         return {}
-    tables = [
-        (str(node.attrs["model"]), node.to_dataset(), node.to_dataset()) for node in tree["also"].children.values()
-    ]
+    tables: list[tuple[str, xr.Dataset, xr.Dataset]] = []
     if "position_spectrum" in tree.children:
-        own = tree["position_spectrum"].to_dataset().sel(table="positions")
-        tables = [(str(tree.attrs["model"]), own, tree["position_pca"].to_dataset()), *tables]
-    known: dict[str, tuple[xr.Dataset, xr.Dataset]] = {}
+        spectrum = tree["position_spectrum"].to_dataset().sel(table="positions")
+        tables.append((str(tree.attrs["model"]), spectrum, tree["position_pca"].to_dataset()))
+    others = tree["also"].children.values()
+    tables += [(str(node.attrs["model"]), node.to_dataset(), node.to_dataset()) for node in others]
+    by_name: dict[str, tuple[xr.Dataset, xr.Dataset]] = {}
     for name, spectrum, components in tables:
-        again = sum(other.split(" (")[0] == name for other in known)
-        known[f"{name} ({again + 1})" if again else name] = spectrum, components
-    return known
+        again = sum(other.split(" (")[0] == name for other in by_name)
+        by_name[f"{name} ({again + 1})" if again else name] = spectrum, components
+    return by_name
 
 
-def _there(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _heads_with_values(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The heads with values in an analysis: not all are defined in every layer."""
     layers, columns = axis_values(result, "layer"), axis_values(result, "head")
-    known = [(layer, head) for layer, head in heads if layer in layers and head in columns]
+    within = [(layer, head) for layer, head in heads if layer in layers and head in columns]
     drawn = next((name for name in ("profile", "kernel") if name in result), None)
     if drawn is None:
-        return known
-    part = [result[drawn].sel(layer=layer, head=head).values for layer, head in known]
-    return [head for head, values in zip(known, part, strict=True) if np.isfinite(values).any()]
+        return within
+    part = [result[drawn].sel(layer=layer, head=head).values for layer, head in within]
+    return [head for head, values in zip(within, part, strict=True) if np.isfinite(values).any()]
 
 
 _COLOURS = {"PP": "#0072B2", "PC": "#56B4E9", "CP": "#CC79A7", "CC": "#E69F00", "B": "#009E73"}
@@ -183,25 +190,19 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
 def _draw_bars(axes: Axes, part: xr.Dataset, name: str) -> None:
     terms = panels.names(part, "term")
     value, low, high = (np.nan_to_num(bound) for bound in panels.with_interval(part, name))
-    place = np.arange(len(terms))
+    at = np.arange(len(terms))
     colours = [_COLOURS.get(term, panels.OTHERS[row % len(panels.OTHERS)]) for row, term in enumerate(terms)]
-    axes.bar(place, value, color=colours, width=0.7)
+    axes.bar(at, value, color=colours, width=0.7)
     ends = np.maximum([value - low, high - value], 0)
-    axes.errorbar(place, value, yerr=ends, fmt="none", ecolor=panels.INK, elinewidth=0.8, capsize=2)
+    axes.errorbar(at, value, yerr=ends, fmt="none", ecolor=panels.INK, elinewidth=0.8, capsize=2)
     axes.axhline(0, color="0.4", linewidth=0.6)
-    axes.set_xticks(place, terms)
+    axes.set_xticks(at, terms)
     axes.tick_params(axis="x", length=0)
     bottom, top = min(0.0, float(low.min()), float(value.min())), max(float(high.max()), float(value.max()))
     room = 0.2 * max(top - bottom, 1e-12)
     for x, (height, end) in enumerate(zip(value, high, strict=True)):
-        axes.text(
-            x,
-            max(end, height, 0) + 0.15 * room,
-            f"{height:.2f}".replace("-0.00", "0.00").replace("-", "−"),
-            ha="center",
-            va="bottom",
-            fontsize=7,
-        )
+        text = f"{height:.2f}".replace("-0.00", "0.00").replace("-", "−")
+        axes.text(x, max(end, height, 0) + 0.15 * room, text, ha="center", va="bottom", fontsize=7)
     axes.set_ylim(bottom - (room / 3 if bottom < 0 else 0), top + 1.4 * room)
 
 
@@ -214,12 +215,9 @@ def shift_controls(controls: xr.Dataset) -> Figure:
     """Draw the remainder of each head's shift under controls that should remove it."""
     needs = ("control", "coherence_at_offset", "band_offset")
     require(controls, needs, purpose="shift_controls")
-    pairs = [
-        (layer, head)
-        for layer in axis_values(controls, "layer")
-        for head in axis_values(controls, "head")
-        if np.isfinite(controls.sel(layer=layer, head=head)["band_offset"].values).any()
-    ]
+    every = [*product(axis_values(controls, "layer"), axis_values(controls, "head"))]
+    offsets = [controls.sel(layer=layer, head=head)["band_offset"].values for layer, head in every]
+    pairs = [head for head, values in zip(every, offsets, strict=True) if np.isfinite(values).any()]
     if not pairs:
         raise AttnscopeError("shift_controls needs at least one head with values, but found none.")
     rows = np.array([_ROWS.index(_row(name)) for name in panels.names(controls, "control")])
@@ -245,7 +243,7 @@ def _draw(coherence: Axes, offset: Axes, part: xr.Dataset, rows: np.ndarray) -> 
     """Coherence at the head's offset, and the offset found, one row for each control."""
     at = float(part["band_offset"].values[rows == 0][0])
     _discs(coherence, part["coherence_at_offset"].values, rows)
-    coherence.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
+    panels.zero_line(coherence)
     coherence.set(xlim=(-0.45, 1.05), xlabel=f"Coherence at offset {panels.tokens(at)}")
     _discs(offset, part["band_offset"].values, rows)
     if "completed_shift" in part:
@@ -281,16 +279,16 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
     if not bool(np.isfinite(verdict[colour]).any()):
         raise NothingToShowError("verdict_grid needs a head with a value, but found none.")
     agree = _agreeing(verdict)
-    there = _is_there(verdict)
-    grey = bool((there & np.isnan(verdict[colour].transpose("layer", "head").values)).any())
+    exists = _existing_heads(verdict)
+    grey = bool((exists & np.isnan(panels.by_head(verdict[colour]))).any())
     title = "Number: favoured offset" + "; grey: none" * grey + "\nFrame: its scores match" * bool(agree.any())
-    return _grid(verdict, verdict[colour], there, agree, title, COLOURS[colour])
+    return _grid(verdict, verdict[colour], exists, agree, title, COLOURS[colour])
 
 
-def _is_there(verdict: xr.Dataset) -> np.ndarray:
+def _existing_heads(verdict: xr.Dataset) -> np.ndarray:
     """Which heads exist, ``(layer, head)``: layers may have different numbers of heads."""
-    known = verdict[WEIGHT.name] if WEIGHT.name in verdict else xr.ones_like(verdict["offset_of_weights"])
-    return np.isfinite(known.transpose("layer", "head").values)
+    weight = verdict[WEIGHT.name] if WEIGHT.name in verdict else xr.ones_like(verdict["offset_of_weights"])
+    return np.isfinite(panels.by_head(weight))
 
 
 def _agreeing(verdict: xr.Dataset) -> np.ndarray:
@@ -300,10 +298,9 @@ def _agreeing(verdict: xr.Dataset) -> np.ndarray:
 
 @figure_style()
 def _grid(
-    result: xr.Dataset, colour: xr.DataArray, there: np.ndarray, agree: np.ndarray, title: str, label: str
+    result: xr.Dataset, colour: xr.DataArray, exists: np.ndarray, agree: np.ndarray, title: str, label: str
 ) -> Figure:
-    values = colour.transpose("layer", "head").values.astype(float)
-    offset = result["offset_of_weights"].transpose("layer", "head").values.astype(float)
+    values, offset = panels.by_head(colour), panels.by_head(result["offset_of_weights"])
     layers, heads = values.shape
     cell = float(np.clip(5.0 / max(layers, heads), 0.3, 0.6))
     width = printed(heads * cell + 1.2)
@@ -313,9 +310,9 @@ def _grid(
     image = panels.heat(axes, values)
     for (layer, head), value in np.ndenumerate(values):
         if not np.isfinite(value):
-            hatch, face, edge = (None, "0.88", "0.88") if there[layer, head] else ("////", "0.96", "0.75")
-            place = [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5
-            axes.fill_between(*place, hatch=hatch, fc=face, ec=edge, lw=0 if hatch is None else 1)
+            hatch, face, edge = (None, "0.88", "0.88") if exists[layer, head] else ("////", "0.96", "0.75")
+            look: dict[str, Any] = {"hatch": hatch, "fc": face, "ec": edge, "lw": 0 if hatch is None else 1}
+            axes.fill_between([head - 0.5, head + 0.5], layer - 0.5, layer + 0.5, **look)
         if agree[layer, head]:
             axes.add_patch(_frame(layer, head))
     panels.write_cells(image, lambda at: panels.tokens(at, 0), offset)
@@ -333,20 +330,19 @@ def _frame(layer: int, head: int) -> Rectangle:
 def offset_agreement(verdict: xr.Dataset) -> Figure:
     """Draw two estimates from the scores against the weights and against each other, one disc for each head."""
     require(verdict, (*_WAYS, "agree", WEIGHT.name), purpose="offset_agreement")
-    shown = verdict[list(_WAYS)].to_dataarray().notnull().all("variable").transpose("layer", "head").values
-    if not shown.any():
+    complete = verdict[list(_WAYS)].to_dataarray().notnull().all("variable").transpose("layer", "head").values
+    if not complete.any():
         raise NothingToShowError("offset_agreement needs a head with all three offsets, but found none.")
-    agree = _agreeing(verdict)[shown]
-    weight = verdict[WEIGHT.name].transpose("layer", "head").values.astype(float)[shown]
-    ways = {name: verdict[name].transpose("layer", "head").values.astype(float)[shown] for name in _WAYS}
-    reach = 1.08 * max(4.0, float(np.nanmax(np.abs(np.stack(list(ways.values()))), initial=0.0)))
+    agree = _agreeing(verdict)[complete]
+    weight = panels.by_head(verdict[WEIGHT.name])[complete]
+    offsets = {name: panels.by_head(verdict[name])[complete] for name in _WAYS}
+    reach = 1.08 * max(4.0, float(np.nanmax(np.abs(np.stack(list(offsets.values()))), initial=0.0)))
     figure = Figure(figsize=(7.2, 2.75), layout="constrained")
-    order = list(_WAYS)
-    for index, (across, up) in enumerate(((0, 1), (0, 2), (1, 2))):
+    for index, (across, up) in enumerate(combinations(_WAYS, 2)):
         axes = figure.add_subplot(1, 3, index + 1)
-        _scatter(axes, ways[order[across]], ways[order[up]], weight, agree, reach)
-        axes.set_xlabel(f"{_WAYS[order[across]]}, tokens")
-        axes.set_ylabel(f"{_WAYS[order[up]]}, tokens")
+        _scatter(axes, offsets[across], offsets[up], weight, agree, reach)
+        axes.set_xlabel(f"{_WAYS[across]}, tokens")
+        axes.set_ylabel(f"{_WAYS[up]}, tokens")
     panels.legend_above(figure, 3)
     return figure
 
@@ -355,11 +351,8 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
 def peak_agreement(correlations: xr.Dataset) -> Figure:
     """Draw how well the scores' profile predicts that of the weights, by layer."""
     require(correlations, ("weight_argmax", "score_argmax", "spearman"), purpose="peak_agreement")
-    rank, *largest = (
-        correlations[name].transpose("layer", "head").values.astype(float)
-        for name in ("spearman", "weight_argmax", "score_argmax")
-    )
-    share, by_accident = zip(*map(_equal_offsets, *largest), strict=True)
+    rank, *peaks = (panels.by_head(correlations[name]) for name in ("spearman", "weight_argmax", "score_argmax"))
+    share, by_accident = zip(*map(_equal_offsets, *peaks), strict=True)
     labels = layer_labels(correlations)
     at = np.arange(len(labels))
     figure = Figure(figsize=(6.6, 2.3), layout="constrained")
@@ -373,8 +366,7 @@ def peak_agreement(correlations: xr.Dataset) -> Figure:
     left.set_title("Heads whose two peaks coincide", loc="left")
     right.axhline(0, color="0.6", linewidth=0.6)
     right.plot(np.repeat(at, rank.shape[1]), rank.ravel(), "o", color=panels.MEASURED, alpha=0.45, ms=4, mew=0)
-    middle = [np.median(head[np.isfinite(head)]) if np.isfinite(head).any() else np.nan for head in rank]
-    right.hlines(middle, at - 0.3, at + 0.3, color=panels.ALONE, linewidth=1.5)
+    right.hlines(panels.medians(rank), at - 0.3, at + 0.3, color=panels.ALONE, linewidth=1.5)
     right.set_ylim(-1.05, 1.05)
     right.set_title("Rank correlation of the two profiles", loc="left")
     for axes in (left, right):
@@ -385,8 +377,8 @@ def peak_agreement(correlations: xr.Dataset) -> Figure:
 
 def _equal_offsets(weights: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
     """Share of heads with equal offsets, and of pairs of different heads (NaN for a single head)."""
-    known = np.isfinite(weights) & np.isfinite(scores)
-    equal = weights[known, None] == scores[known]
+    finite = np.isfinite(weights) & np.isfinite(scores)
+    equal = weights[finite, None] == scores[finite]
     pairs = ~np.eye(len(equal), dtype=bool)
     return float(np.diag(equal).mean()), float(equal[pairs].mean()) if pairs.any() else float("nan")
 
@@ -399,9 +391,8 @@ def _scatter(axes: Axes, x: np.ndarray, y: np.ndarray, weight: np.ndarray, agree
         (~agree, "0.45", "Not positional, or no match"),
         (agree, panels.MEASURED, "Positional, all three match"),
     ):
-        axes.scatter(
-            x[chosen], y[chosen], s=8 + 60 * weight[chosen], color=colour, alpha=0.55, linewidths=0, label=label
-        )
+        area = 8 + 60 * weight[chosen]
+        axes.scatter(x[chosen], y[chosen], s=area, color=colour, alpha=0.55, linewidths=0, label=label)
     axes.set(xlim=ends, ylim=ends, aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(6, integer=True))

@@ -94,7 +94,7 @@ def grid(report: Report) -> Figure:
     finite = np.abs(effects[np.isfinite(effects)])
     reach = max(float(np.quantile(finite, _QUANTILE)), UNITS["nats"].full)
     names = heads.ablation.values.tolist()
-    maps = [HeadMap.signed(*shown, reach, "nats") for shown in zip(names, effects, heads.shown.values, strict=True)]
+    maps = [HeadMap.signed(*panel, reach, "nats") for panel in zip(names, effects, heads.shown.values, strict=True)]
     return head_maps(maps, heads.layer.values, cell=_cell(effects), extend="both")
 
 

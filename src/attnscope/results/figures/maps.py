@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -17,7 +18,7 @@ from attnscope.measure.means import text_mean
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.stored import unit_of
 from attnscope.results.figures import selection, style
-from attnscope.results.figures.panels import colour_bar, heat, panel_grid
+from attnscope.results.figures.panels import colour_bar, heat, largest, medians, panel_grid, zero_line
 from attnscope.results.figures.style import Figure
 from attnscope.support.errors import AttnscopeError
 
@@ -43,7 +44,7 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
         weights = selection.dense_weights(sample, layer, head, len(queries), len(keys))
         cut |= bool(np.isnan(weights).any())
         crossed = selection.layer_kind(sample, layer) == "cross"
-        image = heat(axes, weights, ends=(0.0, float(np.nanmax(weights, initial=0.0)) or 1.0))
+        image = heat(axes, weights, ends=(0.0, largest(weights)))
         if not crossed:
             axes.plot([-0.5, len(queries) - 0.5], [-0.5, len(queries) - 0.5], color=style.MARK, ls=":", lw=1.2)
         axes.set(xlim=(-0.5, len(keys) - 0.5), ylim=(len(queries) - 0.5, -0.5))
@@ -69,20 +70,32 @@ _INK, _FEW = "0.1", 6  # so many layers are named one by one
 
 @style.figure_style()
 def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
-    """Draw the share of weight in the best blocks: a dot for each head by layer, a panel for each share."""
+    """Draw the share of weight in the best blocks: a dot for each head by layer, a panel for each share.
+
+    Parameters
+    ----------
+    result
+        Result of `attnscope.scan` with this statistic.
+    statistic
+        A statistic over ``kept``, the shares of blocks in percent: ``block_recall`` or ``map_block_recall``.
+
+    Raises
+    ------
+    AttnscopeError
+        If the result lacks the statistic.
+    """
     selection.require(result, (statistic, "kept"), purpose="block_shares")
-    own = selection.mean_over_texts(result[statistic].transpose(..., "kept"))  # (layer, head, kept)
-    even = result.get(f"equal_{statistic}")  # of uniform attention
-    even = None if even is None else text_mean(even).transpose("layer", "kept").values.astype(float)
+    means = selection.mean_over_texts(result[statistic].transpose(..., "kept"))  # (layer, head, kept)
+    uniform = result.get(f"equal_{statistic}")
+    uniform = None if uniform is None else text_mean(uniform).transpose("layer", "kept").values.astype(float)
     shares = result["kept"].values.tolist()
-    count, noun = result.sizes.get("window", 1), selection.noun_of(result)
-    width = float(np.clip(1.1 + 0.16 * len(own), 2.4, 4.2))
+    width = float(np.clip(1.1 + 0.16 * len(means), 2.4, 4.2))
     names = selection.layer_labels(result)
     height = 2.9 if all(map(str.isdigit, names)) else 3.3  # inches
     figure = Figure(figsize=(width * len(shares), height), layout="constrained")
     panels = figure.subplots(1, len(shares), sharey=True, squeeze=False)[0]
     for index, (axes, percent) in enumerate(zip(panels, shares, strict=True)):
-        _draw(axes, own[..., index], None if even is None else even[:, index])
+        _draw(axes, means[..., index], None if uniform is None else uniform[:, index])
         by_kind = any(not name.isdigit() for name in names)
         if len(names) <= _FEW or by_kind:
             every = -(-len(names) // 16)
@@ -92,29 +105,25 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
         axes.set_title(f"Best {percent}% of the blocks", loc="left")
     panels[0].set_ylabel("Share of weight in these blocks")
     panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
-    what = selection.wording(result, statistic).reading
-    title = f"{what} Mean over {count} {noun}{'s' * (count != 1)}."
+    title = f"{selection.wording(result, statistic).reading} Mean over {selection.entries_of(result)}."
     figure.suptitle(title, x=0.01, ha="left", parse_math=False)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=3)
     return figure
 
 
-def _draw(axes: Axes, own: np.ndarray, even: np.ndarray | None) -> None:
+def _draw(axes: Axes, means: np.ndarray, uniform: np.ndarray | None) -> None:
     """The heads of all layers, ``(layer, head)``, their medians, and uniform attention ``(layer)``."""
-    layers = np.arange(len(own))
-    at = np.broadcast_to(layers[:, None], own.shape)
-    known = np.isfinite(own)
-    axes.plot(
-        at[known], own[known], "o", color=style.LEFT, alpha=0.5, markersize=3.4, markeredgewidth=0, label="a head"
-    )
-    middle = [np.median(row[there]) if there.any() else np.nan for row, there in zip(own, known, strict=True)]
-    axes.hlines(middle, layers - 0.32, layers + 0.32, color=_INK, linewidth=1.6, label="median of the layer")
-    if even is not None:
+    layers = np.arange(len(means))
+    at = np.broadcast_to(layers[:, None], means.shape)
+    finite = np.isfinite(means)
+    axes.plot(at[finite], means[finite], "o", color=style.LEFT, alpha=0.5, ms=3.4, mew=0, label="a head")
+    ends = layers - 0.32, layers + 0.32
+    axes.hlines(medians(means), *ends, color=_INK, linewidth=1.6, label="median of the layer")
+    if uniform is not None:
         edges = np.append(layers - 0.5, layers[-1] + 0.5)
-        axes.stairs(
-            even, edges, baseline=None, color=style.RIGHT, linewidth=1.3, linestyle="--", label="uniform attention"
-        )
-    axes.set(xlim=(-0.6, len(own) - 0.4), ylim=(0, 1.03), xlabel="Layer")
+        dashes: dict[str, Any] = {"baseline": None, "color": style.RIGHT, "linewidth": 1.3, "linestyle": "--"}
+        axes.stairs(uniform, edges, label="uniform attention", **dashes)
+    axes.set(xlim=(-0.6, len(means) - 0.4), ylim=(0, 1.03), xlabel="Layer")
     axes.grid(axis="y")
 
 
@@ -130,7 +139,7 @@ def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
     figure, panels = panel_grid(len(pairs), (2.875, 2.3))
     for (layer, head), axes in zip(pairs, panels, strict=True):
         values = mean[layers.index(layer), numbers.index(head)]
-        image = heat(axes, values, ends=(0.0, float(np.nanmax(values, initial=0.0)) or 1.0), extent=extent)
+        image = heat(axes, values, ends=(0.0, largest(values)), extent=extent)
         axes.plot([-0.5, 0.5, 0.5, -0.5, -0.5], [-0.5, -0.5, 0.5, 0.5, -0.5], color=style.MARK, linewidth=1.0)
         axes.set(xlabel="Columns to the right", ylabel="Rows down", xticks=right, yticks=down)
         _frame(axes, f"Head {layer}.{head}")
@@ -148,7 +157,6 @@ def label_pies(result: xr.Dataset) -> Figure:
     """Draw the share of texts that each head spends in each cluster, one pie per head."""
     selection.require(result, ("label", "cluster", "centroid"), purpose="label_pies")
     shares = selection.label_shares(result)  # (layer, head, cluster)
-    count, noun = result.sizes["window"], selection.noun_of(result)
     names = [str(name) for name in result["cluster"].values]
     colours = style.cluster_colours(names)
     layers, heads, _ = shares.shape
@@ -166,11 +174,11 @@ def label_pies(result: xr.Dataset) -> Figure:
     grid = figure.add_axes((_LEFT / width, 1 - (_TOP + grid_height) / height, grid_width / width, grid_height / height))
     _draw_pies(grid, shares, colours)
     style.name_heads(grid, selection.layer_labels(result), selection.axis_values(result, "head"))
-    grid.set_title(f"Labels over {count} {noun}{'s' * (count != 1)}", loc="left")
+    grid.set_title(f"Labels over {selection.entries_of(result)}", loc="left")
 
     left = _LEFT + grid_width + _GAP
     curves = result["centroid"].transpose("cluster", "offset")
-    shown = style.drawn_range(curves["offset"].values, curves.values)
+    ends = style.drawn_range(curves["offset"].values, curves.values)
     units = str(result["centroid"].attrs.get("units", ""))
     heading = f"Mean profiles ({units})" if units else "Mean profiles"
     figure.text(left / width, 1 - (_TOP - 0.08) / height, heading, va="bottom", parse_math=False)
@@ -178,7 +186,7 @@ def label_pies(result: xr.Dataset) -> Figure:
         column, row = divmod(index, legend_rows)
         x, y = left + column * (_CURVE_WIDTH + _CURVE_GAP), height - _TOP - (row + 1) * pitch + 0.2
         axes = figure.add_axes((x / width, y / height, _CURVE_WIDTH / width, (pitch - _CURVE_TEXT) / height))
-        _draw_centroid(axes, result["centroid"].isel(cluster=index), name, colour, shown, noun)
+        _draw_centroid(axes, result["centroid"].isel(cluster=index), name, colour, ends, selection.noun_of(result))
         if row == legend_rows - 1 or index == len(names) - 1:
             axes.set_xlabel(f"Offset (key − query), {unit_of(result)}", fontsize=7)
     return figure
@@ -201,24 +209,23 @@ def _draw_pies(axes: Axes, shares: np.ndarray, colours: list[str]) -> None:
 
 
 def _draw_centroid(
-    axes: Axes, centroid: xr.DataArray, name: str, colour: str, shown: tuple[int, int], noun: str
+    axes: Axes, centroid: xr.DataArray, name: str, colour: str, ends: tuple[int, int], noun: str
 ) -> None:
     offsets, values = centroid["offset"].values, centroid.values
     axes.fill_between(offsets, values, color=colour, linewidth=0)
     axes.plot(offsets, values, color=_PIES_INK, linewidth=0.6)
     top = float(np.nanmax(values, initial=0.0))
     if top > 0:
-        axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
+        zero_line(axes)
     else:
         axes.text(0.5, 0.45, f"no {noun}", color="0.5", ha="center", transform=axes.transAxes, fontsize=7)
-    axes.set(xlim=shown, ylim=(0, 1.08 * (top or 1.0)))
-    axes.set_xticks(sorted({shown[0], 0, shown[1]}))
+    axes.set(xlim=ends, ylim=(0, 1.08 * (top or 1.0)))
+    axes.set_xticks(sorted({ends[0], 0, ends[1]}))
     ticks = {0.0: "0", top: f"{top:.3g}"}
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.tick_params(labelsize=7, length=2, pad=1.5)
-    axes.set_title(
-        style.with_minus(name), loc="left", color=_PIES_INK, fontweight="bold", fontsize=7, pad=2, parse_math=False
-    )
+    look: dict[str, Any] = {"color": _PIES_INK, "fontweight": "bold", "fontsize": 7, "pad": 2, "parse_math": False}
+    axes.set_title(style.with_minus(name), loc="left", **look)
 
 
 _LINES = 40  # rows of which each head is named, and layers that are
@@ -242,11 +249,10 @@ def offset_shares(result: xr.Dataset) -> Figure:
     panels = [("Each head", shares.share.reshape(-1, bins))]
     if shares.equal is not None:
         panels.append(("Uniform attention, by layer", np.repeat(shares.equal, heads, 0)))
-    most = max([float(np.nanmax(values, initial=0.0)) for _, values in panels]) or 1.0
+    most = largest(np.concatenate([values.ravel() for _, values in panels]))
     longest = max(map(len, names))
     width = style.printed(1.1 + len(panels) * float(np.clip(0.17 * bins, 2.2, 4.4)) + 0.9)
     height = 1.5 + _LETTER * longest + float(np.clip(0.14 * layers * heads, 0.8, 6.5))
-    count, noun = result.sizes.get("window", 1), selection.noun_of(result)
     where = "doubling bins of offsets" if whole else "the offsets of the band"
     figure = Figure(figsize=(width, height), layout="constrained")
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -260,7 +266,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
     scale = grid[-1].images[0], grid[-1], "Share of weight (square-root scale)"
     colour_bar(figure, *scale, pad=0.03, aspect=35).ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     figure.supxlabel(f"Offset in {unit_of(result)}, key − query: negative is left")
-    text = f"Share of weight in {where}, mean over {count} {noun}{'s' * (count != 1)}. "
+    text = f"Share of weight in {where}, mean over {selection.entries_of(result)}. "
     text += "Distant bins contain more tokens: compare with uniform attention."
     text += " Grey: no such head." * bool(np.isnan(shares.share).any())
     figure.suptitle(fill(text, int(width / _LETTER) - 2), x=0.01, ha="left")

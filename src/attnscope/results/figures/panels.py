@@ -33,6 +33,21 @@ SIGNED = LinearSegmentedColormap.from_list("signed", [LEFT, "#F7F7F7", RIGHT])
 _DARK = 0.55  # luminance of a cell below which it is written on in white
 
 
+def largest(values: np.ndarray) -> float:
+    """The largest known value, as the end of a colour scale; 1 if none is above 0."""
+    return float(np.nanmax(values, initial=0.0)) or 1.0
+
+
+def by_head(variable: xr.DataArray) -> np.ndarray:
+    """Values ``(layer, head, ...)``, float64."""
+    return variable.transpose("layer", "head", ...).values.astype(float)
+
+
+def medians(values: np.ndarray) -> list[float]:
+    """The median of each layer, of what is known of its heads; NaN without any."""
+    return [float(np.median(row[np.isfinite(row)])) if np.isfinite(row).any() else np.nan for row in values]
+
+
 def heat(
     axes: Axes,
     values: np.ndarray,
@@ -41,9 +56,9 @@ def heat(
     **more: Any,
 ) -> AxesImage:
     """A map of values between two ends; grey is what is not known."""
-    known: dict[str, Any] = {"norm": Normalize(*ends), "interpolation": "nearest"} | more
+    options: dict[str, Any] = {"norm": Normalize(*ends), "interpolation": "nearest"} | more
     scale = colormaps[colours] if isinstance(colours, str) else colours
-    image = axes.imshow(values, cmap=scale.with_extremes(bad="0.88"), **known)
+    image = axes.imshow(values, cmap=scale.with_extremes(bad="0.88"), **options)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return image
@@ -57,7 +72,8 @@ def write_cells(image: AxesImage, texts: Callable[[float], str], values: np.ndar
             continue
         shade = shades[row, column]
         red, green, blue, _ = image.cmap(image.norm(shade)) if np.isfinite(shade) else image.cmap.get_bad()
-        colour = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < _DARK else "black"
+        luminance = 0.299 * red + 0.587 * green + 0.114 * blue  # ITU-R BT.601
+        colour = "white" if luminance < _DARK else "black"
         image.axes.text(column, row, texts(float(value)), ha="center", va="center", fontsize=7, color=colour)
 
 
@@ -101,24 +117,25 @@ def head_maps(
     cell = cell or float(np.clip(1.9 / max(high, wide), 0.06, 0.3))
     columns = min(len(maps), MOST_COLUMNS)
     down = math.ceil(len(maps) / columns)
-    one = len({(shown.ends, shown.label) for shown in maps}) == 1
-    width = columns * max(1.5, wide * cell + (0.5 if one else 1.5)) + 0.9
+    one_scale = len({(panel.ends, panel.label) for panel in maps}) == 1
+    width = columns * max(1.5, wide * cell + (0.5 if one_scale else 1.5)) + 0.9
     cell *= min(1.0, printed(width) / width)
     figure, panels = panel_rows(len(maps), (width, down * max(0.9, high * cell + 0.65) + 0.4))
-    steps = max(1, high // (12 if len(maps) <= columns else 4)), max(1, wide // (8 if len(maps) <= columns else 4))
-    for number, (axes, shown) in enumerate(zip(panels, maps, strict=True)):
-        image = heat(axes, shown.values, shown.colours or SIGNED, shown.ends, aspect="equal")
-        dots = np.argwhere(np.zeros_like(shown.values) if shown.marked is None else shown.marked)
+    one_row = len(maps) <= columns
+    steps = max(1, high // (12 if one_row else 4)), max(1, wide // (8 if one_row else 4))  # between labelled ticks
+    for number, (axes, panel) in enumerate(zip(panels, maps, strict=True)):
+        image = heat(axes, panel.values, panel.colours or SIGNED, panel.ends, aspect="equal")
+        dots = np.argwhere(np.zeros_like(panel.values) if panel.marked is None else panel.marked)
         axes.plot(dots[:, 1], dots[:, 0], ".", color=mark, markersize=float(np.clip(9 * cell, 1.5, 3)))
-        axes.set_title(shown.title, loc="left")
+        axes.set_title(panel.title, loc="left")
         axes.set_yticks(range(0, high, steps[0]), [str(row) for row in [*rows][:: steps[0]]])
         axes.set_xticks(range(0, wide, steps[1]))
         if number % columns == 0:
             axes.set_ylabel("Layer")
         if number >= len(maps) - columns:
             axes.set_xlabel("Head")
-        if not one or number == len(maps) - 1:
-            colour_bar(figure, image, panels if one else axes, shown.label, shrink=0.9, extend=extend)
+        if not one_scale or number == len(maps) - 1:
+            colour_bar(figure, image, panels if one_scale else axes, panel.label, shrink=0.9, extend=extend)
     return figure
 
 
@@ -143,13 +160,9 @@ def interval_rows(names: Sequence[str], series: Mapping[str, tuple[str, str, Seq
     axes.axvline(0, color="0.6", linewidth=0.8)
     for step, (name, (marker, colour, effects)) in enumerate(series.items()):
         at = np.arange(len(names)) + (step - (len(series) - 1) / 2) * 0.22
-        axes.hlines(
-            at[[np.isfinite(effect.low) for effect in effects]],
-            [effect.low for effect in effects if np.isfinite(effect.low)],
-            [effect.high for effect in effects if np.isfinite(effect.low)],
-            color=colour,
-            linewidth=1.1,
-        )
+        low, high = (np.array([getattr(effect, end) for effect in effects]) for end in ("low", "high"))
+        tested = np.isfinite(low)
+        axes.hlines(at[tested], low[tested], high[tested], color=colour, linewidth=1.1)
         faces = ["w" if effect.shown is False else colour for effect in effects]
         means = [effect.mean for effect in effects]
         axes.scatter(means, at, s=12, marker=marker, facecolors=faces, edgecolors=colour, linewidths=0.9, zorder=3)
@@ -177,9 +190,9 @@ def estimate_panels(panels: Sequence[tuple[str, str, np.ndarray, np.ndarray]], l
     return figure
 
 
-def panel_grid(count: int, size: tuple[float, float], most: int = 3) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels of that size in inches, about as many down as across."""
-    columns = min(math.ceil(math.sqrt(count)), most)
+def panel_grid(count: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels of that size in inches, about as many down as across, three across at most."""
+    columns = min(math.ceil(math.sqrt(count)), 3)
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(columns * size[0], rows * size[1]), layout="compressed")
     return figure, [figure.add_subplot(rows, columns, index + 1) for index in range(count)]
@@ -205,11 +218,11 @@ def head_panels(
     panels: list[tuple[xr.Dataset, list[Axes]]] = []
     for index, (layer, head) in enumerate(pairs):
         first, column = index // columns * len(heights), index % columns
-        own = [figure.add_subplot(grid[first + row, column]) for row in range(len(heights))]
-        own[0].set_title(f"Head {layer}.{head}", loc="left")
-        for axes, label in zip(own, labels if column == 0 else (), strict=False):
+        column_axes = [figure.add_subplot(grid[first + row, column]) for row in range(len(heights))]
+        column_axes[0].set_title(f"Head {layer}.{head}", loc="left")
+        for axes, label in zip(column_axes, labels if column == 0 else (), strict=False):
             axes.set_ylabel(label)
-        panels.append((result.sel(layer=layer, head=head), own))
+        panels.append((result.sel(layer=layer, head=head), column_axes))
     return figure, panels
 
 
@@ -239,8 +252,8 @@ def with_interval(result: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray
 
 def legend_above(figure: Figure, columns: int) -> None:
     """One legend of all axes above the figure, in up to `columns` columns."""
-    known = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
-    labels = {label: handle for every in known for handle, label in every}
+    legends = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
+    labels = {label: handle for every in legends for handle, label in every}
     columns = columns if figure.get_figwidth() >= _WIDE else min(columns, 2)
     figure.legend(labels.values(), labels, loc="outside upper center", ncols=columns)
 
@@ -253,9 +266,9 @@ def up_to_the_mask(part: xr.Dataset, name: str) -> xr.Dataset:
     return part.isel(offset=~after)
 
 
-def zero_line(axes: Axes) -> None:
-    """Mark offset 0, the token itself."""
-    axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
+def zero_line(axes: Axes, offset: float = 0) -> None:
+    """Mark an offset, by default 0, the token itself."""
+    axes.axvline(offset, color="0.5", linewidth=0.6, linestyle=":")
 
 
 def tokens(value: float, digits: int = 2) -> str:
@@ -296,14 +309,8 @@ def interventions(changes: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
             axes = grid[row, column]
             _draw_change(axes, part, row, offset)
             if column == 0:
-                axes.set_ylabel(
-                    name.replace("-", "\n", 1).replace("-", " "),
-                    rotation=0,
-                    ha="right",
-                    va="center",
-                    labelpad=6,
-                    fontsize=7,
-                )
+                title = name.replace("-", "\n", 1).replace("-", " ")
+                axes.set_ylabel(title, rotation=0, ha="right", va="center", labelpad=6, fontsize=7)
         grid[0, column].set_title(f"Head {layer}.{head}", loc="left")
         grid[0, column].set_ylim(0, 1.45 * grid[0, column].get_ylim()[1])
         grid[0, column].set_xlim(offset[0], offset[-1])
@@ -315,7 +322,7 @@ def interventions(changes: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
 def _draw_change(axes: Axes, part: xr.Dataset, row: int, offset: np.ndarray) -> None:
     after = part.isel(change=row)
     if np.isfinite(part["target"]):
-        axes.axvline(float(part["target"]), color="0.5", linewidth=0.6, linestyle=":")
+        zero_line(axes, float(part["target"]))
     curve(axes, offset, with_interval(part, "profile_before"), _BEFORE, label="Before", linewidth=1.0)
     curve(axes, offset, with_interval(after, "profile_after"), MEASURED, label="After")
     if "profile_by_id" in after and np.isfinite(after["profile_by_id"].values).any():
@@ -324,17 +331,9 @@ def _draw_change(axes: Axes, part: xr.Dataset, row: int, offset: np.ndarray) -> 
     value, low, high = (float(part) for part in with_interval(after, "mass_change"))
     if np.isfinite(value):
         text = f"{value:+.2f}" + (f" [{low:+.2f}, {high:+.2f}]" if "mass_change_low" in after else "")
-        axes.text(
-            0.98,
-            0.95,
-            text.replace("-", "−"),
-            transform=axes.transAxes,
-            ha="right",
-            va="top",
-            fontsize=7,
-            color=INK,
-            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0},
-        )
+        box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0}
+        look: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 7, "color": INK, "bbox": box}
+        axes.text(0.98, 0.95, text.replace("-", "−"), transform=axes.transAxes, **look)
     axes.tick_params(labelsize=7)
     axes.locator_params(axis="y", nbins=3)
 

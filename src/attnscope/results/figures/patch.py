@@ -86,14 +86,14 @@ def recovered_map(tree: xr.DataTree) -> Figure:
     """Draw the share of the difference: layers by heads, or blocks or heads by positions."""
     patched = tree["patched"].to_dataset()
     patched = patched.isel({name: np.arange(size) for name, size in _drawn(patched).items()})
-    values, shown, rows, title = _as_grid(patched)
+    values, significant, rows, title = _as_grid(patched)
     by_position = "position" in patched.dims
     cell = float(np.clip((6.0 if by_position else 3.0) / max(values.shape), 0.14, 0.42))  # inches
     largest = float(np.nanmax(np.abs(values)))
     reach = float(np.clip(largest, UNITS["percent"].full, 1.0))
     beyond = "both" if largest > reach else "neither"
-    map_ = HeadMap.signed("", values, shown, reach, "Share of difference")
-    figure = head_maps([map_], rows, cell=cell, extend=beyond)
+    panel = HeadMap.signed("", values, significant, reach, "Share of difference")
+    figure = head_maps([panel], rows, cell=cell, extend=beyond)
     axes = figure.axes[0]
     axes.set_ylabel(title)
     if title == "Head":
@@ -125,13 +125,13 @@ def _drawn(patched: xr.Dataset) -> dict[str, int]:
 
 def _as_grid(patched: xr.Dataset) -> tuple[np.ndarray, np.ndarray, list[str], str]:
     """Values and significance, ``(row, column)``, with the names of the rows and their axis label."""
-    values, shown = patched.recovered.values, patched.shown.values
+    values, marks = patched.recovered.values, patched.shown.values
     if "block" in patched.dims:
-        return values, shown, [str(block) for block in patched.block.values], "Block"
+        return values, marks, [str(block) for block in patched.block.values], "Block"
     layers = [str(layer) for layer in patched.layer.values]
     if "position" not in patched.dims:
-        return values, shown, layers, "Layer"
+        return values, marks, layers, "Layer"
     names = [f"{layer}.{head}" for layer in layers for head in patched["head"].values]
-    flat, significant = (part.reshape(len(names), -1) for part in (values, shown))
+    flat, significant = (part.reshape(len(names), -1) for part in (values, marks))
     chosen = np.sort(np.argsort(-np.abs(np.nan_to_num(flat)).max(1), kind="stable")[:_ROWS])
     return flat[chosen], significant[chosen], [names[number] for number in chosen], "Head"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -169,10 +170,10 @@ def position_correlations(correlations: xr.Dataset) -> Figure:
     for index, prefix in enumerate(kinds):
         axes[index].axhline(strong, color=MARK, linewidth=0.8, linestyle=":")
         _draw_correlations(axes[index], correlations, prefix, colours)
-        place = np.arange(len(layers)) + width * (index - (len(kinds) - 1) / 2)
+        at = np.arange(len(layers)) + width * (index - (len(kinds) - 1) / 2)
         hatch = "////" if prefix else None
         count = correlations[f"{prefix}strong_components"].values
-        axes[-1].bar(place, count, width, color=colours, hatch=hatch, edgecolor="white", linewidth=0)
+        axes[-1].bar(at, count, width, color=colours, hatch=hatch, edgecolor="white", linewidth=0)
     axes[0].set_ylabel("Correlation")
     panels.legend_above(figure, 6)
     axes[-1].set_xticks(range(len(layers)), [str(layer) for layer in layers])
@@ -199,8 +200,8 @@ def _draw_correlations(
         axes.plot(number, values[row], color=colours[row], linewidth=1.2, label=label)
     axes.axhspan(float(np.nanmin(null)), float(np.nanmax(null)), color=panels.NOISE_BAND, linewidth=0)
     axes.axhline(float(np.nanmean(null)), color=panels.NOISE, linewidth=0.8, linestyle="--", label="Largest in noise")
-    shown = int(np.clip(2 * most, 10, max(10, np.isfinite(values).any(0).sum())))
-    axes.set(xlim=(1, max(shown, 2)), ylim=(0, 1.03), xlabel="Canonical component")
+    drawn = int(np.clip(2 * most, 10, max(10, np.isfinite(values).any(0).sum())))
+    axes.set(xlim=(1, max(drawn, 2)), ylim=(0, 1.03), xlabel="Canonical component")
     axes.set_title(_CORRELATIONS[prefix], loc="left")
 
 
@@ -244,21 +245,21 @@ def _draw_curves(axes: Axes, part: xr.Dataset) -> None:
         at = float(part[name])
         if np.isfinite(at):
             axes.axvline(at, color=colour, linewidth=0.9, linestyle=":")
-    known = offset[np.isfinite(part["kernel"].values.astype(float))]
-    if len(known) > 1:
-        axes.set_xlim(known[0] - 0.3, known[-1] + 0.3)
+    defined = offset[np.isfinite(part["kernel"].values.astype(float))]
+    if len(defined) > 1:
+        axes.set_xlim(defined[0] - 0.3, defined[-1] + 0.3)
     axes.set_xlabel("Offset, tokens")
 
 
 def _draw_pairs(axes: Axes, part: xr.Dataset) -> None:
     share, period = (part[name].values.astype(float) for name in ("pair_share", "period"))
-    known = np.isfinite(share)
+    defined = np.isfinite(share)
     axes.axhline(0, color="0.4", linewidth=0.6)
-    axes.vlines(period[known], 0, share[known], color=panels.ALONE, linewidth=1.4)
-    axes.plot(period[known], share[known], "o", color=panels.ALONE, markersize=3, mew=0)
+    axes.vlines(period[defined], 0, share[defined], color=panels.ALONE, linewidth=1.4)
+    axes.plot(period[defined], share[defined], "o", color=panels.ALONE, markersize=3, mew=0)
     axes.set_xscale("log")
-    if known.sum() <= _FEW:
-        axes.set_xticks(period[known], [f"{tokens_of:,.0f}" for tokens_of in period[known]])
+    if defined.sum() <= _FEW:
+        axes.set_xticks(period[defined], [f"{tokens_of:,.0f}" for tokens_of in period[defined]])
         axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("Tokens per turn", color=panels.INK)
 
@@ -272,11 +273,11 @@ def wave_columns(waves: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw the peak frequencies of the leading columns of each head's queries and keys, and their shares."""
     needs = ("query_frequency", "key_frequency", "periodic", "partner", "importance")
     positions = waves.attrs.get("positions")
-    shown = min(_MOST_COLUMNS, waves.sizes.get("column", 1))
-    sizes, labels = (0.6 + 0.13 * shown,), ("Singular column",)
+    columns = min(_MOST_COLUMNS, waves.sizes.get("column", 1))
+    sizes, labels = (0.6 + 0.13 * columns,), ("Singular column",)
     figure, drawn = panels.head_panels(waves, heads, needs, sizes, labels, purpose="wave_columns", width=2.6)
     for part, (axes,) in drawn:
-        _draw_columns(axes, part, shown)
+        _draw_columns(axes, part, columns)
         total, periodic = part.sizes["column"], int(np.nansum(part["periodic"].values.astype(float)))
         axes.set_title(f"{axes.get_title('left')}: {periodic} of {total}", loc="left")
     cycles = f" (cycles per {positions} tokens)" if positions else ""
@@ -285,26 +286,21 @@ def wave_columns(waves: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     return figure
 
 
-def _draw_columns(axes: Axes, part: xr.Dataset, shown: int) -> None:
-    query, key = part["query_frequency"].values[:shown], part["key_frequency"].values[:shown]
-    periodic = part["periodic"].values[:shown].astype(bool)
-    partner = part["partner"].values[:shown]
+def _draw_columns(axes: Axes, part: xr.Dataset, columns: int) -> None:
+    query, key = part["query_frequency"].values[:columns], part["key_frequency"].values[:columns]
+    periodic = part["periodic"].values[:columns].astype(bool)
+    partner = part["partner"].values[:columns]
     importance = np.nan_to_num(part["importance"].values.astype(float))
-    rows = np.arange(shown)
+    rows = np.arange(columns)
     reach = max(float(np.nanmax(query)), float(np.nanmax(key)), 4.0)
-    bars = importance[:shown] / max(importance.sum(), 1e-300)
-    axes.barh(
-        rows,
-        0.28 * reach * bars / max(bars.max(), 1e-300),
-        left=1.1 * reach,
-        height=0.7,
-        color=[panels.QUERY if wave else _GREY for wave in periodic],
-        linewidth=0,
-    )
+    bars = importance[:columns] / max(importance.sum(), 1e-300)
+    lengths = 0.28 * reach * bars / max(bars.max(), 1e-300)
+    colours = [panels.QUERY if wave else _GREY for wave in periodic]
+    axes.barh(rows, lengths, left=1.1 * reach, height=0.7, color=colours, linewidth=0)
     longest = int(bars.argmax())
     axes.text(1.39 * reach, longest, f"{bars[longest]:.0%}", fontsize=7, va="center", color="0.35")
     for row, other in enumerate(partner):
-        if row < other < shown:
+        if row < other < columns:
             arc = {"arrowstyle": "-", "connectionstyle": "arc3,rad=-0.35", "color": panels.QUERY, "linewidth": 0.9}
             ends = (query[row], row), (query[other], other)
             axes.annotate("", *ends, arrowprops=arc | {"shrinkA": 2, "shrinkB": 2})
@@ -312,17 +308,10 @@ def _draw_columns(axes: Axes, part: xr.Dataset, shown: int) -> None:
     for label, wave, colour in (("waves", True, panels.QUERY), ("no waves", False, _GREY)):
         chosen = periodic == wave
         axes.scatter(query[chosen], rows[chosen], s=11, color=colour, zorder=3, linewidths=0, label=f"Query: {label}")
-        axes.scatter(
-            key[chosen],
-            rows[chosen],
-            s=30,
-            facecolors="none",
-            edgecolors=panels.KEY if wave else _GREY,
-            linewidths=0.9,
-            zorder=2,
-            label=f"Key: {label}",
-        )
-    axes.set(xlim=(-0.02 * reach, 1.52 * reach), ylim=(shown - 0.4, -0.6))
+        ring: dict[str, Any] = {"s": 30, "facecolors": "none", "linewidths": 0.9, "zorder": 2}
+        edge = panels.KEY if wave else _GREY
+        axes.scatter(key[chosen], rows[chosen], edgecolors=edge, label=f"Key: {label}", **ring)
+    axes.set(xlim=(-0.02 * reach, 1.52 * reach), ylim=(columns - 0.4, -0.6))
     axes.axvline(1.1 * reach, color="0.6", linewidth=0.5)
     axes.set_xticks([tick for tick in MaxNLocator(4, integer=True).tick_values(0, reach) if 0 <= tick <= reach])
     axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
@@ -332,8 +321,8 @@ def _draw_columns(axes: Axes, part: xr.Dataset, shown: int) -> None:
 def wave_counts(waves: xr.Dataset) -> Figure:
     """Draw the number of waves among the columns of each head's queries and keys, and with tokens shuffled."""
     require(waves, ("periodic_columns", "null_periodic_columns"), purpose="wave_counts")
-    counts = waves["periodic_columns"].transpose("layer", "head").values.astype(float)
-    null = waves["null_periodic_columns"].transpose("layer", "head", "permutation").values.astype(float)
+    counts = panels.by_head(waves["periodic_columns"])
+    null = panels.by_head(waves["null_periodic_columns"])  # over ``permutation`` too
     shuffled = null.max(-1) if null.shape[-1] else np.full(counts.shape, np.nan)
     layers, heads = counts.shape
     cell = float(np.clip(3.2 / max(layers, heads), 0.22, 0.5))
@@ -389,24 +378,24 @@ def wave_curves(waves: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     needs = ("query_curve", "key_curve", "curve_column", "periodic", "query_frequency")
     heights = (0.62,) * waves.sizes.get("curve", 1)
     figure, drawn = panels.head_panels(waves, heads, needs, heights, purpose="wave_curves", width=2.5)
-    shown = min(_CURVE, waves.sizes["position"])
+    tokens = min(_CURVE, waves.sizes["position"])
     for part, rows in drawn:
         for row, axes in enumerate(rows):
-            _draw_curve(axes, part.isel(curve=row), shown)
+            _draw_curve(axes, part.isel(curve=row), tokens)
             if row < len(rows) - 1:
                 axes.set_xticklabels([])
         rows[0].set_title(rows[0].get_title("left"), loc="left")  # at its distance, not that of the column's
     cycles = f";\ncycles per {waves.sizes['position']} tokens, green: a wave"
-    figure.supxlabel(f"Position in the text, the first {shown} tokens{cycles}")
+    figure.supxlabel(f"Position in the text, the first {tokens} tokens{cycles}")
     panels.legend_above(figure, 2)
     return figure
 
 
-def _draw_curve(axes: Axes, part: xr.Dataset, shown: int) -> None:
+def _draw_curve(axes: Axes, part: xr.Dataset, tokens: int) -> None:
     axes.axhline(0, color="0.85", linewidth=0.5)
-    axes.plot(part["query_curve"].values[:shown], color=panels.QUERY, linewidth=0.9, label="Query")
-    axes.plot(part["key_curve"].values[:shown], color=panels.KEY, linewidth=0.9, label="Key")
-    axes.set(xlim=(0, shown - 1), ylim=(-3.2, 3.2), yticks=[])
+    axes.plot(part["query_curve"].values[:tokens], color=panels.QUERY, linewidth=0.9, label="Query")
+    axes.plot(part["key_curve"].values[:tokens], color=panels.KEY, linewidth=0.9, label="Key")
+    axes.set(xlim=(0, tokens - 1), ylim=(-3.2, 3.2), yticks=[])
     if np.isfinite(float(part["curve_column"])):
         column = int(part["curve_column"])
         cycles, wave = int(part["query_frequency"].values[column]), bool(part["periodic"].values[column])

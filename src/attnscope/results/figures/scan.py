@@ -18,9 +18,8 @@ from attnscope.measure.quantities import Wording
 from attnscope.measure.ranking import patch_shares
 from attnscope.measure.stored import unit_of
 from attnscope.report.schema import Report
-from attnscope.results.figures import selection, style
+from attnscope.results.figures import panels, selection, style
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, patch_profiles, weight_maps
-from attnscope.results.figures.panels import MOST_COLUMNS, SIGNED, colour_bar, curve, heat, panel_rows, write_cells
 from attnscope.results.figures.style import Figure
 from attnscope.results.scan_report import sample_of
 from attnscope.support.arguments import reads
@@ -69,10 +68,8 @@ def scan_figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tupl
         if leading:
             yield "groups", group_maps(result, list(leading)[:_OF_GROUPS])
     if "profile" in result:
-        listed = None if sample is None else {(shown.layer, shown.head) for shown in maps(sample)}
-        mean = result.profile.mean("window").where(result.offset != 0).max("offset").values
-        order = np.argsort(-np.nan_to_num(mean, nan=-1.0), axis=None, kind="stable")
-        ranked = [(int(place // mean.shape[1]), int(place % mean.shape[1])) for place in order]
+        listed = None if sample is None else {(one.layer, one.head) for one in maps(sample)}
+        ranked = _largest_first(result.profile.mean("window").where(result.offset != 0).max("offset").values)
         heads = [head for head in ranked if listed is None or head in listed][:_HEADS]
         yield "profiles", profile_curves(result, heads)
         if sample is not None:
@@ -86,9 +83,13 @@ def _sharpest_on_patches(result: xr.Dataset) -> list[tuple[int, int]]:
     """Heads with the largest share of a patch's weight on one neighbour, itself not counted."""
     shares = patch_shares(result).mean("window")
     away = shares.where((shares.row_offset != 0) | (shares.column_offset != 0))
-    largest = away.max(("row_offset", "column_offset")).transpose("layer", "head").values
-    order = np.argsort(-np.nan_to_num(largest, nan=-1.0), axis=None, kind="stable")[:_HEADS]
-    return [(int(place // largest.shape[1]), int(place % largest.shape[1])) for place in order]
+    return _largest_first(away.max(("row_offset", "column_offset")).transpose("layer", "head").values)[:_HEADS]
+
+
+def _largest_first(values: np.ndarray) -> list[tuple[int, int]]:
+    """Layer and head of all values ``(layer, head)``, the largest first, those without a value last."""
+    order = np.argsort(-np.nan_to_num(values, nan=-1.0), axis=None, kind="stable")
+    return [divmod(int(cell), values.shape[1]) for cell in order]
 
 
 _MOST_NUMBERS = 64  # a grid of at most this many heads also shows the numbers
@@ -104,28 +105,26 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     cell = float(np.clip(5.0 / max(layers, heads), 0.28, 0.6))  # inches
     title = f"{words.long_name} ({words.units})" if words.units else words.long_name
     if "window" in result[statistic].dims:
-        count = result.sizes["window"]
-        title += f", mean over {count} {selection.noun_of(result)}{'s' * (count != 1)}"
+        title += f", mean over {selection.entries_of(result)}"
     width = style.printed(heads * cell + 1.0)
     cell, title = min(cell, (width - 1.75) / heads), fill(title, int((width - 0.7) / 0.068))
     height = layers * cell + 0.9 + 0.14 * title.count("\n")
     figure = Figure(figsize=(width, height))
     room = (0.7 / width, 0.5 / height, heads * cell / width, layers * cell / height)
     axes = figure.add_axes(room)
-    image = heat(axes, values, SIGNED if words.signed else "viridis", norm=_scale(values, words))
+    image = panels.heat(axes, values, panels.SIGNED if words.signed else "viridis", norm=_scale(values, words))
     for layer, head in np.argwhere(np.isnan(values)):
-        place = [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5
-        axes.fill_between(*place, hatch="////", fc="0.96", ec="0.75")
+        axes.fill_between([head - 0.5, head + 0.5], layer - 0.5, layer + 0.5, hatch="////", fc="0.96", ec="0.75")
     style.name_heads(axes, selection.layer_labels(result), selection.axis_values(result, "head"))
     axes.set_xticks(np.arange(heads - 1) + 0.5, minor=True)
     axes.set_yticks(np.arange(layers - 1) + 0.5, minor=True)
     axes.grid(which="minor", color="white", linewidth=0.8)
     axes.tick_params(which="minor", length=0)
     if values.size <= _MOST_NUMBERS:
-        write_cells(image, _short)
+        panels.write_cells(image, _short)
     axes.set_title(title, loc="left", parse_math=False)
-    place = figure.add_axes((room[0] + room[2] + 0.15 / width, room[1], 0.13 / width, room[3]))
-    colour_bar(figure, image, None, words.units or words.long_name, cax=place)
+    beside = figure.add_axes((room[0] + room[2] + 0.15 / width, room[1], 0.13 / width, room[3]))
+    panels.colour_bar(figure, image, None, words.units or words.long_name, cax=beside)
     return figure
 
 
@@ -153,13 +152,13 @@ def _short(value: float) -> str:
 class Map:
     """The attention of one head in one window."""
 
-    window: int  # which it is
-    layer: int  # which it is
-    head: int  # which it is
-    count: np.ndarray  # for each query: how many weights are listed, and what they leave out
-    rest: np.ndarray  # for each query: how many weights are listed, and what they leave out
-    key: np.ndarray  # the listed ones, row after row
-    weight: np.ndarray  # the listed ones, row after row
+    window: int
+    layer: int
+    head: int
+    count: np.ndarray  # ``(query,)``: number of listed weights
+    rest: np.ndarray  # ``(query,)``: the weight that the list leaves out
+    key: np.ndarray  # of the listed weights, row after row
+    weight: np.ndarray  # the listed weights, row after row
 
     @property
     def query(self) -> np.ndarray:
@@ -167,7 +166,7 @@ class Map:
 
     @property
     def share(self) -> float:
-        """How much of the map's weight is listed."""
+        """The share of the map's weight that is listed."""
         listed = float(self.weight.sum())
         return listed / max(listed + float(self.rest.sum()), 1e-9)
 
@@ -187,21 +186,20 @@ def maps(sample: xr.Dataset) -> Iterator[Map]:
 def first_rows(sample: xr.Dataset, heads: Sequence[tuple[int, int]], rows: int) -> xr.Dataset:
     """The first rows of some heads in the first window, as `attnscope.results.figures.maps.weight_maps` takes them."""
     layers, columns = (sorted({head[i] for head in heads}) for i in (0, 1))
-    by_head = {(shown.layer, shown.head): shown for shown in maps(sample) if shown.window == 0}
+    by_head = {(one.layer, one.head): one for one in maps(sample) if one.window == 0}
     rows = min(rows, sample.sizes["query"])  # of the longest window that is shown
     shape = (len(layers), len(columns), rows)
     chosen = [by_head[head] for head in heads]
-    ranks = max(int(shown.count[:rows].max(initial=1)) for shown in chosen)
+    ranks = max(int(one.count[:rows].max(initial=1)) for one in chosen)
     key, weight = np.zeros((*shape, ranks), np.int64), np.zeros((*shape, ranks), np.float32)
     rest = np.zeros(shape, np.float32)
-    for shown in chosen:
-        at = layers.index(shown.layer), columns.index(shown.head)
-        for row, (count, first) in enumerate(
-            zip(shown.count[:rows], np.cumsum(shown.count) - shown.count, strict=False)
-        ):
-            key[*at, row, :count] = shown.key[first : first + count]
-            weight[*at, row, :count] = shown.weight[first : first + count]
-        rest[at][: len(shown.rest)] = shown.rest[:rows]
+    for one in chosen:
+        at = layers.index(one.layer), columns.index(one.head)
+        firsts = np.cumsum(one.count) - one.count  # where each row begins in the list
+        for row, (count, first) in enumerate(zip(one.count[:rows], firsts, strict=False)):
+            key[*at, row, :count] = one.key[first : first + count]
+            weight[*at, row, :count] = one.weight[first : first + count]
+        rest[at][: len(one.rest)] = one.rest[:rows]
     dims = ("layer", "head", "query", "rank")
     texts = (
         sample.isel(window=0)[[str(name) for name in sample.coords if "window" in sample[name].dims]]
@@ -221,16 +219,16 @@ def profile_curves(result: xr.Dataset, heads: Sequence[Any]) -> Figure:
     layers, columns_of_heads = selection.axis_values(result, "layer"), selection.axis_values(result, "head")
     offsets = result["offset"].values
     labelled = {"label", "cluster"} <= set(result.variables)
-    columns = min(len(pairs), MOST_COLUMNS)
+    columns = min(len(pairs), panels.MOST_COLUMNS)
     size = max(3.2, 2.3 * columns), 2.1 * math.ceil(len(pairs) / columns) + 0.3
-    figure, drawn = panel_rows(len(pairs), size)
+    figure, drawn = panels.panel_rows(len(pairs), size)
     for axes, (layer, head) in zip(drawn, pairs, strict=True):
         at = {"layer": [layers.index(layer)], "head": [columns_of_heads.index(head)]}
         mean = selection.mean_over_texts(result["profile"].isel(at))[0, 0]
         low, high = (edge[0, 0] for edge in selection.quantiles_over_texts(result["profile"].isel(at)))
         name, colour = _majority(result.isel(at)) if labelled else ("", style.LEFT)
-        axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
-        curve(axes, offsets, (mean, low, high), colour, marker="o", markersize=2.2)
+        panels.zero_line(axes)
+        panels.curve(axes, offsets, (mean, low, high), colour, marker="o", markersize=2.2)
         axes.set(xlim=style.drawn_range(offsets, mean), ylim=(0, None))
         axes.set_title(f"Head {layer}.{head}" + (f"\n{name}" if name else ""), loc="left", parse_math=False)
     style.one_scale(figure.axes)
@@ -270,14 +268,14 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     for row, (layer, head) in zip(grid, pairs, strict=True):
         titles = (f"Head {layer}.{head}", "Positions alone", "Uniform attention")
         for axes, title, values in zip(row, titles, (means.weight, means.positions, means.equal), strict=True):
-            image = heat(axes, values[layers.index(layer), columns.index(head)][np.ix_(present, present)])
+            image = panels.heat(axes, values[layers.index(layer), columns.index(head)][np.ix_(present, present)])
             style.name_columns(axes, range(len(names)), names)
             axes.set_yticks(range(len(names)), names, parse_math=False)
             if len(names) <= _MOST:
-                write_cells(image, "{:.2f}".format)
+                panels.write_cells(image, "{:.2f}".format)
             axes.set_title(title)
         row[0].set_ylabel("Queries")
     for axes in grid[-1]:
         axes.set_xlabel("Keys")
-    colour_bar(figure, image, grid.ravel().tolist(), "Mean weight", shrink=0.8)
+    panels.colour_bar(figure, image, grid.ravel().tolist(), "Mean weight", shrink=0.8)
     return figure

@@ -15,6 +15,7 @@ from attnscope.measure.quantities import wording as known_wording
 from attnscope.measure.ranking import of_several
 from attnscope.statistics.units import LEAST, called_in
 from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import count
 
 LOW, HIGH = 0.10, 0.90  # the quantiles over entries of `window` that are shown, as "the middle 80% of windows"
 _FEWEST = 6  # entries of `window` whose quantiles are told: those of two are but the two, drawn nearer to each other
@@ -29,13 +30,13 @@ class NothingToShowError(AttnscopeError):
 
 def wording(result: xr.Dataset, statistic: str) -> Wording:
     """The words for a statistic: the variable's own attributes come first, then those of the catalogue."""
-    known, own = known_wording(statistic), result[statistic].attrs
-    units = str(own.get("units", known.units))
+    words, attributes = known_wording(statistic), result[statistic].attrs
+    units = str(attributes.get("units", words.units))
     return replace(
-        known,
-        long_name=str(own.get("long_name", known.long_name)),
+        words,
+        long_name=str(attributes.get("long_name", words.long_name)),
         units="" if units == "1" else units,  # of a number that has none
-        signed=bool(own.get("signed", known.signed)),
+        signed=bool(attributes.get("signed", words.signed)),
     )
 
 
@@ -46,6 +47,11 @@ def noun_of(result: xr.Dataset) -> str:
     if result.attrs.get("capture") in _GIVEN:
         return "text"
     return called_in(result.attrs)["windows"].removesuffix("s")
+
+
+def entries_of(result: xr.Dataset) -> str:
+    """The number of entries of ``window`` with their name, as in "3 windows"; 1 without this dimension."""
+    return count(result.sizes.get("window", 1), noun_of(result))
 
 
 def of_entries(words: str, name: str) -> str:
@@ -89,8 +95,8 @@ def check_statistic(result: xr.Dataset, statistic: str) -> None:
     """Raise `AttnscopeError` unless `statistic` gives each head a number."""
     names = statistics(result)
     if statistic not in names:
-        known = ", ".join(names) or "none"
-        raise AttnscopeError(f"unknown statistic {statistic!r}: choose from {known}")
+        choices = ", ".join(names) or "none"
+        raise AttnscopeError(f"unknown statistic {statistic!r}: choose from {choices}")
 
 
 def check_heads(result: xr.Dataset, heads: Sequence[Any]) -> list[tuple[int, int]]:
@@ -158,11 +164,11 @@ def mean_over_texts(variable: xr.DataArray) -> np.ndarray:
 def quantiles_over_texts(variable: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
     """The 10% and 90% quantiles over texts, each of shape (layer, head, ...); NaN where fewer than 6 have a value."""
     values = variable.transpose("window", "layer", "head", ...).values.astype(float)
-    known = np.isfinite(values).sum(axis=0) >= _FEWEST
-    low, high = np.full(known.shape, np.nan), np.full(known.shape, np.nan)
-    if known.any():
-        finite = np.where(np.isfinite(values), values, np.nan)[:, known]
-        low[known], high[known] = np.nanquantile(finite, (LOW, HIGH), axis=0)
+    enough = np.isfinite(values).sum(axis=0) >= _FEWEST
+    low, high = np.full(enough.shape, np.nan), np.full(enough.shape, np.nan)
+    if enough.any():
+        finite = np.where(np.isfinite(values), values, np.nan)[:, enough]
+        low[enough], high[enough] = np.nanquantile(finite, (LOW, HIGH), axis=0)
     return low, high
 
 
@@ -191,8 +197,8 @@ def captions_of(readings: Mapping[str, tuple[str, str, str]], *, tested: bool, o
     """Title and caption of each figure; parts about tested effects only if any effect was tested."""
     few = f"No tests or intervals: these need {LEAST} or more {of}."
     return {
-        name: (title, f"{reading} {(told if tested else few) if told else ''}".strip())
-        for name, (title, reading, told) in readings.items()
+        name: (title, f"{reading} {(significance if tested else few) if significance else ''}".strip())
+        for name, (title, reading, significance) in readings.items()
     }
 
 

@@ -28,7 +28,7 @@ def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     for part, (axes,) in drawn:
         energy = part["energy"].transpose("angle", "frequency").values[:, 1:]
         extent = (0.5, frequency[-1] + 0.5, -np.pi, np.pi)
-        norm = PowerNorm(0.5, 0, float(np.nanmax(energy, initial=0.0)) or 1.0)
+        norm = PowerNorm(0.5, 0, panels.largest(energy))
         panels.heat(axes, energy, "Greys", norm=norm, origin="lower", aspect="auto", extent=extent)
         _draw_lines(axes, positions, float(frequency[-1]))
         if "line_shift" in part:
@@ -79,16 +79,10 @@ def _draw_lines(axes: Axes, positions: int, last: float) -> None:
         wrapped[np.flatnonzero(np.abs(np.diff(wrapped)) > np.pi)] = np.nan
         axes.plot(frequency, wrapped, color="#1F77B4", linewidth=0.8, linestyle="-", alpha=0.75)
         at = 0.62 * last if abs(offset) < 2 else 0.40 * last  # noqa: PLR2004 the outer lines leave early
-        axes.text(
-            at,
-            (-2 * np.pi * at * offset / positions + np.pi) % (2 * np.pi) - np.pi,
-            panels.tokens(offset),
-            fontsize=7,
-            color="#10507C",
-            ha="center",
-            va="center",
-            bbox={"boxstyle": "round,pad=0.12", "facecolor": "white", "linewidth": 0, "alpha": 0.8},
-        )
+        angle = (-2 * np.pi * at * offset / positions + np.pi) % (2 * np.pi) - np.pi
+        box = {"boxstyle": "round,pad=0.12", "facecolor": "white", "linewidth": 0, "alpha": 0.8}
+        look: dict[str, Any] = {"fontsize": 7, "color": "#10507C", "ha": "center", "va": "center", "bbox": box}
+        axes.text(at, angle, panels.tokens(offset), **look)
 
 
 @figure_style()
@@ -100,15 +94,15 @@ def cross_correlations(correlations: xr.Dataset, heads: Sequence[tuple[int, int]
     offset = correlations["offset"].values
     reach = min(_REACH, int(offset.max()))
     near = np.abs(offset) <= reach
-    shown = min(curves, correlations.sizes["column"])
-    colours = [colormaps["viridis"](0.9 * column / max(shown - 1, 1)) for column in range(shown)]
+    curves_drawn = min(curves, correlations.sizes["column"])
+    colours = [colormaps["viridis"](0.9 * column / max(curves_drawn - 1, 1)) for column in range(curves_drawn)]
     for part, (columns, total) in drawn:
         lines = part["correlation"].transpose("column", "offset").values[:, near]
-        for column in reversed(range(shown)):
+        for column in reversed(range(curves_drawn)):
             columns.plot(offset[near], lines[column], color=colours[column], linewidth=0.9)
         columns.set(xlim=(-reach, reach), ylim=(-1.05, 1.05))
         columns.set_xticklabels([])
-        columns.set_title(f"columns 0–{shown - 1}", loc="right", fontsize=7, color="0.35")
+        columns.set_title(f"columns 0–{curves_drawn - 1}", loc="right", fontsize=7, color="0.35")
         total.plot(offset[near], part["trace"].values[near], color=panels.INK, linewidth=1.1)
         total.set(xlim=(-reach, reach))
         total.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
@@ -147,7 +141,7 @@ def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]
         wrap = positions / (2 * frequency[below])
         for sign in (-1, 1):
             axes.plot(frequency[below], sign * wrap, color="0.6", linewidth=0.7, linestyle="--")
-        axes.axhline(0, color="0.5", linewidth=0.6, linestyle=":")
+        axes.axhline(0, color="0.5", linewidth=0.6, linestyle=":")  # no shift
         if np.isfinite(middle):
             axes.axhline(middle, color=MARK, linewidth=0.9)
         if "in_band" in part:

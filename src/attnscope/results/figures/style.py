@@ -69,13 +69,13 @@ _REMARK = re.compile(r"\s*\(.*\)$")
 
 def cluster_colours(names: Sequence[str], hues: Sequence[str] = _OTHERS) -> list[str]:
     """Give each kind or cluster a colour of its own: the one of its name, if none before has it."""
-    own: dict[str, int] = {}
+    first_of: dict[str, int] = {}
     for index, name in enumerate(names):
         base = _REMARK.sub("", str(name)) or str(name)  # the part that determines its hue
         base = base[: len("offset -")] if base.startswith("offset ") else _NUMBER.sub("", base) or base
         if base in _BY_NAME:
-            own.setdefault(base, index)
-    taken = {index: _BY_NAME[base] for base, index in own.items()}
+            first_of.setdefault(base, index)
+    taken = {index: _BY_NAME[base] for base, index in first_of.items()}
     others = cycle([colour for colour in hues if colour not in taken.values()] or hues)
     return [taken.get(index) or next(others) for index in range(len(names))]
 
@@ -112,7 +112,8 @@ _CJK_FONTS = (
 def font_families() -> list[str]:
     """Fonts to draw with, in order: the base font, the Japanese one, and the first installed one that covers CJK."""
     installed = set(font_manager.fontManager.get_font_names())
-    if JAPANESE_FONT not in installed and (package := find_spec("matplotlib_fontja")) and package.origin:
+    package = find_spec("matplotlib_fontja")
+    if JAPANESE_FONT not in installed and package is not None and package.origin:
         font_manager.fontManager.addfont(Path(package.origin).parent / "fonts" / "ipaexg.ttf")
         entry = font_manager.fontManager.ttflist[-1]  # it has one weight, which stands for bold too
         font_manager.fontManager.ttflist.append(replace(entry, weight=700))
@@ -124,11 +125,11 @@ _TOKENS: set[str] = set()  # that figures show: they are not translated
 
 def drawable(token: str, *, longest: int = 14) -> str:
     r"""Return the token as it can be drawn: at most `longest` columns, spaces at its ends marked, none invisible."""
-    shown = with_marked_spaces(token) or "(empty)"
-    _TOKENS.add(shown)
+    marked = with_marked_spaces(token) or "(empty)"
+    _TOKENS.add(marked)
     parts: list[str] = []
     columns = 0
-    for character in shown:
+    for character in marked:
         part = f"U+{ord(character):04X}" if _is_invisible(character) else character
         columns += len(part) * (2 if unicodedata.east_asian_width(character) in "WF" and len(part) == 1 else 1)
         if columns > longest and parts:
@@ -146,18 +147,20 @@ def fit_fonts(texts: Iterable[Text]) -> None:
     """Translate each text of a figure and give it the fonts that it needs; say once which scripts no font has."""
     lacking: dict[str, str] = {}
     for text in texts:
-        if language() != "en" and (words := text.get_text()) not in _TOKENS:
-            text.set_text(translate(words))
+        if language() != "en" and text.get_text() not in _TOKENS:
+            text.set_text(translate(text.get_text()))
         families = list(text.get_fontfamily())
         for character in filterfalse(str.isascii, text.get_text()):
             if _is_invisible(character) or any(_has(family, character) for family in families):
                 continue
-            if (other := _family_with(character)) is not None:
-                families.insert(len(families) - (families[-1] == "sans-serif"), other)
-            else:
+            other = _family_with(character)
+            if other is None:
                 lacking[_script_of(character)] = character
+            else:
+                families.insert(len(families) - (families[-1] == "sans-serif"), other)
         text.set_fontfamily(families)
-    if new := {script: letter for script, letter in lacking.items() if script not in LACKING}:
+    new = {script: letter for script, letter in lacking.items() if script not in LACKING}
+    if new:
         LACKING.update(new)
         _log.warning(
             "figures: no installed font covers %s, so PNG and PDF show boxes: install one (Debian: fonts-noto) "
@@ -228,11 +231,11 @@ def _family_with(character: str) -> str | None:
 @cache
 def _installed_since() -> list[font_manager.FontEntry]:
     """Fonts that are newer than matplotlib's list, which it makes once and keeps."""
-    known = {entry.fname for entry in font_manager.fontManager.ttflist}
-    for path in set(font_manager.findSystemFonts()) - known:
+    listed = {entry.fname for entry in font_manager.fontManager.ttflist}
+    for path in set(font_manager.findSystemFonts()) - listed:
         with suppress(Exception):  # not every file is a font that can be scaled
             font_manager.fontManager.addfont(path)
-    return [entry for entry in font_manager.fontManager.ttflist if entry.fname not in known]
+    return [entry for entry in font_manager.fontManager.ttflist if entry.fname not in listed]
 
 
 def _script_of(character: str) -> str:
@@ -328,8 +331,8 @@ def name_heads(axes: Axes, layers: list[str], heads: list[int]) -> None:
 def name_columns(axes: Axes, at: Sequence[int], names: Sequence[str]) -> None:
     """Name columns by tokens, turned by 90 degrees; the letters of Chinese, Japanese and Korean below each other."""
     upright = [any(unicodedata.east_asian_width(letter) in "WF" for letter in name) for name in names]
-    shown = ["\n".join(regex.findall(r"\X", name)) if up else name for name, up in zip(names, upright, strict=True)]
-    axes.set_xticks(at, shown, rotation=90, parse_math=False)
+    labels = ["\n".join(regex.findall(r"\X", name)) if up else name for name, up in zip(names, upright, strict=True)]
+    axes.set_xticks(at, labels, rotation=90, parse_math=False)
     for tick, up in zip(axes.xaxis.get_major_ticks(), upright, strict=True):
         if up:
             tick.label1.set(rotation=0, linespacing=1.0)
@@ -342,8 +345,8 @@ def one_scale(panels: Iterable[Axes]) -> None:
     ends = [axes.get_ylim() for axes in panels]
     for axes in panels:
         axes.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
-        place = axes.get_subplotspec()
-        axes.tick_params(labelleft=place is None or place.is_first_col())
+        position = axes.get_subplotspec()
+        axes.tick_params(labelleft=position is None or position.is_first_col())
 
 
 def drawn_range(offsets: np.ndarray, values: np.ndarray) -> tuple[int, int]:
@@ -388,6 +391,12 @@ def save_figure(figure: AnyFigure, stem: Path | str, formats: Sequence[str] = FO
     return paths
 
 
+def save_as(figure: AnyFigure, path: Path | str) -> None:
+    """Write a figure to a file, in the format that its ending names; SVG without an ending."""
+    ending = Path(path).suffix.removeprefix(".") or "svg"
+    save_figure(figure, Path(path).with_suffix(""), (ending,))
+
+
 def _write(figure: AnyFigure, path: Path) -> None:
     kind = path.suffix[1:]
     if kind == "pdf":
@@ -403,7 +412,8 @@ def _drawn(figure: AnyFigure, kind: str) -> bytes:
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)  # `fit_fonts` says so
-        if (layout := figure.get_layout_engine()) is not None:  # laid out once, for all formats
+        layout = figure.get_layout_engine()
+        if layout is not None:  # laid out once, for all formats
             layout.execute(figure)
             with rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
                 figure.set_layout_engine(None)  # with an engine of any kind, savefig draws everything twice

@@ -1,6 +1,5 @@
 """The page of generated texts: each new token can be chosen, and every head's attention is drawn over them."""
 
-import base64
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from attnscope.report.language import translate
 from attnscope.report.render import page_table
 from attnscope.report.schema import Report
 from attnscope.results.page.heads import Tab, numbers_tab, of_report
-from attnscope.results.page.parts import numbers, write_page
+from attnscope.results.page.parts import base64_of, numbers, write_page
 from attnscope.support.errors import AttnscopeError
 
 _MOST = 9_000_000  # bytes of weights on a page
@@ -23,7 +22,7 @@ def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
     """Write the page of generated texts."""
     results: Any = report.result
     size = int(np.prod([results.sizes[name] for name in ("step", "layer", "head", "span")])) * 3
-    shown = max(1, min(results.sizes["sequence"], _MOST // size))
+    texts = max(1, min(results.sizes["sequence"], _MOST // size))  # as many as there is room for
     kinds = dict(zip(results.layer.values.tolist(), map(str, results.layer_kind.values), strict=True))
     heads = of_report(report, {(layer, head): kinds[layer] for layer, head in _order(results)})
     if heads is None:
@@ -35,43 +34,43 @@ def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
         path,
         "generation",
         report,
-        heads=heads | {"generated": _data(results.isel(sequence=slice(shown)))},
+        heads=heads | {"generated": _data(results.isel(sequence=slice(texts)))},
         tabs=[Tab("text", "Text", "text_panel"), numbers_tab("generate")],
         scripts=("generation.js",),
         run=run,
         tables=[turning | {"name": "turning"}, spans],
-        shown=shown,
+        shown=texts,
         texts=results.sizes["sequence"],
     )
 
 
-def _known(results: xr.Dataset) -> np.ndarray:
-    """Which heads attend at any step."""
+def _attending(results: xr.Dataset) -> np.ndarray:
+    """Which heads attend at any step, ``(layer, head)``."""
     return results.entropy.notnull().any(("sequence", "step")).transpose("layer", "head").values
 
 
 def _order(results: xr.Dataset) -> list[tuple[int, int]]:
     """Layer and head in the order of the page's bytes."""
-    return [(int(results.layer[i]), int(results["head"][j])) for i, j in np.argwhere(_known(results))]
+    return [(int(results.layer[i]), int(results["head"][j])) for i, j in np.argwhere(_attending(results))]
 
 
 def _data(results: xr.Dataset) -> dict[str, Any]:
-    known = _known(results)
+    heads = _attending(results)
     return {
         "spans": [translate(str(span)) for span in results.span.values],
         "order": _order(results),
         "levels": _LEVELS,
-        "texts": [_text(results.isel(sequence=number), known) for number in range(results.sizes["sequence"])],
+        "texts": [_text(results.isel(sequence=number), heads) for number in range(results.sizes["sequence"])],
     }
 
 
-def _text(text: xr.Dataset, known: np.ndarray) -> dict[str, Any]:
-    """Tokens of one text, and its weights as bytes ``(step, head, span)``."""
+def _text(text: xr.Dataset, heads: np.ndarray) -> dict[str, Any]:
+    """Tokens of one text, and the weights of these heads as bytes ``(step, head, span)``."""
     steps, prompt = int(text.length), int(text.prompt_length)
 
     def of_heads(name: str) -> np.ndarray:
         whole = text[name].broadcast_like(text.top_key)  # uniform attention has no heads
-        return whole.transpose("step", "layer", "head", ...).values[:steps, known]
+        return whole.transpose("step", "layer", "head", ...).values[:steps, heads]
 
     tokens = [str(token) for token in text["text_token" if "text_token" in text else "text_token_id"].values]
     source = {"source": [str(token) for token in text.source_token.values if token]} if "source_token" in text else {}
@@ -91,4 +90,4 @@ def _text(text: xr.Dataset, known: np.ndarray) -> dict[str, Any]:
 
 def _bytes(shares: np.ndarray) -> str:
     levels = np.nan_to_num(np.round(shares.clip(0.0, 1.0) * _LEVELS), nan=_NONE)
-    return base64.b64encode(levels.astype(np.uint8).tobytes()).decode("ascii")
+    return base64_of(levels.astype(np.uint8))

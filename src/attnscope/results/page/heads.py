@@ -35,50 +35,61 @@ class Tab:
     command: str = ""  # of another run, that measures it
 
 
+@dataclass(frozen=True)
+class _Cells:
+    """The cells of the map of heads, counted layer by layer."""
+
+    index: Mapping[tuple[int, int], int]  # the cell of each head, by layer and head
+    count: int  # of all cells: layers may have different numbers of heads
+
+    def of(self, row: Row) -> int:
+        """The cell of a row's head."""
+        return self.index[_head(row)]
+
+
 def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None) -> dict[str, Any] | None:
     """Layers, heads, and every quantity of each head; None if no table is about heads.
 
     `kinds` has the kind of attention of each head by layer and head, where the tables need not have all heads.
     """
     tables = [table for table in report.tables if _by_head(table)]
-    most = max((len({*map(_place, table.rows)}) for table in tables), default=0)
-    tables = [table for table in tables if len({*map(_place, table.rows)}) > 1 or most == 1]  # not of one chosen head
+    most = max((len({*map(_head, table.rows)}) for table in tables), default=0)
+    tables = [table for table in tables if len({*map(_head, table.rows)}) > 1 or most == 1]  # not of one chosen head
     named = kinds is not None
-    kinds = kinds or {_place(row): row.get("attention") or "" for table in tables for row in table.rows}
+    kinds = kinds or {_head(row): row.get("attention") or "" for table in tables for row in table.rows}
     if not kinds:
         return None
-    layers, heads = (sorted({place[axis] for place in kinds}) for axis in (0, 1))
-    size = len(layers) * len(heads)
-    index = {place: layers.index(place[0]) * len(heads) + heads.index(place[1]) for place in kinds}
-    quantities = [one for table in tables for one in _quantities(table, index, size)]
+    layers, heads = (sorted({pair[axis] for pair in kinds}) for axis in (0, 1))
+    index = {pair: layers.index(pair[0]) * len(heads) + heads.index(pair[1]) for pair in kinds}
+    cells = _Cells(index, len(layers) * len(heads))
+    quantities = [one for table in tables for one in _quantities(table, cells)]
     if not quantities and not named:
         return None
     rows = tables[0].rows if tables else []
-    groups = {name: places for name, places in report.finding.heads.items() if name}
-    tested = {at for one in quantities for at, value in enumerate(one["shown"]) if value is not None}
-    labels = _groups(groups, index, size, tested=tested) if groups else _labels(rows, index, size)
-    leading = [*report.finding.leading, *map(_place, rows[:1]), *index]
+    groups = {name: members for name, members in report.finding.heads.items() if name}
+    labels = _groups(groups, cells, quantities) if groups else _labels(rows, cells)
+    leading = [*report.finding.leading, *map(_head, rows[:1]), *index]
     effects = [one["key"] for one in quantities if one["signed"]]
     first = next((key for key in effects if key.endswith(f".{report.colour}")), next(iter(effects), None))
-    own = next((one["group"] for one in quantities if one["key"] == first), "")
-    quantities.sort(key=lambda one: one["group"] != own)  # what the finding is about comes first
+    group = next((one["group"] for one in quantities if one["key"] == first), "")
+    quantities.sort(key=lambda one: one["group"] != group)  # what the finding is about comes first
     return {
         "layers": layers,
         "layerLabels": [*map(str, layers)],
         "layerNames": [str(layer) for layer in layers],
-        "layerKinds": [next(kind for place, kind in kinds.items() if place[0] == layer) for layer in layers],
+        "layerKinds": [next(kind for pair, kind in kinds.items() if pair[0] == layer) for layer in layers],
         "heads": heads,
-        "there": [at in set(index.values()) for at in range(size)],
+        "there": [at in set(index.values()) for at in range(cells.count)],
         "texts": 1,
         "noun": "window",
         "quantities": quantities,
         "labels": labels,
-        "profile": _profiles(rows, index, size),
+        "profile": _profiles(rows, cells),
         "opens": {
             "labels": labels is not None and (bool(groups) or first is None),
             "quantity": first or next((one["key"] for one in quantities if one["values"]), None),
             "said": first if first and first.split(".")[1] == "" else None,
-            "head": next(index[place] for place in leading if place in index),
+            "head": next(index[pair] for pair in leading if pair in index),
         },
     }
 
@@ -100,32 +111,32 @@ def _by_head(table: Table) -> bool:
 
 def _split(table: Table) -> str:
     """The column that tells the rows of one head apart; empty if it has one row."""
-    if len({_place(row) for row in table.rows}) == len(table.rows):
+    size = len(table.rows)
+    if len({*map(_head, table.rows)}) == size:
         return ""
     words = (one.name for one in table.quantities if one.unit in NO_NUMBERS and one.name not in {"head", "attention"})
-    size = len(table.rows)
-    return next((name for name in words if len({(*_place(row), row.get(name)) for row in table.rows}) == size), "")
+    return next((name for name in words if len({(*_head(row), row.get(name)) for row in table.rows}) == size), "")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _place(row: Row) -> tuple[int, int]:
+def _head(row: Row) -> tuple[int, int]:
     return row["layer"], row["head"]
 
 
-def _quantities(table: Table, index: dict[tuple[int, int], int], size: int) -> list[dict[str, Any]]:
+def _quantities(table: Table, cells: _Cells) -> list[dict[str, Any]]:
     """A record for each quantity of a table and, where a head has several rows, for each of these."""
     split = _split(table)
     groups: dict[str, list[Row]] = {}
     for row in table.rows:
         groups.setdefault(str(row.get(split, "")), []).append(row)
-    if not split and len(table.rows) > size:
+    if not split and len(table.rows) > cells.count:
         return []
     by_name = {one.name: one for one in table.quantities}
     left_out = {"layer", "head", "attention", split}
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     tested = {one.group: one.name for one in table.quantities if one.title == "significant"}
     details: tuple[Detail, ...] = ("table", "page") if table.page else ("table", "page", "data")
     for name, rows in groups.items():
@@ -133,21 +144,21 @@ def _quantities(table: Table, index: dict[tuple[int, int], int], size: int) -> l
             words = not any(_is_number(row.get(one.name)) for row in rows)
             if one.name in left_out or one.unit == "profile" or (split and words):
                 continue
-            entry = _entry(one, rows, index, size, by_name.get(one.like), one.significant or tested.get(one.group, ""))
-            if any(entry["text"]):
-                entry |= {"key": f"{table.name}.{name}.{one.name}", "name": one.title}
-                if split:
-                    group = STATISTICS[name].words.long_name if name in STATISTICS else name.replace("_", " ")
-                    entry |= {"name": f"{translate(group)}: {translate(one.title)}", "group": group}
-                    own = STATISTICS[name].words.units if one.unit == "change" and name in STATISTICS else ""
-                    entry["units"] = entry["units"] or own.replace("share", "")
-                found.append(entry)
-    return found
+            entry = _entry(one, rows, cells, by_name.get(one.like), one.significant or tested.get(one.group, ""))
+            if not any(entry["text"]):
+                continue
+            entry |= {"key": f"{table.name}.{name}.{one.name}", "name": one.title}
+            if split:
+                group = STATISTICS[name].words.long_name if name in STATISTICS else name.replace("_", " ")
+                entry |= {"name": f"{translate(group)}: {translate(one.title)}", "group": group}
+                units = STATISTICS[name].words.units if one.unit == "change" and name in STATISTICS else ""
+                entry["units"] = entry["units"] or units.replace("share", "")
+            entries.append(entry)
+    return entries
 
 
-def _entry(
-    one: Quantity, rows: Sequence[Row], index: dict[tuple[int, int], int], size: int, like: Quantity | None, test: str
-) -> dict[str, Any]:
+def _entry(one: Quantity, rows: Sequence[Row], cells: _Cells, like: Quantity | None, test: str) -> dict[str, Any]:
+    """The record of a quantity: its words, and its value, interval and significance (`test`) in every cell."""
     number = one.unit != "head" and any(_is_number(row.get(one.name)) for row in rows)
     entry: dict[str, Any] = {
         "help": with_minus(one.meaning),
@@ -156,13 +167,13 @@ def _entry(
         "signed": number and bool(one.significant),
         "largest": 1 if one.unit == "share" else None,
         "full": UNITS.get(one.unit, Unit()).full * (100 if one.unit == "percent" else 1),
-        "values": [None] * size if number else None,
-        "text": [""] * size,
-        "interval": [""] * size,
-        "shown": [None] * size,
+        "values": [None] * cells.count if number else None,
+        "text": [""] * cells.count,
+        "interval": [""] * cells.count,
+        "shown": [None] * cells.count,
     }
     for row in rows:
-        at = index[_place(row)]
+        at = cells.of(row)
         text, interval = text_of(one, row, like)
         entry["text"][at] = with_minus(text) if number or one.unit == "token" else translate(text)
         entry["interval"][at] = translate(with_minus(interval))
@@ -175,40 +186,52 @@ def _entry(
 
 
 def _groups(
-    groups: Mapping[str, Sequence[tuple[int, int]]], index: dict[tuple[int, int], int], size: int, *, tested: set[int]
+    groups: Mapping[str, Sequence[tuple[int, int]]], cells: _Cells, quantities: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """The group of each head in the finding, as the map shows labels; a head of several groups is in the first."""
-    names = [*groups, "mixed"]
-    of = {index[place]: at for at, places in reversed([*enumerate(groups.values())]) for place in places}
-    shares = [[int(at == of.get(cell, len(groups))) for at in range(len(names))] for cell in range(size)]
-    there = {*of, *(tested or index.values())}  # an untested head is not called insignificant
-    known = [one if cell in there else [None] * len(names) for cell, one in enumerate(shares)]
-    shown = [*(with_minus(translate(name)) for name in groups), translate("not significant" if tested else "others")]
-    return {"names": shown, "colours": cluster_colours(names, SIGNS), "shares": known, "finding": True}
+    group_of: dict[int, int] = {}
+    for number, members in enumerate(groups.values()):
+        for pair in members:
+            group_of.setdefault(cells.index[pair], number)
+    tested = {at for one in quantities for at, value in enumerate(one["shown"]) if value is not None}
+    for cell in tested or cells.index.values():  # an untested head is not called insignificant
+        group_of.setdefault(cell, len(groups))
+    rest = "not significant" if tested else "others"
+    return {
+        "names": [*(with_minus(translate(name)) for name in groups), translate(rest)],
+        "colours": cluster_colours([*groups, "mixed"], SIGNS),
+        "shares": _shares(group_of, len(groups) + 1, cells),
+        "finding": True,
+    }
 
 
-def _labels(rows: Sequence[Row], index: dict[tuple[int, int], int], size: int) -> dict[str, Any] | None:
+def _labels(rows: Sequence[Row], cells: _Cells) -> dict[str, Any] | None:
     """The label of each head, as the map shows labels."""
-    labels = {index[_place(row)]: row["label"] for row in rows if row.get("label")}
+    labels = {cells.of(row): row["label"] for row in rows if row.get("label")}
     names = list(dict.fromkeys(labels.values()))
-    if not names or len(names) > _MOST_LABELS or len(labels) > size:
+    if not names or len(names) > _MOST_LABELS or len(labels) > cells.count:
         return None
-    shares: list[list[int | None]] = [
-        [None] * len(names) if labels.get(at) is None else [int(name == labels[at]) for name in names]
-        for at in range(size)
-    ]
+    shares = _shares({cell: names.index(label) for cell, label in labels.items()}, len(names), cells)
     return {"names": [*map(with_minus, names)], "colours": cluster_colours(names), "shares": shares}
 
 
-def _profiles(rows: Sequence[Row], index: dict[tuple[int, int], int], size: int) -> dict[str, Any] | None:
+def _shares(label_of: Mapping[int, int], labels: int, cells: _Cells) -> list[list[int | None]]:
+    """Shares of labels in every cell: 1 for that of its head, None in a cell without one."""
+    return [
+        [int(label == label_of[cell]) if cell in label_of else None for label in range(labels)]
+        for cell in range(cells.count)
+    ]
+
+
+def _profiles(rows: Sequence[Row], cells: _Cells) -> dict[str, Any] | None:
     """Mean weight by offset of each head, where the table has it."""
     rows = [row for row in rows if row.get("profile")]
     if not rows:
         return None
     offsets = [int(offset) for offset, _ in rows[0]["profile"]]
-    mean: list[list[float | None]] = [[None] * len(offsets) for _ in range(size)]
+    mean: list[list[float | None]] = [[None] * len(offsets) for _ in range(cells.count)]
     for row in rows:
-        mean[index[_place(row)]] = [float(f"{value:.4g}") for _, value in row["profile"]]
+        mean[cells.of(row)] = [float(f"{value:.4g}") for _, value in row["profile"]]
     return {"offsets": offsets, "mean": mean}
 
 
@@ -220,28 +243,32 @@ def tabs_of_others(
         return [], {}
     others = {other["kind"]: (page, other) for page, other in siblings(run, report.signature)} if run else {}
     wanted = {one: tab for one, tab in TABS.items() if tab[0] not in present and one != report.command}
-    shown = {wanted[one][0]: beside(*others[one], heads) for one in wanted if one in others}
-    return [Tab(*tab, is_numbers=True, command=one) for one, tab in wanted.items()], shown
+    entries = {wanted[one][0]: beside(*others[one], heads) for one in wanted if one in others}
+    return [Tab(*tab, is_numbers=True, command=one) for one, tab in wanted.items()], entries
 
 
 def siblings(run: Path, signature: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The other pages in the same folder, of the same model and texts, and their data, as far as checksums hold."""
-    for place in sorted(run.parent.glob(f"*/{MANIFEST}")):
+    for path in sorted(run.parent.glob(f"*/{MANIFEST}")):
         # not a run, or damaged; another program may have written the manifest
         with suppress(AttnscopeError, OSError, ValueError, KeyError, TypeError, RecursionError):
-            manifest = read_manifest(place)
+            manifest = read_manifest(path)
             if manifest is None or manifest.command not in TABS or PAGE not in manifest.files:
                 continue
-            own = manifest.state["signature"]
-            if all(own.get(name) == signature.get(name) for name in ("model", "corpus")):
-                page = OwnedFolder(place.parent, manifest.command).look().read(PAGE).decode()
-                other = json.loads(page.partition(DATA)[2].partition("</script>")[0])
-                if isinstance(other["finding"], str) and {"layers", "heads", "quantities"} <= other.keys():
-                    yield place.parent / PAGE, other | {"kind": manifest.command}
+            parts = manifest.state["signature"]
+            if any(parts.get(name) != signature.get(name) for name in ("model", "corpus")):
+                continue
+            page = OwnedFolder(path.parent, manifest.command).look().read(PAGE).decode()
+            other = json.loads(page.partition(DATA)[2].partition("</script>")[0])
+            if isinstance(other["finding"], str) and {"layers", "heads", "quantities"} <= other.keys():
+                yield path.parent / PAGE, other | {"kind": manifest.command}
 
 
 def beside(page: Path, other: Mapping[str, Any], heads: Mapping[str, Any]) -> dict[str, Any]:
     """The entry of another page in a tab: address and finding; its numbers if its heads and language are the same."""
     same = all(other[axis] == heads[axis] for axis in ("layers", "heads")) and other.get("language") == language()
-    shown = {"page": f"../{quote(page.parent.name)}/{page.name}", "finding": translate(with_minus(other["finding"]))}
-    return shown | {"quantities": other["quantities"] if same else []}
+    return {
+        "page": f"../{quote(page.parent.name)}/{page.name}",
+        "finding": translate(with_minus(other["finding"])),
+        "quantities": other["quantities"] if same else [],
+    }

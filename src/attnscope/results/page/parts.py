@@ -30,7 +30,7 @@ from attnscope.store.files import explained, write_output
 
 _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 _DIGITS = 5
-_SAID = 3  # digits of a share beside its key
+_SHARE_DIGITS = 3  # of a share beside its key
 _PIXELS = 96  # for an inch
 _ORDER = ("text", "profile", "why", "effect", "change", "roles", "examples", "groups")
 #: Names of the words in a page's data that are no names, tokens or numbers.
@@ -76,7 +76,7 @@ def _short(value: float) -> float | int | None:
 
 
 def picture(figure: Figure, name: str = "", title: str = "", reading: str = "") -> Picture:
-    source = "data:image/svg+xml;base64," + base64.b64encode(svg_of(figure)).decode("ascii")
+    source = f"data:image/svg+xml;base64,{base64_of(svg_of(figure))}"
     return Picture(source, round(float(figure.get_size_inches()[0]) * _PIXELS), name, title, reading)
 
 
@@ -129,13 +129,13 @@ def write_page(
     scripts: Sequence[str] = (),
     packed: Mapping[str, Any] | None = None,
     run: Path | None = None,
-    **shown: Any,
+    **more: Any,
 ) -> Path:
     """Write the page of a report: its finding, the map of heads with a tab for each view of one head, then the cards.
 
     `heads` is what the map and the tabs draw, from `attnscope.results.page.heads`; a template has the parts of tabs
     and the cards, each of which has a link at their top. `packed` is read when a window is opened. `run` is the folder
-    of the run, whose neighbours are linked.
+    of the run, whose neighbours are linked. `more` has further variables of the template.
     """
     headline = report.finding.headline or next(iter(report.finding.sentences), "") or report.title
     links: list[tuple[str, str]] = []
@@ -158,12 +158,11 @@ def write_page(
         scripts = ["draw.js", "map.js", *scripts]
     scripts = [*(scripts or ["draw.js"]), "common.js", *(["start.js"] if heads is not None else [])]
     js = together(*scripts)
-    words = {message: translate(message) for message in messages_of_script(js)}
-    shown |= {"report": report, "heads": heads, "links": links}
-    page: Any = _PAGES.get_template(f"{template}.html.j2").make_module(shown)
+    more |= {"report": report, "heads": heads, "links": links}
+    page: Any = _PAGES.get_template(f"{template}.html.j2").make_module(more)
     text = _PAGES.get_template("base.html.j2").render(
         **{name: getattr(page, name, "") for name in ("notice", "footer", "map_controls")},
-        opens=shown.get("opens", ""),
+        opens=more.get("opens", ""),
         headline=translate(headline).rstrip(".。"),
         tested=heads is not None and any(set(one.get("shown", ())) - {None} for one in heads["quantities"]),
         grid_role="grid" if heads is None or len(heads["there"]) <= _CELLS else "group",
@@ -174,7 +173,7 @@ def write_page(
         body=Markup(page),  # noqa: S704 a template of our own, rendered with escapes
         links=links,
         data={
-            "words": script_json({one: other for one, other in words.items() if one != other}),
+            "words": script_json(translated_messages(js)),
             **{name: script_json(value) for name, value in data.items()},
         },
         signature=json.dumps(report.signature, indent=2, ensure_ascii=False),
@@ -186,6 +185,12 @@ def write_page(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_output(path, translate_html(text))
     return path
+
+
+def translated_messages(script: str) -> dict[str, str]:
+    """The messages of a script in the language of pages, without those that are equal in both."""
+    words = {message: translate(message) for message in messages_of_script(script)}
+    return {message: other for message, other in words.items() if other != message}
 
 
 def together(*names: str) -> str:
@@ -217,9 +222,9 @@ def pack_windows(sample: xr.Dataset) -> PageWindows:
     names = [side for side in ("", "target_") if f"{side}token" in sample.variables]
     texts = [[_text(sample.isel(window=window), side) for side in names] for window in range(sample.sizes["window"])]
     packed: dict[str, tuple[str, float]] = {}
-    for shown in maps(sample):
-        index = layers.index(shown.layer) * len(heads) + heads.index(shown.head)
-        packed[f"{shown.window}.{index}"] = _pack(shown), round(shown.share, 4)
+    for one in maps(sample):
+        index = layers.index(one.layer) * len(heads) + heads.index(one.head)
+        packed[f"{one.window}.{index}"] = _pack(one), round(one.share, 4)
     shared: dict[str, Any] = {
         "windows": texts,
         "sides": [[names.index(side) for side in sides(sample, layer)] for layer in layers],
@@ -249,14 +254,15 @@ def _text(sample: xr.Dataset, side: str) -> dict[str, Any]:
     }
 
 
-def _pack(shown: Map) -> str:
-    query, codes = shown.query, encode(shown.weight.astype(np.float64))
-    listed = (codes > 0) & (shown.key < _MOST_KEYS)
-    beyond = np.bincount(query[~listed], weights=shown.weight[~listed], minlength=len(shown.count))
-    count = np.bincount(query[listed], minlength=len(shown.count))
-    key, first = shown.key[listed], np.diff(query[listed], prepend=-1) > 0
-    step = np.where(first, key, np.diff(key, prepend=0))
-    return deflated((*_bytes(count), encode(shown.rest + beyond), *_bytes(step), codes[listed]))
+def _pack(one: Map) -> str:
+    """A map, compressed: for each row the number of its keys and the weight beyond them, then keys and weights."""
+    query, codes = one.query, encode(one.weight.astype(np.float64))
+    listed = (codes > 0) & (one.key < _MOST_KEYS)
+    beyond = np.bincount(query[~listed], weights=one.weight[~listed], minlength=len(one.count))
+    count = np.bincount(query[listed], minlength=len(one.count))
+    key, first = one.key[listed], np.diff(query[listed], prepend=-1) > 0
+    step = np.where(first, key, np.diff(key, prepend=0))  # steps between keys compress better than keys
+    return deflated((*_bytes(count), encode(one.rest + beyond), *_bytes(step), codes[listed]))
 
 
 def _blocks(sample: xr.Dataset, name: str, size: int, tokens: Mapping[str, int]) -> dict[str, str]:
@@ -277,9 +283,14 @@ def _bytes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (values & 0xFF).astype(np.uint8), (values >> 8).astype(np.uint8)
 
 
+def base64_of(data: np.ndarray | bytes) -> str:
+    """The bytes of an array as text."""
+    return base64.b64encode(data if isinstance(data, bytes) else data.tobytes()).decode("ascii")
+
+
 def deflated(planes: Any) -> str:
     """Bytes of arrays, compressed, as text."""
-    return base64.b64encode(zlib.compress(b"".join(plane.tobytes() for plane in planes), 9)).decode("ascii")
+    return base64_of(zlib.compress(b"".join(plane.tobytes() for plane in planes), 9))
 
 
 def deflated_json(value: Any) -> str:
@@ -305,8 +316,11 @@ _ROOM = 160_000  # points of all heads and windows
 _FEWEST = 128
 
 
-def pack_received(sample: xr.Dataset, shown: list[list[int]]) -> dict[str, Any] | None:
-    """Data of attention received for the page; None if the sample has none."""
+def pack_received(sample: xr.Dataset, tokens_shown: list[list[int]]) -> dict[str, Any] | None:
+    """Data of attention received for the page; None if the sample has none.
+
+    `tokens_shown` has the number of tokens that the page shows, by window and text: other keys get their context.
+    """
     if "received" not in sample:
         return None
     sizes = sample.sizes
@@ -317,11 +331,11 @@ def pack_received(sample: xr.Dataset, shown: list[list[int]]) -> dict[str, Any] 
         keys = int(np.isfinite(equal).sum())
         if not keys:
             continue
-        even = _share(equal[:keys])
+        uniform = _share(equal[:keys])
         side = key_side(sample, layer)
         tokens = sample[f"{side}position_token"].values[window].tolist()
         number = int(side != "")
-        packed["equal"][f"{window}.{layer}"] = _line(even, points)
+        packed["equal"][f"{window}.{layer}"] = _line(uniform, points)
         packed["keys"][f"{window}.{layer}"] = keys
         if "recent" in sample:
             packed["recent"][f"{window}.{layer}"] = recent_queries(sample, window, layer)
@@ -330,23 +344,23 @@ def pack_received(sample: xr.Dataset, shown: list[list[int]]) -> dict[str, Any] 
             if not np.isfinite(share).all():
                 continue
             top = top_positions(share)
-            listed = [_listed(top, share, even)]
+            listed = [_listed(top, share, uniform)]
             if "recent" in sample:
                 recent = _share(sample.recent.values[window, layer, head, :keys].astype(np.float64))
-                even_recent = _share(sample.equal_recent.values[window, layer, :keys].astype(np.float64))
-                of_recent = top_positions(recent)
-                listed.append(_listed(of_recent, recent, even_recent))
-                top = np.union1d(top, of_recent)
+                uniform_recent = _share(sample.equal_recent.values[window, layer, :keys].astype(np.float64))
+                top_recent = top_positions(recent)
+                listed.append(_listed(top_recent, recent, uniform_recent))
+                top = np.union1d(top, top_recent)
             packed["heads"][f"{window}.{layer * sizes['head'] + head}"] = [*_line(share, points), *listed]
             for key in top:
-                if key >= shown[window][number]:
+                if key >= tokens_shown[window][number]:
                     packed["contexts"][f"{window}.{number}.{key}"] = context(tokens, int(key))
     return packed
 
 
-def _listed(top: np.ndarray, share: np.ndarray, even: np.ndarray) -> list[list[int | float]]:
+def _listed(top: np.ndarray, share: np.ndarray, uniform: np.ndarray) -> list[list[int | float]]:
     """Keys with their shares and those under uniform attention."""
-    return [[int(key), *(float(f"{part[key]:.{_SAID}g}") for part in (share, even))] for key in top]
+    return [[int(key), *(float(f"{part[key]:.{_SHARE_DIGITS}g}") for part in (share, uniform))] for key in top]
 
 
 def _share(received: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
         heads["window"] = window.shared | {"pictures": picture_data(sample), "views": view_data(sample)}
         packed = {"maps": window.maps, "tiles": window.tiles, "long": parts.pack_long(sample)}
         packed["received"] = parts.deflated_json(received)
-        pieces = parts.pieces_note(token for several in texts for text in several for token in text["tokens"])
+        pieces = parts.pieces_note(token for text in chain.from_iterable(texts) for token in text["tokens"])
     heads["opens"] |= _first(heads, report.finding.leading, packed)
     tables = {table.name: table for table in report.tables}
     summary, profiles = summary_table(result), heads["profile"]
@@ -155,9 +155,10 @@ def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any
         "largest": words.largest,
         "values": parts.numbers(selection.mean_over_texts(variable).ravel()),
     }
-    if (even := result.get(f"equal_{name}")) is not None:
-        even = even.mean("window") if "window" in even.dims else even
-        entry["equal"] = parts.numbers(even.values.astype(float))  # one a layer
+    uniform = result.get(f"equal_{name}")
+    if uniform is not None:
+        uniform = uniform.mean("window") if "window" in uniform.dims else uniform
+        entry["equal"] = parts.numbers(uniform.values.astype(float))  # one a layer
     if name in ends and "window" in variable.dims:
         within = ends[name].transpose("bound", "layer", "head")
         entry["within"] = [parts.numbers(bound.ravel()) for bound in within.values]
@@ -199,11 +200,11 @@ def _first(
     heads: Mapping[str, Any], ranked: Sequence[tuple[int, int]], packed: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """What opens: the first ranked head whose map is stored; labels, unless all of many heads have the same."""
-    places = {place: index for index, place in enumerate(product(heads["layers"], heads["heads"]))}
-    order = [*map(places.__getitem__, ranked), heads["opens"]["head"], *places.values()]
-    known = [index for index in order if index is not None and heads["there"][index]]
-    drawn = [index for index in known if packed and f"0.{index}" in packed["maps"]]
-    opens: dict[str, Any] = {"head": (drawn or known or [None])[0]}
+    cells = {pair: index for index, pair in enumerate(product(heads["layers"], heads["heads"]))}
+    order = [*map(cells.__getitem__, ranked), heads["opens"]["head"], *cells.values()]
+    measured = [index for index in order if index is not None and heads["there"][index]]
+    drawn = [index for index in measured if packed and f"0.{index}" in packed["maps"]]
+    opens: dict[str, Any] = {"head": (drawn or measured or [None])[0]}
     if heads["labels"] is None:
         return opens
     shares = np.array([share for share in heads["labels"]["shares"] if share[0] is not None], float)
@@ -231,16 +232,15 @@ def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
     if apart is None:
         opens["says"] = "These statistics are equal for all heads; the page opens at the first."
         return opens
-    layer, head = (
-        selection.axis_values(result, dim)[at] for dim, at in zip(("layer", "head"), apart[1][0], strict=True)
-    )
+    row, column = apart[1][0]
+    layer, head = selection.axis_values(result, "layer")[row], selection.axis_values(result, "head")[column]
     middle = "uniform attention" if f"equal_{name}" in result else "the median of all heads"
     opens["says"] = (
         f"No ranking applies to these statistics. The page opens at head {layer}.{head}, "
         f"the furthest from {middle} in "
         f"“{selection.wording(result, name).long_name}”."
     )
-    opens["head"] = apart[1][0][0] * result.sizes["head"] + apart[1][0][1]
+    opens["head"] = row * result.sizes["head"] + column
     return opens
 
 
@@ -257,10 +257,8 @@ def _profile(result: xr.Dataset) -> dict[str, Any] | None:
         return None
     offsets = [int(offset) for offset in result["offset"].values]
     low, high = selection.quantiles_over_texts(result["profile"])
-    flat = {
-        name: parts.numbers(edge.reshape(-1, len(offsets)))
-        for name, edge in (("mean", selection.mean_over_texts(result["profile"])), ("low", low), ("high", high))
-    }
+    curves = {"mean": selection.mean_over_texts(result["profile"]), "low": low, "high": high}
+    flat = {name: parts.numbers(values.reshape(-1, len(offsets))) for name, values in curves.items()}
     return {"offsets": offsets, **flat}
 
 
@@ -298,16 +296,17 @@ def picture_data(sample: xr.Dataset) -> list[dict[str, Any]] | None:
     """For each window the image, its name, and which tokens are its patches; None for text."""
     if "picture" not in sample.variables:
         return None
-    return [
-        {
-            "name": str(name),
-            "source": f"data:image/jpeg;base64,{picture}" if picture else "",
-            **dict(zip(("start", "rows", "columns"), grid.tolist(), strict=True)),
-        }
-        for name, picture, grid in zip(
-            sample["source"].values, sample["picture"].values, sample["grid"].values, strict=True
-        )
-    ]
+    pictures: list[dict[str, Any]] = []
+    columns = (sample[name].values for name in ("source", "picture", "grid"))
+    for name, picture, grid in zip(*columns, strict=True):
+        start, rows, across = grid.tolist()
+        pictures.append({"name": str(name), "source": _jpeg(picture), "start": start, "rows": rows, "columns": across})
+    return pictures
+
+
+def _jpeg(picture: str) -> str:
+    """The address of a stored picture; empty without one."""
+    return f"data:image/jpeg;base64,{picture}" if picture else ""
 
 
 def view_data(sample: xr.Dataset) -> list[list[dict[str, Any]]] | None:
@@ -316,12 +315,11 @@ def view_data(sample: xr.Dataset) -> list[list[dict[str, Any]]] | None:
         return None
     views: list[list[dict[str, Any]]] = [[] for _ in range(sample.sizes["window"])]
     for view, window in enumerate(sample["view_window"].values.tolist()):
-        picture = str(sample["view_picture"].values[view])
         tokens = np.flatnonzero(sample["view_of"].values[window] == view)
         views[window].append(
             {
                 "name": str(sample["view_name"].values[view]),
-                "source": f"data:image/jpeg;base64,{picture}" if picture else "",
+                "source": _jpeg(sample["view_picture"].values[view]),
                 "rows": int(sample["view_rows"].values[view]),
                 "columns": int(sample["view_columns"].values[view]),
                 "tokens": tokens[np.argsort(sample["view_position"].values[window][tokens])].tolist(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import tempfile
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ def write(walk: Walk | RecurrentWalk, path: Path | str, run: Path | None = None)
         below, f"every number was compared with the model's own; the largest difference is {worst:.0e}", headline=title
     )
     report = Report(title, read.rstrip(".。"), finding, [], walk.arrays, command="walk", model=walk.model)
-    shown = [
+    screens = [
         {
             "title": step.title,
             "formula": Markup(re.sub(r"_([A-Za-z]+)", r"<sub>\1</sub>", str(escape(step.plain_formula)))),  # noqa: S704
@@ -43,7 +44,7 @@ def write(walk: Walk | RecurrentWalk, path: Path | str, run: Path | None = None)
         }
         for step in steps(walk, language(), columns=_MOST, rows=_MOST)
     ]
-    return write_page(path, "walk", report, scripts=("draw.js", "walk.js"), run=run, steps=shown)
+    return write_page(path, "walk", report, scripts=("draw.js", "walk.js"), run=run, steps=screens)
 
 
 def in_words(walk: Walk | RecurrentWalk) -> str:
@@ -63,11 +64,10 @@ def framed(walk: Walk | RecurrentWalk) -> str:
 def _shaded(table: Table) -> list[list[tuple[str, float | None]]]:
     """Cells of a table with their share of its largest number; None where there is nothing to shade."""
     values = [[_number(cell) if table.shades else None for cell in row[1:]] for row in table.rows]
-    most = max((abs(value) for row in values for value in row if value is not None), default=0.0) or 1.0
-    return [
-        [(cell, None if value is None else round(value / most, 3)) for cell, value in zip(row[1:], line, strict=True)]
-        for row, line in zip(table.rows, values, strict=True)
-    ]
+    sizes = (abs(value) for value in chain.from_iterable(values) if value is not None)
+    largest = max(sizes, default=0.0) or 1.0
+    shares = [[None if value is None else round(value / largest, 3) for value in row] for row in values]
+    return [[*zip(row[1:], line, strict=True)] for row, line in zip(table.rows, shares, strict=True)]
 
 
 def _number(cell: str) -> Any:
