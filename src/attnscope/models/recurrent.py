@@ -248,6 +248,11 @@ class RecurrentForConditionalGeneration(Translator):
     as ``cross_attentions``: one layer with one head, ``(batch, 1, target, source)``, where row t predicts token t. For
     captures it attends through transformers' registry: see `SourceAttention`.
 
+    Parameters
+    ----------
+    config
+        Sizes of the model, its cell and its attention.
+
     References
     ----------
     Cho et al. (2014), EMNLP; Bahdanau, Cho and Bengio (2015), ICLR; Luong, Pham and Manning (2015), EMNLP.

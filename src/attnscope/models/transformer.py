@@ -419,6 +419,11 @@ class ByRegistry(PreTrainedModel):
 class TransformerForConditionalGeneration(ByRegistry, Translator):
     r"""Translation with attention only: self-attention in the encoder, causal and cross-attention in the decoder.
 
+    Parameters
+    ----------
+    config
+        Sizes of the model, positions and norms.
+
     References
     ----------
     Vaswani et al. (2017), NeurIPS; Xiong et al. (2020), ICML, for normalising before the sublayers.
@@ -431,7 +436,17 @@ class TransformerForConditionalGeneration(ByRegistry, Translator):
 
 
 class EncoderForMaskedLM(ByRegistry, TiedModel):
-    """A masked language model: bidirectional attention, with predictions for masked tokens."""
+    """A masked language model: bidirectional attention, with predictions for masked tokens.
+
+    Parameters
+    ----------
+    config
+        Sizes of the model, positions and norms.
+
+    References
+    ----------
+    Devlin et al. (2019), NAACL.
+    """
 
     config_class = EncoderConfig
     base_model_prefix = "encoder"

@@ -261,7 +261,32 @@ class Translator(TiedModel, GenerationMixin):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> Seq2SeqLMOutput:
-        """Logits of the next target token at every position, and the mean loss in nats if there are labels."""
+        """Logits of the next target token at every position, and the mean loss in nats if there are labels.
+
+        Parameters
+        ----------
+        input_ids, attention_mask
+            The source; the mask is 0 at the padding at its end. Without `input_ids`, `encoder_outputs` is read.
+        decoder_input_ids
+            The target up to each position; by default made from `labels`.
+        past_key_values
+            What the decoder has read so far, in `generate`.
+        labels
+            The target tokens; -100 at padding.
+        num_items_in_batch
+            Number of labels in a larger batch that this one is part of, from transformers' Trainer.
+
+        Returns
+        -------
+        transformers.modeling_outputs.Seq2SeqLMOutput
+            ``logits`` ``(batch, target, vocabulary)``; the weights of each layer ``(batch, head, query, key)``, where
+            the attention stores them.
+
+        Raises
+        ------
+        AttnscopeError
+            If padding precedes a token, or an argument has no effect in these models.
+        """
         reject_unused(others)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids=input_ids, attention_mask=attention_mask)

@@ -273,7 +273,18 @@ _WAYS = {
 
 
 def verdict_grid(verdict: xr.Dataset) -> Figure:
-    """Draw one cell for each head: colour is the share explained by position, number the preferred offset."""
+    """Draw one cell for each head: colour is the share explained by position, number the preferred offset.
+
+    Parameters
+    ----------
+    verdict
+        The node ``verdict`` of the result of `attnscope.explain`.
+
+    Raises
+    ------
+    AttnscopeError
+        If it lacks a variable, or no head has a value.
+    """
     colour = next((name for name in COLOURS if name in verdict), [*COLOURS][-1])
     require(verdict, ("offset_of_weights", "agree", colour), purpose="verdict_grid")
     if not bool(np.isfinite(verdict[colour]).any()):

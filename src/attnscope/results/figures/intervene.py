@@ -88,7 +88,13 @@ _QUANTILE = 0.98  # of the effects: end of the colour scale, so that one extreme
 
 
 def grid(report: Report) -> Figure:
-    """Draw the effect of every head under each ablation, layers by heads."""
+    """Draw the effect of every head under each ablation, layers by heads.
+
+    Parameters
+    ----------
+    report
+        Report of `attnscope.intervene`, by `attnscope.results.reports.report_of`.
+    """
     heads = report.result["heads"].to_dataset()
     effects = heads.effect.values
     finite = np.abs(effects[np.isfinite(effects)])
@@ -108,7 +114,13 @@ def _ablations(report: Report) -> list[str]:
 
 @figure_style()
 def weight_against_effect(report: Report) -> Figure:
-    """Draw the largest weight at one offset of each head against the change of the loss without it."""
+    """Draw the largest weight at one offset of each head against the change of the loss without it.
+
+    Parameters
+    ----------
+    report
+        Report of `attnscope.intervene`, by `attnscope.results.reports.report_of`.
+    """
     names = _ablations(report)
     name = "mean" if "mean" in names else names[0]
     rows = [row for row in report.rows if row[PEAK.name] is not None]

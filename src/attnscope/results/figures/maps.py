@@ -154,7 +154,18 @@ _GRID, _PIES_INK = (3.4, "0.15")  # inches; the letters keep a readable size whe
 
 @style.figure_style()
 def label_pies(result: xr.Dataset) -> Figure:
-    """Draw the share of texts that each head spends in each cluster, one pie per head."""
+    """Draw the share of texts in which each head has each label, one pie per head, and the mean profile of each label.
+
+    Parameters
+    ----------
+    result
+        Result of `attnscope.scan`.
+
+    Raises
+    ------
+    AttnscopeError
+        If the result has no labels.
+    """
     selection.require(result, ("label", "cluster", "centroid"), purpose="label_pies")
     shares = selection.label_shares(result)  # (layer, head, cluster)
     names = [str(name) for name in result["cluster"].values]
@@ -234,7 +245,18 @@ _LETTER = 0.066  # inches
 
 @style.figure_style()
 def offset_shares(result: xr.Dataset) -> Figure:
-    """Draw each head's share of weight in each bin of offsets: a row for each head, layer by layer."""
+    """Draw each head's share of weight in each bin of offsets: a row for each head, layer by layer.
+
+    Parameters
+    ----------
+    result
+        Result of `attnscope.scan`: bins that double over the whole text if they were measured, else the offsets nearby.
+
+    Raises
+    ------
+    AttnscopeError
+        If the result has neither.
+    """
     shares = shares_by_offset(result, "bins")
     whole = shares is not None
     shares = shares if whole else shares_by_offset(result, "band")

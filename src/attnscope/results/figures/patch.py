@@ -83,7 +83,13 @@ _TOKENS = 60  # positions that are labelled
 
 @figure_style()
 def recovered_map(tree: xr.DataTree) -> Figure:
-    """Draw the share of the difference: layers by heads, or blocks or heads by positions."""
+    """Draw the share of the difference: layers by heads, or blocks or heads by positions.
+
+    Parameters
+    ----------
+    tree
+        Result of `attnscope.patch`.
+    """
     patched = tree["patched"].to_dataset()
     patched = patched.isel({name: np.arange(size) for name, size in _drawn(patched).items()})
     values, significant, rows, title = _as_grid(patched)

@@ -30,7 +30,18 @@ _SHOWN = 0.99  # the components are drawn until so much of the variance is there
 
 @figure_style()
 def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
-    """Draw the amplitudes of the waves in a position table, next to those of words, which have no peak."""
+    """Draw the amplitudes of the waves in a position table, next to those of words, which have no peak.
+
+    Parameters
+    ----------
+    spectra
+        The node ``position_spectrum`` of the result of `attnscope.explain`, or such nodes of several models by name.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no model, or a node lacks a variable.
+    """
     models = _by_model(spectra, ("mean", "lower_quartile", "upper_quartile", "null_mean"), "position_spectrum")
     rows = [[(name, kind, part) for kind, part in _kinds(table)] for name, table in models.items()]
     if max(map(len, rows)) == 1:

@@ -48,7 +48,13 @@ def grid(report: Report) -> Figure:
 
 @figure_style()
 def with_controls(result: xr.Dataset) -> Figure:
-    """Draw the scores of all heads next to those of each control, a row for each role."""
+    """Draw the scores of all heads next to those of each control, a row for each role.
+
+    Parameters
+    ----------
+    result
+        Result of `attnscope.roles`.
+    """
     rows = ["model", *([str(name) for name in result.control.values] if "control" in result.coords else [])]
     colours = dict(zip(rows, ("#0072B2", "#E69F00", "#009E73"), strict=False))
     count = result.sizes["role"]

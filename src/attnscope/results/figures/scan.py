@@ -97,7 +97,20 @@ _MOST_NUMBERS = 64  # a grid of at most this many heads also shows the numbers
 
 @style.figure_style()
 def overview(result: xr.Dataset, statistic: str) -> Figure:
-    """Draw a statistic of every head, the mean over texts, as a grid of layers and heads."""
+    """Draw a statistic of every head, the mean over texts, as a grid of layers and heads.
+
+    Parameters
+    ----------
+    result
+        Result of `attnscope.scan`.
+    statistic
+        Name of a variable with one number for each head, such as ``"entropy"``.
+
+    Raises
+    ------
+    AttnscopeError
+        If the result lacks the statistic.
+    """
     selection.check_statistic(result, statistic)
     words = selection.wording(result, statistic)
     values = selection.mean_over_texts(result[statistic])  # (layer, head)
@@ -213,7 +226,20 @@ def first_rows(sample: xr.Dataset, heads: Sequence[tuple[int, int]], rows: int) 
 
 @style.figure_style()
 def profile_curves(result: xr.Dataset, heads: Sequence[Any]) -> Figure:
-    """Draw each head's mean weight at every offset, with the band that holds the middle 80% of texts."""
+    """Draw each head's mean weight at every offset, with the band that holds the middle 80% of texts.
+
+    Parameters
+    ----------
+    result
+        Result of `attnscope.scan`.
+    heads
+        Layer and head of each panel, counted from 0.
+
+    Raises
+    ------
+    AttnscopeError
+        If the result has no profile, or lacks a head.
+    """
     selection.require(result, ("profile", "offset"), purpose="profile_curves")
     pairs = selection.check_heads(result, heads)
     layers, columns_of_heads = selection.axis_values(result, "layer"), selection.axis_values(result, "head")
@@ -253,7 +279,20 @@ _MOST = 6  # groups whose numbers fit into the cells
 
 @style.figure_style()
 def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw the weight of the queries of each group on the keys of each group, head by head."""
+    """Draw the weight of the queries of each group on the keys of each group, head by head.
+
+    Parameters
+    ----------
+    result
+        Result of `attnscope.scan` with ``groups``.
+    heads
+        Layer and head of each row of panels, counted from 0: its weights, those by positions alone, uniform attention.
+
+    Raises
+    ------
+    AttnscopeError
+        If the result has no groups, or lacks a head.
+    """
     selection.require(result, ("group_weight", "position_group_weight", "equal_group_weight"), purpose="group_maps")
     pairs = selection.check_heads(result, heads)
     means = MeanGroupWeights.of(result)
