@@ -178,7 +178,7 @@ def _gates(table: Path | io.StringIO) -> np.ndarray:
 def duo_pattern(folder: str | Path) -> tuple[int, int, np.ndarray]:
     """Read the pattern of heads in a folder of ``attnscope runs export --to duo``.
 
-    kvpress (``DuoAttentionPress``) reads its own patterns in the same form.
+    kvpress (DuoAttentionPress) reads its own patterns in the same form.
 
     Parameters
     ----------
