@@ -29,7 +29,7 @@ from attnscope.support.arguments import reads
 @reads("card")
 def report(card: xr.Dataset) -> schema.Report:
     """What is known of every head."""
-    counts, model, controls = role_rows(card), str(card.attrs["model"]), controls_of(card)
+    counts, controls = role_rows(card), controls_of(card)
     by_role = [_agreement_row(card, name) for name in map(str, card.role.values)]
     scores, *others = role_tables(card, counts)
     sentences = [counts_sentence(counts, controls), *_cache_sentences(card)]
@@ -55,7 +55,7 @@ def report(card: xr.Dataset) -> schema.Report:
         if bool(card.low.sel(role=reaches).notnull().any()):
             certainty = "heads by their mean; each share has a 95% interval"
     return schema.Report(
-        title=f"Card of the heads of {model}",
+        title=f"Card of the heads of {card.attrs['model']}",
         read=", ".join(texts_read(card)),
         finding=schema.Finding(
             sentences, certainty, groups, headline=(_cache_sentences(card) or [headline_of(card)])[0]
@@ -78,7 +78,8 @@ def _cache_sentences(card: xr.Dataset) -> list[str]:
     """For each cache, the number of heads of which it keeps nearly all of the weight."""
     sentences: list[str] = []
     for name in _reaches(card):
-        score, (recent, sinks) = card.score.sel(role=name).values, name.split("_")[1:]
+        recent, sinks = name.split("_")[1:]
+        score = card.score.sel(role=name).values
         sentences.append(
             f"A cache of the latest {recent} and first {sinks} tokens keeps 95% of the weight or more for "
             f"{int((score >= STREAMS).sum())} of {int(np.isfinite(score).sum())} heads."

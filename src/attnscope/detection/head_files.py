@@ -105,7 +105,8 @@ def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | No
             f"no head is to be listed by {role!r}: give their number (--top), or another (--variables)"
         )
     if to == "qrhead":
-        heads, name = ",".join(f"{layer}-{head}" for layer, head in chosen), json.dumps(card.attrs["model"])
+        heads = ",".join(f"{layer}-{head}" for layer, head in chosen)
+        name = json.dumps(card.attrs["model"])
         return {"heads.yaml": f'attn_head_set: "{heads}"\nmodel_base_class: {name}\nmodel_name_or_path: {name}\n'}
     if to == "alignment":
         return {"generation_config.json": json.dumps({"alignment_heads": [[*head] for head in chosen]})}
@@ -252,7 +253,8 @@ def agreement(listed: np.ndarray, scores: np.ndarray, layers: np.ndarray, *, see
     """
     count, others = int(listed.sum()), int((~listed).sum())
     ranks = stats.rankdata(scores, axis=-1)
-    generator, by_layer = np.random.default_rng(seed), np.argsort(layers, kind="stable")
+    generator = np.random.default_rng(seed)
+    by_layer = np.argsort(layers, kind="stable")
     lists = np.repeat(listed[None], 1 + _DRAWS, 0)
     order = np.argsort(layers + generator.random((_DRAWS, len(listed))), axis=1)  # random within each layer
     lists[1:, by_layer] = listed[order]

@@ -208,11 +208,12 @@ def needle_probe(
 ) -> tuple[Probe | None, int]:
     """Ask a model about each needle at five depths of a text; return the prompts that it answers and their number."""
     every = [_answer(loaded, windows, needle, depth, length) for needle in needles for depth in _DEPTHS]
-    answers, prompts = [answer for answer in every if answer is not None], len(every)
+    answers = [answer for answer in every if answer is not None]
     if not answers:
-        return None, prompts
+        return None, len(every)
     texts = tuple(plain_window(answer.ids, f"prompt {number + 1}") for number, answer in enumerate(answers))
-    return Probe("needle", texts, lambda numbers, call: _calls(answers[numbers[0]], call), 1, tuple(answers)), prompts
+    probe = Probe("needle", texts, lambda numbers, call: _calls(answers[numbers[0]], call), 1, tuple(answers))
+    return probe, len(every)
 
 
 def _calls(answered: Answer, call: AttentionCall) -> NeedleCalls:

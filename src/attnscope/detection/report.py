@@ -117,9 +117,9 @@ def heads_by_role(roles: xr.Dataset) -> dict[str, list[tuple[int, int]]]:
 @reads("roles")
 def report(roles: xr.Dataset) -> Report:
     """Which roles heads have."""
-    rows, controls, model = role_rows(roles), controls_of(roles), str(roles.attrs["model"])
+    rows, controls = role_rows(roles), controls_of(roles)
     return Report(
-        title=f"Roles of the heads of {model}",
+        title=f"Roles of the heads of {roles.attrs['model']}",
         read=", ".join(texts_read(roles)),
         finding=Finding(
             [counts_sentence(rows, controls)],
@@ -159,7 +159,8 @@ def role_notes(roles: xr.Dataset) -> list[str]:
 
 def _short_notes(roles: xr.Dataset) -> list[str]:
     """How many windows the scores of roles are means over that need longer ones than some of these."""
-    whole, titles = json.loads(roles.attrs["notes"]).get("text", 0), dict[int, list[str]]()
+    whole = json.loads(roles.attrs["notes"]).get("text", 0)
+    titles: dict[int, list[str]] = {}
     for name, title, windows in zip(roles.role.values, roles.title.values, roles.windows.values, strict=True):
         if ROLES[str(name)].exceeds and windows < whole:
             titles.setdefault(int(windows), []).append(title)

@@ -76,7 +76,8 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
         for part in _fitting(table, quantities, console):
             console.print(part)
         if len(table.rows) > table.terminal:
-            left, others = len(table.rows) - table.terminal, " that stand out less" * bool(table.best)
+            others = " that stand out less" * bool(table.best)
+            left = len(table.rows) - table.terminal
             line(f"and {left} more{others}: --{'json' if number else 'csv'} lists all")
         explained += [f"{names}: {translate(meaning + '.')}" for names, meaning in legend_of(quantities)]
         if table.corrected and table.tested(quantities):
@@ -156,7 +157,8 @@ def _rich_table(table: Table, quantities: Sequence[Quantity], *, narrow: int = 0
         if not _has_interval(one, table):
             add("\n".join(title.split(" ")) if narrow and not words else title, cells, words=words, whole=whole)
             continue
-        ends, name = [translate(interval).replace("～", "～ ") for _, interval in texts], translate("95% interval")
+        ends = [translate(interval).replace("～", "～ ") for _, interval in texts]
+        name = translate("95% interval")
         if narrow > 1:
             title = f"{title} ({_heading(name)})"
             cells = [f"{cell}\n{interval}" for cell, interval in zip(cells, ends, strict=True)]

@@ -89,12 +89,16 @@ def describe(path: str | Path, *, verify: bool = False) -> Description:
     owned = OwnedFolder(folder, run.command)
     if manifest_of(folder) is not None:  # otherwise the folder has only parts
         owned.look()
-    variables, headline, notes, unread = list[Variable](), list[str](), list[str](), ""
+    variables: list[Variable] = []
+    headline: list[str] = []
+    notes: list[str] = []
+    unread = ""
     try:
         with read_as(folder):
             if run.complete:
                 nodes, opened = _read(run)
-                headline, notes = headline_of(run.command, opened), notes_of(run.command, opened)
+                headline = headline_of(run.command, opened)
+                notes = notes_of(run.command, opened)
             else:
                 nodes = _nodes_there(owned)
             variables = [variable for node in nodes for variable in _variables(node)]

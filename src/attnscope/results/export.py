@@ -195,7 +195,8 @@ def export(
         raise AttnscopeError(f"found a run of {run.command}; --to {to} takes a card. Use --to parquet, csv, nc or zarr")
     name = run.path.resolve().name
     usual = f"{name}.{to}" if to in {"nc", "zarr"} else f"{name}-{to}"
-    target, names = local_folder(usual if out is None else out), None if variables is None else list(variables)
+    target = local_folder(usual if out is None else out)
+    names = None if variables is None else list(variables)
     with _whole(target) as new, read_as(run.path):
         if to in FORMATS:
             new.mkdir()

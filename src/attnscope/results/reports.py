@@ -90,7 +90,8 @@ def write_page(
 
     sections: list[Any] = []
     if verb.figures:
-        drawn, drawing = figures_of(report) if figures is None else figures, _drawing(report)
+        drawn = figures_of(report) if figures is None else figures
+        drawing = _drawing(report)
         sections_of = getattr(drawing, "sections", None)  # where one has several figures, or tables of text
         captions: Any = getattr(drawing, "captions", {})  # fixed, or made from the result
         captions = captions if isinstance(captions, dict) else captions(report)

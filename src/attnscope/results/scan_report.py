@@ -103,7 +103,8 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
     every = [row for rows in ranked.values() for row in rows]
     notes = [*stored.notes_of(results).values()]
     notes += [stored.describe_ranking(results, kind, rows) + "." for kind, rows in ranked.items() if not rows]
-    sentences, tables = [stored.describe_labels(results)], [_heads(results) if data else Table("heads", "", (), [])]
+    sentences = [stored.describe_labels(results)]
+    tables = [_heads(results) if data else Table("heads", "", (), [])]
     for kind, rows in ranked.items():
         title = stored.describe_ranking(results, kind, rows)
         tables.append(Table(kind.replace("-", "_"), title, _RANKED, [dict(row) for row in rows], page=0))
@@ -134,10 +135,11 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
     means = stored.means_note(results, ranked.values())
     if means:
         care |= {means: ""}
-    model, heads = str(results.attrs.get("model", "the model")), count(results.sizes["head"], "head")
+    model = str(results.attrs.get("model", "the model"))
+    grid = f"{stored.describe_layers(results)} x {count(results.sizes['head'], 'head')}"
     return Report(
         title=f"Where the heads of {model} attend",
-        read=f"{stored.describe_layers(results)} x {heads} over {stored.describe_corpus(results)}",
+        read=f"{grid} over {stored.describe_corpus(results)}",
         finding=Finding(
             sentences,
             _LABELLED if "label" in results else "means, without a test",
@@ -285,8 +287,8 @@ def _mean(values: np.ndarray | None) -> float | None:
 def groups_table(results: xr.Dataset) -> tuple[Table, list[str]]:
     """The pairs of groups with the largest weights above both baselines, and sentences about them."""
     every = group_pairs(results)
-    pairs, sentence = [pair for pair in every if pair["above"] > 0], describe_group_pairs(every)
-    sentences = [f"{sentence}."]
+    pairs = [pair for pair in every if pair["above"] > 0]
+    sentences = [f"{describe_group_pairs(every)}."]
     if pairs:
         first = pairs[0]
         weight, equal, positions = (f"{first[name]:.2f}" for name in ("weight", "equal", "positions"))

@@ -166,7 +166,8 @@ def _name_some(axes: Axes, rows: list[Row], name: str) -> None:
 def forbidden_maps(forbidden: xr.Dataset) -> Figure:
     """Draw the weight that a rule forbids next to the change of the loss without it, layers by heads."""
     weight, effect = forbidden.forbidden_weight.values, forbidden.effect.values
-    reach, cell = max(float(np.nanmax(np.abs(effect))), UNITS["nats"].full), _cell(effect)
+    reach = max(float(np.nanmax(np.abs(effect))), UNITS["nats"].full)
+    cell = _cell(effect)
     maps = [
         HeadMap("Weight forbidden", weight, None, "Greys", (0.0, float(np.nanmax(weight)) or 1.0), "share"),
         HeadMap.signed("Change of the loss", effect, forbidden.shown.values, reach, "nats"),

@@ -120,7 +120,8 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     if "window" in result[statistic].dims:
         title += f", mean over {selection.entries_of(result)}"
     width = style.printed(heads * cell + 1.0)
-    cell, title = min(cell, (width - 1.75) / heads), fill(title, int((width - 0.7) / 0.068))
+    cell = min(cell, (width - 1.75) / heads)
+    title = fill(title, int((width - 0.7) / 0.068))  # inches that a letter takes
     height = layers * cell + 0.9 + 0.14 * title.count("\n")
     figure = Figure(figsize=(width, height))
     room = (0.7 / width, 0.5 / height, heads * cell / width, layers * cell / height)
