@@ -24,7 +24,7 @@ from tests.cli.command import attnscope as attnscope_command
 from tests.tiny_models import tiny
 
 ADDITIVE = ["gpt2", "llama", "gpt_neox", "opt", "qwen3", "gpt_oss", "gemma2", "bert", "distilbert", "electra", "albert"]
-TWO_STACKS = ["t5", "bart", "marian"]
+TWO_STACKS = ["t5", "bart"]
 
 
 def model_of(family):
@@ -75,79 +75,73 @@ def test_parallel_layers_do_not_read_each_other():
     assert [name for name, read in zip(graph.senders, column, strict=True) if read] == ["input"]
 
 
+def through(norm, part, whole):
+    """A part of what a norm reads, at the denominator of all of it."""
+    if isinstance(norm, torch.nn.LayerNorm):
+        deviation = (whole.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
+        return norm.weight * (part - part.mean(-1, keepdim=True)) / deviation
+    return (1 + norm.weight) * part / (whole.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+
+
+def by_hooks(model, pairs, dense, norms, entry, reader, columns):
+    """What another output of head 2 changes, on its way from its output matrix into some columns of a layer alone."""
+    kept, messages = {}, []
+
+    def run(which, *hooks):
+        handles = [module.register_forward_hook(hook) for module, hook in hooks]
+        with torch.no_grad():
+            logits = model(**pairs.inputs[which]).logits[range(len(pairs)), pairs.positions[:, 0]]
+        for handle in handles:
+            handle.remove()
+        return (logits.gather(1, pairs.answers) - logits.gather(1, pairs.wrongs))[:, 0]
+
+    def keep(module, given, _):
+        kept[module] = given[0].clone()
+
+    def put_in(_, __, made):
+        made = made.clone()
+        made[..., columns] = moved[..., columns]
+        return made
+
+    for which in (1, 0):
+        clean = run(which, *((module, keep) for module in {dense, entry, *norms}))
+        matrix = dense.weight.T if isinstance(dense, torch.nn.Linear) else dense.weight
+        message = kept[dense][..., 16:24] @ matrix[16:24] + (0 if dense.bias is None else dense.bias / 4)
+        for norm in norms:
+            message = through(norm, message, kept[norm])
+        messages.append(message)
+    moved = kept[entry] + messages[0] - messages[1]
+    moved = reader(moved if entry is reader else entry(moved)).detach()
+    return run(0, (reader, put_in)) - clean
+
+
+def check_edge(model, pairs, sender, receiver, expected, close=1e-10):
+    graph = Graph(model, pairs)
+    edges = graph.exist.copy()
+    edges[graph.senders.index(sender), graph.receivers.index(receiver)] = False
+    runs = EdgeRuns(graph, pairs)
+    found = runs.circuit(np.flatnonzero(edges)) - runs.clean[1]
+    np.testing.assert_allclose(found, expected.detach(), rtol=1e-6, atol=close)
+    assert abs(expected).max() > 1e-4
+
+
 @pytest.mark.parametrize(
     ("family", "side"), [("gpt2", "q"), ("gpt2", "v"), ("llama", "k"), ("llama", "q"), ("gemma2", "v"), ("gemma2", "q")]
 )
 def test_an_edge_is_patched_as_by_hooks(family, side):
     model, pairs = model_of(family), pairs_of()
-    layers = model.transformer.h if family == "gpt2" else model.model.layers
-    heads, width = 4, 8
+    first, second = model.transformer.h if family == "gpt2" else model.model.layers
+    after = [first.post_attention_layernorm] if family == "gemma2" else []  # the head adds its part of a normed sum
+    for norm in after:
+        torch.nn.init.normal_(norm.weight, 0.0, 0.5)
     if family == "gpt2":
-        output, norm, projection = layers[0].attn.c_proj, layers[1].ln_1, layers[1].attn.c_attn
-        columns = slice("qkv".index(side) * 32 + width, "qkv".index(side) * 32 + 2 * width)
-        matrix = output.weight[2 * width : 3 * width]
+        start = "qkv".index(side) * 32 + 8
+        way = (first.attn.c_proj, after, second.ln_1, second.attn.c_attn, slice(start, start + 8))
     else:
-        attention = layers[1].self_attn
-        output, norm, projection = (
-            layers[0].self_attn.o_proj,
-            layers[1].input_layernorm,
-            getattr(attention, f"{side}_proj"),
-        )
-        columns, matrix = slice(width, 2 * width), output.weight.T[2 * width : 3 * width]
-    kept, after = {}, getattr(layers[0], "post_feedforward_layernorm", None) and layers[0].post_attention_layernorm
-    if after is not None:  # the head adds its part of a normed sum
-        torch.nn.init.normal_(after.weight, 0.0, 0.5)
-
-    def run(ids, **hooks):
-        register = {
-            "z": output.register_forward_pre_hook,
-            "sum": output.register_forward_hook,
-            "norm": norm.register_forward_pre_hook,
-            "made": projection.register_forward_hook,
-        }
-        handles = [register[name](hook) for name, hook in hooks.items()]
-        with torch.no_grad():
-            logits = model(ids).logits[:, -1]
-        for handle in handles:
-            handle.remove()
-        return logits.gather(1, pairs.answers)[:, 0] - logits.gather(1, pairs.wrongs)[:, 0]
-
-    def keep(name, pick):
-        return lambda *given: kept.update({name: pick(given).clone()})
-
-    head, adds, clean = slice(2 * width, 3 * width), {}, None
-    for name, ids in (("z", pairs.clean), ("other", pairs.corrupted)):
-        last = run(ids, z=keep(name, lambda given: given[1][0][..., head]), sum=keep("o", lambda given: given[2]))
-        clean, adds[name] = (last if name == "z" else clean), kept[name] @ matrix
-        if after is not None:
-            size = (kept["o"].square().mean(-1, keepdim=True) + after.eps).sqrt()
-            adds[name] = adds[name] * (1 + after.weight) / size
-    change = adds["other"] - adds["z"]
-    run(
-        pairs.clean,
-        norm=lambda _, given: (given[0] + change,),
-        made=keep("made", lambda given: given[2][..., columns].clone()),
-    )
-
-    def put_in(_, __, returned):
-        returned = returned.clone()
-        returned[..., columns] = kept["made"]
-        return returned
-
-    expected = run(pairs.clean, made=put_in) - clean
-    graph = Graph(model, pairs)
-    assert len(graph.senders) == 1 + 2 * (heads + 1)
-    edge = graph.senders.index("a0.h2"), graph.receivers.index(f"a1.h1<{side}>")
-    kept_edges = graph.exist.copy()
-    kept_edges[edge] = False
-    runs = EdgeRuns(graph, pairs)
-    np.testing.assert_allclose(
-        runs.circuit(np.flatnonzero(kept_edges)) - runs.clean[1],
-        expected.numpy(),
-        rtol=1e-6,
-        atol=1e-10 if after is None else 1e-6,  # norms of Gemma 2 compute in single precision
-    )
-    assert abs(expected).max() > 1e-4
+        reader = getattr(second.self_attn, f"{side}_proj")
+        way = (first.self_attn.o_proj, after, second.input_layernorm, reader, slice(8, 16))
+    close = 1e-6 if after else 1e-10  # norms of Gemma 2 compute in single precision
+    check_edge(model, pairs, "a0.h2", f"a1.h1<{side}>", by_hooks(model, pairs, *way), close)
 
 
 @pytest.mark.parametrize("side", ["query", "value", "mlp"])
@@ -156,115 +150,38 @@ def test_an_edge_behind_norms_of_the_sum_is_patched_as_by_hooks(family, side):
     model, pairs = model_of(family), pairs_of()
     if family == "bert":
         first, second = model.bert.encoder.layer
-        dense, norms = first.attention.output.dense, (first.attention.output.LayerNorm, first.output.LayerNorm)
+        dense, norms = first.attention.output.dense, [first.attention.output.LayerNorm, first.output.LayerNorm]
         wide, reads = first.intermediate.dense, second.attention.self
     else:
         first, second = (group.albert_layers[0] for group in model.albert.encoder.albert_layer_groups)
-        dense, norms = first.attention.dense, (first.attention.LayerNorm, first.full_layer_layer_norm)
+        dense, norms = first.attention.dense, [first.attention.LayerNorm, first.full_layer_layer_norm]
         wide, reads = first.ffn, second.attention
     for norm in norms:
         torch.nn.init.normal_(norm.weight, 1.0, 0.5)
     if side == "mlp":
-        norms, reader, columns = norms[:1], wide, slice(None)
+        norms, reader, columns, receiver = norms[:1], wide, slice(None), "m0"
     else:
-        reader, columns = getattr(reads, side), slice(8, 16)
-    kept = {}
-
-    def run(ids, *hooks):
-        handles = [module.register_forward_hook(hook) for module, hook in hooks]
-        with torch.no_grad():
-            logits = model(ids).logits.gather(1, pairs.positions[..., None].expand(-1, -1, 60))[:, 0]
-        for handle in handles:
-            handle.remove()
-        return logits.gather(1, pairs.answers)[:, 0] - logits.gather(1, pairs.wrongs)[:, 0]
-
-    def keep(name):
-        return lambda _, given, made: kept.update({name: (given[0].clone(), made.clone())})
-
-    messages = []
-    for ids in (pairs.clean, pairs.corrupted):
-        run(ids, (dense, keep("dense")), (reader, keep("reader")), *((norm, keep(norm)) for norm in norms))
-        message = kept["dense"][0][..., 16:24] @ dense.weight[:, 16:24].T + dense.bias / 4
-        for norm in norms:  # at the denominators of this run
-            deviation = (kept[norm][0].var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
-            message = norm.weight * (message - message.mean(-1, keepdim=True)) / deviation
-        messages.append(message)
-        kept.setdefault("read", kept["reader"][0])
-    moved = torch.nn.functional.linear(kept["read"] + messages[1] - messages[0], reader.weight, reader.bias)
-
-    def put_in(_, __, made):
-        made = made.clone()
-        made[..., columns] = moved[..., columns]
-        return made
-
-    expected = (run(pairs.clean, (reader, put_in)) - run(pairs.clean)).detach()
-    graph = Graph(model, pairs)
-    receiver = "m0" if side == "mlp" else f"a1.h1<{side[0]}>"
-    edges = graph.exist.copy()
-    edges[graph.senders.index("a0.h2"), graph.receivers.index(receiver)] = False
-    runs = EdgeRuns(graph, pairs)
-    found = runs.circuit(np.flatnonzero(edges)) - runs.clean[1]
-    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6, atol=1e-10)
-    assert abs(expected).max() > 1e-4
+        reader, columns, receiver = getattr(reads, side), slice(8, 16), f"a1.h1<{side[0]}>"
+    check_edge(model, pairs, "a0.h2", receiver, by_hooks(model, pairs, dense, norms, reader, reader, columns))
 
 
 @pytest.mark.parametrize("family", ["bart", "t5"])
 @pytest.mark.parametrize("side", ["query", "key", "value"])
 def test_an_edge_into_cross_attention_is_patched_as_by_hooks(family, side):
     model, pairs = model_of(family), with_targets(pairs_of())
-    stack, at_end = (model.get_decoder(), None) if side == "query" else (model.get_encoder(), None)
+    stack, sender = (model.get_decoder(), "a2.h2") if side == "query" else (model.get_encoder(), "a0.h2")
     if family == "t5":
-        first, cross = stack.block[0].layer[0].SelfAttention, model.decoder.block[0].layer[1]
-        dense, norms, reader = first.o, (), getattr(cross.EncDecAttention, side[0])
-        at_end = cross.layer_norm if side == "query" else model.encoder.final_layer_norm
+        cross = model.decoder.block[0].layer[1]
+        dense, norms, reader = stack.block[0].layer[0].SelfAttention.o, [], getattr(cross.EncDecAttention, side[0])
+        entry = cross.layer_norm if side == "query" else model.encoder.final_layer_norm
     else:
-        own = stack.layers[:1] if side == "query" else stack.layers
-        every = [norm for layer in own for norm in (layer.self_attn_layer_norm, layer.final_layer_norm)]
-        dense, norms = own[0].self_attn.out_proj, every[:1] if side == "query" else every
-        reader = getattr(model.model.decoder.layers[0].encoder_attn, f"{side[0]}_proj")
-    for norm in [*norms, *([at_end] if at_end else [])]:
+        every = [norm for layer in stack.layers for norm in (layer.self_attn_layer_norm, layer.final_layer_norm)]
+        dense, norms = stack.layers[0].self_attn.out_proj, every[:1] if side == "query" else every
+        entry = reader = getattr(model.model.decoder.layers[0].encoder_attn, f"{side[0]}_proj")
+    for norm in [*norms, *([entry] if family == "t5" else [])]:
         torch.nn.init.normal_(norm.weight, 1.0, 0.5)
-    kept = {}
-
-    def run(which, *hooks):
-        handles = [module.register_forward_hook(hook) for module, hook in hooks]
-        with torch.no_grad():
-            logits = model(**pairs.inputs[which], use_cache=False).logits[:, -1]
-        for handle in handles:
-            handle.remove()
-        return (logits.gather(1, pairs.answers) - logits.gather(1, pairs.wrongs))[:, 0]
-
-    def keep(name):
-        return lambda _, given, made: kept.update({name: (given[0].clone(), made.clone())})
-
-    messages = []
-    for which in (0, 1):
-        clean = run(which, *((module, keep(module)) for module in (dense, at_end or reader, *norms)))
-        message = kept[dense][0][..., 16:24] @ dense.weight[:, 16:24].T
-        message = message if dense.bias is None else message + dense.bias / 4
-        for norm in norms:
-            deviation = (kept[norm][0].var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
-            message = norm.weight * (message - message.mean(-1, keepdim=True)) / deviation
-        messages.append(message)
-        kept.setdefault("read", kept[at_end or reader][0])
-        kept.setdefault("clean", clean)
-    moved = kept["read"] + messages[1] - messages[0]
-    moved = torch.nn.functional.linear(at_end(moved) if at_end else moved, reader.weight, reader.bias).detach()
-
-    def put_in(_, __, made):
-        made = made.clone()
-        made[..., 8:16] = moved[..., 8:16]
-        return made
-
-    expected = run(0, (reader, put_in)) - kept["clean"]
-    graph = Graph(model, pairs)
-    edges = graph.exist.copy()
-    sender = "a2.h2" if side == "query" else "a0.h2"
-    edges[graph.senders.index(sender), graph.receivers.index(f"a3.h1<{side[0]}>")] = False
-    runs = EdgeRuns(graph, pairs)
-    found = runs.circuit(np.flatnonzero(edges)) - runs.clean[1]
-    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6, atol=1e-6 if family == "t5" else 1e-10)
-    assert abs(expected).max() > 1e-4
+    expected = by_hooks(model, pairs, dense, norms, entry, reader, slice(8, 16))
+    check_edge(model, pairs, sender, f"a3.h1<{side[0]}>", expected, 1e-6 if family == "t5" else 1e-10)
 
 
 def test_answers_of_several_tokens_follow_what_the_decoder_has_written():

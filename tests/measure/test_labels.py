@@ -185,14 +185,6 @@ def test_the_number_of_clusters_can_be_set():
     assert named_clusters(["mixed", "mixed"], twice)[1].endswith("% in the band, no. 2)")
 
 
-def test_the_bundled_model_has_four_positional_heads():
-    found = attnscope.scan(limit=20)
-    names = majority_names(found)
-    assert sorted(names[0]) == ["next", "offset +2", "offset -2", "previous"]
-    assert {name for row in names[1:] for name in row} == {"mixed"}
-    assert [(head["layer"], head["head"]) for head in rank_heads(found)["sink-like"]] == [(1, 1)]
-
-
 def test_the_story_model_has_kinds_that_fit_a_causal_model(models):
     found = attnscope.scan(models / "stories260K-llama", [TEXT], window=256, limit=4)
     names = {name for row in majority_names(found) for name in row}

@@ -21,10 +21,14 @@ from tests.cli.command import attnscope
 from tests.lineage.compare.small_systems import SMALL
 
 SCRIPT = runpy.run_path(Path(__file__).parents[2] / "scripts" / "messages.py")
-MESSAGES = SCRIPT["messages"]()
-ENTRIES = {one.id: one.string for one in SCRIPT["load"]() if one.id}
 #: Messages that look like prose and have no entry yet. Lower it when entries are added.
 MISSING = 64
+
+
+@pytest.fixture(scope="module")
+def entries():
+    """The catalogue: Japanese by English."""
+    return {one.id: one.string for one in SCRIPT["load"]() if one.id}
 
 
 @pytest.fixture
@@ -34,25 +38,25 @@ def japanese():
     language.set_language("en")
 
 
-def test_every_entry_is_a_message_of_the_code_and_has_its_values():
-    known = {message for found in MESSAGES.values() for message in found}
-    assert not ENTRIES.keys() - known, "run scripts/messages.py"
-    values = {one: sorted(language.PLACEHOLDER.findall(one)) for one in (*ENTRIES, *ENTRIES.values())}
+def test_every_entry_is_a_message_of_the_code_and_has_its_values(entries):
+    known = {message for found in SCRIPT["messages"]().values() for message in found}
+    assert not entries.keys() - known, "run scripts/messages.py"
+    values = {one: sorted(language.PLACEHOLDER.findall(one)) for one in (*entries, *entries.values())}
     # of a plural, or a preposition, a translation may leave out what it has no word for
-    assert not {one for one, other in ENTRIES.items() if not {*values[other]} <= {*values[one]}}
-    assert all(ENTRIES.values())
+    assert not {one for one, other in entries.items() if not {*values[other]} <= {*values[one]}}
+    assert all(entries.values())
 
 
-def test_messages_without_an_entry_become_fewer():
-    missing = sum(map(len, SCRIPT["missing"](ENTRIES).values()))
+def test_messages_without_an_entry_become_fewer(entries):
+    missing = sum(map(len, SCRIPT["missing"](entries).values()))
     print(f"{missing} messages without an entry")
     assert missing <= MISSING
 
 
-def test_a_message_with_values_is_translated_by_its_own_entry(japanese):
+def test_a_message_with_values_is_translated_by_its_own_entry(entries, japanese):
     filled = re.compile(r"\{(\d+)\}")
     wrong = {}
-    for message, translated in ENTRIES.items():
+    for message, translated in entries.items():
         words = re.findall("[A-Za-z]{2,}", filled.sub("", message))
         if not filled.search(message) or not words or SCRIPT["sentences"](message):
             continue

@@ -15,8 +15,6 @@ from transformers import (
     BertForMaskedLM,
     LlamaConfig,
     LlamaForCausalLM,
-    Trainer,
-    TrainingArguments,
 )
 
 from attnscope import AttnscopeError
@@ -53,6 +51,8 @@ def built(name):
 
 def trained(model, folder, monitor=None, rate=1e-3, **options):
     """Losses of every step, and what was logged beside."""
+    from transformers import Trainer, TrainingArguments  # seconds, which every worker would take
+
     rows = [{"input_ids": row, "labels": row} for row in IDS]
     arguments = TrainingArguments(
         str(folder), max_steps=STEPS, learning_rate=rate, logging_steps=1, use_cpu=True, disable_tqdm=True, **options
