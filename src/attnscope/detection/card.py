@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from attnscope.capture.borrow import LoadedModel
     from attnscope.capture.load import Model
     from attnscope.detection.probes import Answer, Needles, Probe
+    from attnscope.read.windows import Window
 
 ANSWERS = ("answer", "prompt")
 
@@ -45,9 +47,12 @@ ANSWERS = ("answer", "prompt")
 @torch.no_grad()
 def answer_effects(loaded: LoadedModel, answers: Sequence[Answer], *, seed: int) -> dict[str, Any]:
     """Change of the loss of an answer's tokens of the needle, and as many of the prompt, if a head has its mean."""
-    model, device, changes, skips = loaded.model, device_of(loaded.model), list[np.ndarray](), True
+    model, device = loaded.model, device_of(loaded.model)
+    changes: list[np.ndarray] = []
+    skips = True
     for answer in answers:
-        prompt, hidden = len(answer.ids) - len(answer.tokens), {answer.ids[position] for position in answer.needle}
+        prompt = len(answer.ids) - len(answer.tokens)
+        hidden = {answer.ids[position] for position in answer.needle}
         steps = [step for step, token in enumerate(answer.tokens) if token in hidden] or [*range(len(answer.tokens))]
         others = np.linspace(0, prompt - 1, len(steps) + 2)[1:-1].astype(int).tolist()  # of the prompt, evenly
         inputs = {"input_ids": torch.tensor([answer.ids], device=device)}
@@ -63,13 +68,16 @@ def answer_effects(loaded: LoadedModel, answers: Sequence[Answer], *, seed: int)
                 predicted = logits[:, 0].float().log_softmax(-1)
                 return -predicted[:, range(len(labels)), labels].unflatten(1, (2, -1)).mean(-1)
 
-            own, most, layers = losses(before[None]), variants_at_once(before, len(answer.ids), passes.outputs), []
+            plain = losses(before[None])
+            most = variants_at_once(before, len(answer.ids), passes.outputs)
+            layers: list[Tensor] = []
             for call, output in enumerate(passes.outputs):
 
                 def edits(heads: Sequence[int], call: int = call, output: Tensor = output) -> dict[int, Edit]:
                     return {call: replacing(heads, [output.mean(2, keepdim=True).expand_as(output)] * len(heads))}
 
-                layers.append((passes.sweep(range(output.shape[1]), most, edits, losses) - own).T[None].double().cpu())
+                without = passes.sweep(range(output.shape[1]), most, edits, losses)
+                layers.append((without - plain).T[None].double().cpu())
         changes.append(by_layer([layer.numpy() for layer in layers])[0])
     units, dims = [answer.hidden for answer in answers], ("ablation", "layer", "head")  # prompts of a needle are alike
     return effect_variables(np.stack(changes), units, dims, "Change of the loss without the head", seed=seed)
@@ -159,58 +167,7 @@ def card(
     if effects is not None:
         check_same_model(effects, loaded, "effects (--effects)")
 
-    def more(summary: xr.Dataset, own: xr.Dataset, documents: list[str], probes: Sequence[Probe]) -> xr.Dataset:
-        needles = [answer.hidden for probe in probes for answer in probe.answers]
-        halves = [
-            stability(own[name].values, {"text": documents, "needle": needles}.get(ROLES[name].probe))
-            for name in map(str, summary.role.values)
-        ]
-        means, *agreements = (np.stack(parts) for parts in zip(*halves, strict=True))
-        added: dict[str, Any] = {
-            SHARED: own[SHARED].variable,
-            "half_score": (("half", "role", "layer", "head"), means.swapaxes(0, 1)),
-            **{f"stability{end}": ("role", part) for end, part in zip(("", *_ENDS), agreements, strict=True)},
-        }
-        made = summary.assign(added)
-        parts = [] if effects is None else [effects["heads"].to_dataset()[[*_EFFECTS]]]
-        if answers and probes[-1].answers:
-            variables = answer_effects(loaded, probes[-1].answers, seed=reading["seed"])
-            parts.insert(0, xr.Dataset(variables, {"ablation": list(ANSWERS)}))
-        caches = [one for one in dict.fromkeys(kept) if "reach_{}_{}".format(*one) in made.role.values]
-        if limits and caches:
-            windows, kind = list(probes[0].windows), kind_of_question(loaded.model)
-            session = PredictionSession(loaded, windows, kind, reading["seed"])
-            names = ["limit_{}_{}".format(*one) for one in caches]
-            causal = made.score.sel(role=[name.replace("limit", "reach") for name in names]).notnull().values
-            changes = np.where(causal, alone(session, own[SHARED].values, caches, reading["progress"]), np.nan)
-            each, sets = list[xr.Dataset](), dict[tuple[bool, ...], list[int]]()
-            for at, name in enumerate(names):  # caches by the windows that are longer
-                scores = own[name.replace("limit", "reach")].values
-                sets.setdefault(tuple(np.asarray(np.isfinite(scores).any((1, 2))).tolist()), []).append(at)
-            for longer, some in sets.items():
-                rows = np.flatnonzero(longer)
-                units = units_of([documents[row] for row in rows])[0]
-                about = units, ("ablation", "layer", "head"), "Change of the loss with limited keys"
-                changed = effect_variables(changes[rows][:, some], *about, seed=reading["seed"])
-                each.append(xr.Dataset(changed, {"ablation": [names[at] for at in some]}))
-            parts.insert(0, xr.concat(each, "ablation").sel(ablation=names))
-        if parts:
-            heads = xr.concat(parts, "ablation", coords="minimal", compat="override", join="override")
-            heads = heads.transpose("ablation", "layer", "head")
-            made = made.assign({name: (heads[name].dims, heads[name].values) for name in _EFFECTS})
-            made = made.assign_coords(ablation=heads.ablation.values)
-        if listing is not None:
-            listed = read_heads(listing, made.assign_attrs(model=loaded.name))
-            cells = np.isfinite(listed)
-            scores = made.score.values[:, cells]
-            defined = np.isfinite(scores).all(1)
-            columns = np.full((4, len(scores)), np.nan)
-            layers = np.nonzero(cells)[0]
-            columns[:, defined] = agreement(listed[cells] > 0, scores[defined], layers, seed=reading["seed"])
-            found = {f"auroc{end}": ("role", part) for end, part in zip(("", *_ENDS, "_p"), columns, strict=True)}
-            made = made.assign({"listed": (("layer", "head"), listed), **found})
-        return made
-
+    additions = _Additions(loaded, reading, tuple(dict.fromkeys(kept)), effects, answers, limits, listing)
     return scores_of(
         "card",
         [*ROLES, *dict.fromkeys(f"reach_{recent}_{sinks}" for recent, sinks in kept)],
@@ -221,7 +178,7 @@ def card(
         batch_size,
         reading,
         kept,
-        more,
+        additions.added,
         answers=answers,
         limits=limits,
         effects=None if effects is None else short_hash(json.loads(effects.attrs["signature"])),
@@ -229,24 +186,116 @@ def card(
     )
 
 
+@dataclass(frozen=True, eq=False)
+class _Additions:
+    """What a card adds to the scores of roles."""
+
+    loaded: LoadedModel
+    reading: Reading
+    caches: Sequence[tuple[int, int]]
+    effects: xr.DataTree | None
+    answers: bool
+    limits: bool
+    listing: tuple[Path, str] | None
+
+    def added(
+        self, summary: xr.Dataset, of_windows: xr.Dataset, documents: list[str], probes: Sequence[Probe]
+    ) -> xr.Dataset:
+        """The card, from the scores of heads and of windows."""
+        needles = [answer.hidden for probe in probes for answer in probe.answers]
+        result = _with_stability(summary, of_windows, {"text": documents, "needle": needles})
+        parts = [] if self.effects is None else [self.effects["heads"].to_dataset()[[*_EFFECTS]]]
+        if self.answers and probes[-1].answers:
+            variables = answer_effects(self.loaded, probes[-1].answers, seed=self.reading["seed"])
+            parts.insert(0, xr.Dataset(variables, {"ablation": list(ANSWERS)}))
+        caches = [cache for cache in self.caches if "reach_{}_{}".format(*cache) in result.role.values]
+        if self.limits and caches:
+            parts.insert(0, self._limit_effects(result, of_windows, documents, probes[0].windows, caches))
+        if parts:
+            heads = xr.concat(parts, "ablation", coords="minimal", compat="override", join="override")
+            heads = heads.transpose("ablation", "layer", "head")
+            result = result.assign({name: (heads[name].dims, heads[name].values) for name in _EFFECTS})
+            result = result.assign_coords(ablation=heads.ablation.values)
+        return result if self.listing is None else self._with_listed(result, self.listing)
+
+    def _limit_effects(
+        self,
+        result: xr.Dataset,
+        of_windows: xr.Dataset,
+        documents: list[str],
+        windows: Sequence[Window],
+        caches: Sequence[tuple[int, int]],
+    ) -> xr.Dataset:
+        """Change of the loss with the keys of one key-value head limited to each cache, for its query heads."""
+        seed = self.reading["seed"]
+        session = PredictionSession(self.loaded, list(windows), kind_of_question(self.loaded.model), seed)
+        reaches = ["reach_{}_{}".format(*cache) for cache in caches]
+        names = ["limit_{}_{}".format(*cache) for cache in caches]
+        causal = result.score.sel(role=reaches).notnull().values
+        changes = alone(session, of_windows[SHARED].values, caches, self.reading["progress"])
+        changes = np.where(causal, changes, np.nan)
+        # caches that the same windows exceed are tested together
+        by_windows: dict[tuple[bool, ...], list[int]] = {}
+        for at, reach in enumerate(reaches):
+            longer = np.isfinite(of_windows[reach].values).any((1, 2))
+            by_windows.setdefault(tuple(longer.tolist()), []).append(at)
+        parts: list[xr.Dataset] = []
+        for longer, some in by_windows.items():
+            rows = np.flatnonzero(longer)
+            units = units_of([documents[row] for row in rows])[0]
+            about = units, ("ablation", "layer", "head"), "Change of the loss with limited keys"
+            variables = effect_variables(changes[rows][:, some], *about, seed=seed)
+            parts.append(xr.Dataset(variables, {"ablation": [names[at] for at in some]}))
+        return xr.concat(parts, "ablation").sel(ablation=names)
+
+    def _with_listed(self, result: xr.Dataset, listing: tuple[Path, str]) -> xr.Dataset:
+        """The same with the heads of a published list, and how well each score ranks them above the others."""
+        listed = read_heads(listing, result.assign_attrs(model=self.loaded.name))
+        cells = np.isfinite(listed)
+        scores = result.score.values[:, cells]
+        defined = np.isfinite(scores).all(1)
+        columns = np.full((4, len(scores)), np.nan)
+        layers = np.nonzero(cells)[0]
+        columns[:, defined] = agreement(listed[cells] > 0, scores[defined], layers, seed=self.reading["seed"])
+        names = ("auroc", *(f"auroc{end}" for end in (*_ENDS, "_p")))
+        agreements = {name: ("role", column) for name, column in zip(names, columns, strict=True)}
+        return result.assign({"listed": (("layer", "head"), listed), **agreements})
+
+
+def _with_stability(summary: xr.Dataset, of_windows: xr.Dataset, documents: Mapping[str, Sequence[str]]) -> xr.Dataset:
+    """Scores with those of both halves of the texts and their agreement; `documents` by probe."""
+    roles = [str(name) for name in summary.role.values]
+    halves = [stability(of_windows[name].values, documents.get(ROLES[name].probe)) for name in roles]
+    means, *agreements = (np.stack(parts) for parts in zip(*halves, strict=True))
+    stabilities = {f"stability{end}": ("role", part) for end, part in zip(("", *_ENDS), agreements, strict=True)}
+    return summary.assign(
+        {
+            SHARED: of_windows[SHARED].variable,
+            "half_score": (("half", "role", "layer", "head"), means.swapaxes(0, 1)),
+            **stabilities,
+        }
+    )
+
+
 def stability(scores: np.ndarray, documents: Sequence[str] | None) -> tuple[np.ndarray, float, float, float]:
     """Means of scores ``(text, layer, head)`` over halves of the texts; rank correlation of both with its interval."""
     texts = [*map(str, range(len(scores)))] if documents is None else documents
     flat = scores.reshape(len(scores), -1)
-    there = np.asarray(np.isfinite(flat).any(1))  # the texts that are long enough for the role
-    texts = [text for text, known in zip(texts, there.tolist(), strict=True) if known]
-    flat = flat[there]
-    half, known = half_of(texts), flat[:, np.isfinite(flat).all(0)]
-    if not half.any() or not known.size:
+    long_enough = np.asarray(np.isfinite(flat).any(1))  # the texts that are long enough for the role
+    texts = [text for text, is_long in zip(texts, long_enough.tolist(), strict=True) if is_long]
+    flat = flat[long_enough]
+    half = half_of(texts)
+    defined = flat[:, np.isfinite(flat).all(0)]  # the heads for which the role is defined
+    if not half.any() or not defined.size:
         return np.full((2, *scores.shape[1:]), np.nan), np.nan, np.nan, np.nan
     means = np.stack([flat[half == side].mean(0) for side in (0, 1)]).reshape(2, *scores.shape[1:])
 
     def correlations(weights: np.ndarray) -> np.ndarray:
         ranks: list[np.ndarray] = []
         for side in (0, 1):
-            own = weights[:, half == side]
-            scores = (own @ known[half == side] / own.sum(1, keepdims=True)).round(_EQUAL)
-            ranks.append(stats.rankdata(scores, axis=1) - (known.shape[1] + 1) / 2)
+            weights_of_side = weights[:, half == side]
+            scores = (weights_of_side @ defined[half == side] / weights_of_side.sum(1, keepdims=True)).round(_EQUAL)
+            ranks.append(stats.rankdata(scores, axis=1) - (defined.shape[1] + 1) / 2)
         sizes = np.sqrt((ranks[0] ** 2).sum(1) * (ranks[1] ** 2).sum(1))
         return (ranks[0] * ranks[1]).sum(1) / np.where(sizes > 0, sizes, np.nan)
 
@@ -256,11 +305,13 @@ def stability(scores: np.ndarray, documents: Sequence[str] | None) -> tuple[np.n
         return means, whole, np.nan, np.nan
     sides = [np.unique(member[half == side]) for side in (0, 1)]
     gone = [max(1, round(len(side) / 3)) for side in sides]  # fewer would leave out too few ranks that change
-    generator, left = np.random.default_rng(0), np.ones((_SUBSETS, len(half)))
+    generator = np.random.default_rng(0)
+    left = np.ones((_SUBSETS, len(half)))
     for weights in left:
         out = [generator.choice(side, size, replace=False) for side, size in zip(sides, gone, strict=True)]
         weights[np.isin(member, np.concatenate(out))] = 0
-    close = 1 - 6 / max(6, known.shape[1] ** 3 - known.shape[1])  # one exchanged pair takes twice as much from 1
+    close = 1 - 6 / max(6, defined.shape[1] ** 3 - defined.shape[1])  # one exchanged pair takes twice as much from 1
+    # Fisher's z, whose standard error over subsets grows by the share of what is left to what is left out
     z = np.arctanh(np.clip([whole, *correlations(left)], -close, close))
     error = np.sqrt((count - sum(gone)) / sum(gone) * z[1:].var(ddof=1))
     low, high = (np.tanh(z[0] + sign * stats.t.ppf(0.975, count - 2) * error) for sign in (-1, 1))

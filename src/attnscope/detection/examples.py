@@ -223,8 +223,8 @@ class ExampleReader(PairReader):
     ) -> None:
         self.heads = [(int(layer), int(head)) for layer, head in heads]
         super().__init__(model, texts, settings, choice.query, choice.key)
-        known = [(site.index, head) for site in self.sites for head in range(site.heads)]
-        self.choice, self.heads = choice, checked_heads(self.heads, known, "head, --head")
+        existing = [(site.index, head) for site in self.sites for head in range(site.heads)]
+        self.choice, self.heads = choice, checked_heads(self.heads, existing, "head, --head")
         self.asked = {"heads": self.heads} | vars(choice)
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
@@ -232,13 +232,13 @@ class ExampleReader(PairReader):
         arrays = _empty(len(items), len(self.heads))
 
         def look(site: Site, call: AttentionCall) -> None:
-            for place, (layer, head) in enumerate(self.heads):
+            for column, (layer, head) in enumerate(self.heads):
                 if layer != site.index:
                     continue
                 for text, window in enumerate(items):
                     sides, draw = self.sides(window, site.kind), [self.settings.seed, numbers[text], layer, head]
                     for name, values in self._rows(call, text, head, sides, draw).items():
-                        arrays[name][text, place] = values
+                        arrays[name][text, column] = values
 
         self.run(read, look, numbers)
         random = np.random.PCG64(self.settings.seed).advance(numbers[0])  # its number for a window is always the same
@@ -264,9 +264,9 @@ class ExampleReader(PairReader):
 
     def _rows(self, call: AttentionCall, text: int, head: int, sides: Sides, draw: list[int]) -> dict[str, Any]:
         """Score, weight, query and key of the strongest row and of a random one, and what rows see."""
-        shape, found = (len(sides.rows), len(sides.columns)), (call.query.shape[2], call.key.shape[2])
-        if shape[0] > found[0] or shape[1] > found[1]:
-            raise AttnscopeError(f"a layer attends over {found[1]} positions, but the window has {shape[1]} tokens")
+        shape, positions = (len(sides.rows), len(sides.columns)), (call.query.shape[2], call.key.shape[2])
+        if shape[0] > positions[0] or shape[1] > positions[1]:
+            raise AttnscopeError(f"a layer attends over {positions[1]} positions, but the window has {shape[1]} tokens")
         score, weight, key = np.full(shape[0], np.nan), np.zeros(shape[0]), np.zeros(shape[0], np.int64)
         columns = torch.from_numpy(sides.columns).to(call.key.device)
         norms = call.value[text, head // call.group, : shape[1]].float().norm(dim=-1)
@@ -279,7 +279,8 @@ class ExampleReader(PairReader):
             score[rows], weight[rows], key[rows] = (values.double().cpu().numpy() for values in of_rows)
             reach = _reach(allowed, first)
             first, left, right = rows.stop, max(left, reach[0]), max(right, reach[1])
-        if not len(candidates := np.flatnonzero(sides.rows & np.isfinite(score))):
+        candidates = np.flatnonzero(sides.rows & np.isfinite(score))
+        if not candidates.size:
             return {"rows": 0}
         strongest = candidates[np.argmax(score[candidates])]
         drawn = [strongest, candidates[np.random.default_rng(draw).integers(len(candidates))]]
@@ -305,8 +306,8 @@ class ExampleReader(PairReader):
         """The windows that can still be examples: a part of them has the same examples as all."""
         results = results.sortby("window")
         remain = results.draw.values <= np.sort(results.draw.values)[: self.median_of][-1]
-        for place in range(len(self.heads)):
-            sets = self._sets(results, place)
+        for column in range(len(self.heads)):
+            sets = self._sets(results, column)
             remain[np.concatenate([sets["top"], sets["random"]])] = True
         return results.isel(window=remain)
 
@@ -314,12 +315,10 @@ class ExampleReader(PairReader):
         return load_part(run)
 
     def _chosen(self, results: xr.Dataset, count_of_all: int) -> xr.Dataset:
-        chosen = [
-            (place, name, int(at), int(name == "random"))
-            for place in range(len(self.heads))
-            for name, windows in self._sets(results, place).items()
-            for at in windows
-        ]
+        chosen: list[tuple[int, str, int, int]] = []
+        for column in range(len(self.heads)):
+            for name, windows in self._sets(results, column).items():
+                chosen += [(column, name, int(at), int(name == "random")) for at in windows]
         if not chosen:
             wanted = {"query": self.choice.query, "key": self.choice.key}
             tokens = "".join(f", and the {name} be {value!r}" for name, value in wanted.items() if value is not None)
@@ -330,10 +329,10 @@ class ExampleReader(PairReader):
         windows = self.windows_at({int(results.window[at]) for _, _, at, _ in chosen})
         rows = [self._row(results, windows, *one) for one in chosen]
         pairs: dict[tuple[int, int], list[ExamplePair]] = {head: [] for head in self.heads}
-        for (place, name, at, _), row in zip(chosen, rows, strict=True):
+        for (column, name, at, _), row in zip(chosen, rows, strict=True):
             if name == "top":
                 sides = self.sides(windows[row["window_number"]], self.sites[row["layer"]].kind)
-                extent = int(results.left[at, place]), int(results.right[at, place])
+                extent = int(results.left[at, column]), int(results.right[at, column])
                 pairs[row["layer"], row["head"]].append(_pair(sides, row, extent))
         features = common_features(pairs)
         columns = {name: [row[name] for row in rows] for name in rows[0]}
@@ -343,29 +342,29 @@ class ExampleReader(PairReader):
             attrs={"by": self.choice.by, "k": str(self.choice.k)},
         ).set_coords(["set"])
 
-    def _sets(self, results: xr.Dataset, place: int) -> dict[str, np.ndarray]:
+    def _sets(self, results: xr.Dataset, column: int) -> dict[str, np.ndarray]:
         """The windows of each set: the strongest, those around the median, and random ones by their rows."""
-        score, draw, k = results.row_score.values[:, place, 0], results.draw.values, self.choice.k
+        score, draw, k = results.row_score.values[:, column, 0], results.draw.values, self.choice.k
         order = np.argsort(-score, kind="stable")[: np.isfinite(score).sum()]
         rest = order[k:]
         rest = rest[draw[rest] <= np.sort(draw)[: self.median_of][-1]]
         begin = max(0, (len(rest) - k) // 2)
-        rows = results.rows.values[order, place]
+        rows = results.rows.values[order, column]
         drawn = order[np.argsort(-(draw[order] ** (1 / np.maximum(rows, 1))))[:k]]  # Efraimidis and Spirakis 2006
         return {"top": order[:k], "middle": rest[begin : begin + k], "random": drawn}
 
     def _row(
-        self, results: xr.Dataset, windows: Mapping[int, Window], place: int, name: str, at: int, drawn: int
+        self, results: xr.Dataset, windows: Mapping[int, Window], column: int, name: str, at: int, drawn: int
     ) -> dict[str, Any]:
-        (layer, head), number = self.heads[place], int(results.window[at])
+        (layer, head), number = self.heads[column], int(results.window[at])
         sides = self.sides(windows[number], self.sites[layer].kind)
-        query, key = (int(results[side][at, place, drawn]) for side in ("row_query", "row_key"))
+        query, key = (int(results[side][at, column, drawn]) for side in ("row_query", "row_key"))
         return {
             "set": name,
             "layer": layer,
             "head": head,
-            "score": float(results.row_score[at, place, drawn]),
-            "weight": float(results.row_weight[at, place, drawn]),
+            "score": float(results.row_score[at, column, drawn]),
+            "weight": float(results.row_weight[at, column, drawn]),
             "query": query,
             "key": key,
             "query_token": sides.queries.tokens[query],
@@ -403,9 +402,9 @@ def _reach(allowed: Tensor, first: int) -> tuple[int, int]:
     sees = allowed.any(-1)
     if not bool(sees.any()):
         return 0, 0
-    own = torch.arange(first, first + len(allowed), device=allowed.device)[sees]
+    queries = torch.arange(first, first + len(allowed), device=allowed.device)[sees]
     low, high = allowed[sees].int().argmax(-1), (allowed.shape[1] - 1) - allowed[sees].flip(-1).int().argmax(-1)
-    return int((own - low).max().clamp_min(0)), int((high - own).max().clamp_min(0))
+    return int((queries - low).max().clamp_min(0)), int((high - queries).max().clamp_min(0))
 
 
 def _pair(sides: Sides, row: Mapping[str, Any], extent: tuple[int, int]) -> ExamplePair:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
@@ -120,15 +121,16 @@ class WordReader(PairReader):
         layers: list[dict[str, np.ndarray]] = []
 
         def look(site: Site, call: AttentionCall) -> None:
-            if (merged := read.words and read.words.merged(site.kind, call)) is None:
+            merged = read.words and read.words.merged(site.kind, call)
+            if merged is None:
                 raise AttnscopeError(f"layer {site.index} does not attend from token to token, so it has no words")
             weights = (attend_in_full(merged.call)[1] * merged.mass[..., None]).double().cpu().numpy()
             uniform = attend_in_full(merged.equal)[1].double().cpu().numpy()
-            own = {name: np.full(weights.shape[:2], np.nan) for name in _MEASURED}
+            measured = {name: np.full(weights.shape[:2], np.nan) for name in _MEASURED}
             for text, window in enumerate(items):
                 for name, values in _of_words(weights[text], uniform[text], self.sides(window, site.kind)).items():
-                    own[name][text] = values
-            layers.append(own)
+                    measured[name][text] = values
+            layers.append(measured)
 
         self.run(read, look, numbers)
         dims = ("window", "layer", "head")
@@ -160,15 +162,15 @@ class WordReader(PairReader):
         return self._heads
 
     def _heads(self, results: xr.Dataset) -> xr.Dataset:
-        there = (results.window_uniform.values > 0).any((1, 2))
-        if not there.any():
+        has_both = (results.window_uniform.values > 0).any((1, 2))
+        if not has_both.any():
             raise AttnscopeError(
                 f"found no text with the words {self.asked['query']!r} and {self.asked['key']!r} among "
                 f"{count(results.sizes['window'], 'window')}, where the first may attend to the second. Give other "
                 "words, or patterns between slashes (/[Ii]t/)"
             )
-        here = results.isel(window=there)
-        units, called = units_in(results, there)
+        here = results.isel(window=has_both)
+        units, called = units_in(results, has_both)
         position = here.window_same_offset.fillna(here.window_uniform)
         above = here.window_weight - np.maximum(here.window_uniform, position)
         dims, seed = ("layer", "head"), self.settings.seed
@@ -178,15 +180,15 @@ class WordReader(PairReader):
             [keys[layer].tokens[int(word)].strip() if np.isfinite(word) else "" for word in heads]
             for layer, heads in zip(results.layer.values.tolist(), here.window_strongest.values[0], strict=True)
         ]
-        made: dict[str, Any] = {}
+        variables: dict[str, Any] = {}
         for name, values, meaning in (
             ("weight", here.window_weight, "Weight from one word to the other"),
             ("above", above, "The same less the larger of both baselines"),
         ):
-            made |= effect_variables(values.values, units, dims, meaning, name=name, unit="share", seed=seed)
+            variables |= effect_variables(values.values, units, dims, meaning, name=name, unit="share", seed=seed)
         # the larger of two noisy baselines is too large, so a weight below it is no finding
-        higher = made["shown"][1] & (made["above"][1] > 0)
-        made["shown"] = dims, higher, {"long_name": "Whether it is significantly above both", "units": "1"}
+        higher = variables["shown"][1] & (variables["above"][1] > 0)
+        variables["shown"] = dims, higher, {"long_name": "Whether it is significantly above both", "units": "1"}
         of_heads = {
             "uniform": here.window_uniform.mean("window"),
             "same_offset": here.window_same_offset.mean("window"),
@@ -194,10 +196,10 @@ class WordReader(PairReader):
             "first_of": (here.window_rank == 1).where(here.window_rank.notnull()).mean("window"),
         }
         return xr.Dataset(
-            made
+            variables
             | {name: (dims, values.values) for name, values in of_heads.items()}
             | {"strongest": (dims, np.array(strongest, dtype=object))},
-            attrs=self.asked | {"with_both": int(there.sum()), "intervals_over": called},
+            attrs=self.asked | {"with_both": int(has_both.sum()), "intervals_over": called},
         )
 
 
@@ -238,7 +240,9 @@ def _at_same_offset(
     special = np.array(sides.queries.special)
     others = ~special & ~sides.rows
     total = np.zeros(len(weights))
-    for query, key in ((query, key) for query in rows for key in columns if seen[query, key]):
+    for query, key in product(rows, columns):
+        if not seen[query, key]:
+            continue
         at = np.arange(len(special))
         to = at + key - query
         inside = (to >= 0) & (to < len(special)) & others

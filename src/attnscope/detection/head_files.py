@@ -216,8 +216,8 @@ def _pairs(text: str, card: xr.Dataset) -> list[tuple[int, int]]:
         patterns, numbers = json.loads(text), _numbers(card)
         if len(patterns) != len(numbers):
             raise ValueError(f"patterns of {len(patterns)} layers, and the model has {len(numbers)}")
-        rows = zip(numbers, patterns, strict=True)
-        return [(layer, int(head)) for layer, row in rows for head, one in row.items() if one[0] == "stream_llm"]
+        pairs = [(layer, *item) for layer, row in zip(numbers, patterns, strict=True) for item in row.items()]
+        return [(layer, int(head)) for layer, head, pattern in pairs if pattern[0] == "stream_llm"]
     if text.lstrip().startswith("{"):
         lists = json.loads(text)
         if "alignment_heads" in lists:

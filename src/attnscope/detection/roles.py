@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
@@ -141,10 +142,10 @@ def roles(
     return scores_of("roles", chosen("role", only, ROLES), model, texts, needles, controls, batch_size, reading)
 
 
-def wanted_controls(given: Sequence[str] | str | None) -> list[str]:
+def wanted_controls(names: Sequence[str] | str | None) -> list[str]:
     """The names of the controls that are wanted."""
-    none = given is not None and (given == "none" or tuple(given) in {(), ("none",)})
-    return [] if none else chosen("control", given, CONTROLS)
+    none = names is not None and (names == "none" or tuple(names) in {(), ("none",)})
+    return [] if none else chosen("control", names, CONTROLS)
 
 
 def scores_of(
@@ -179,60 +180,98 @@ def scores_of(
     signature = signature_of(command, loaded, corpus, None, settings)
     windows = list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
     attributes = {"signature": signature.to_json(), "model": loaded.name, **beyond_note(loaded, length)}
+    needles_required = needles is not None
+    scoring = Scoring(
+        command, names, loaded, windows, length, reach, hidden, drawn, batch_size, reading, more, needles_required
+    )
+    return run(
+        Once(signature, lambda job: scoring.scores(job).assign_attrs(attributes)),
+        reading["out"],
+        repair=reading["repair"],
+    )
 
-    def scored(job: Job) -> xr.Dataset:
-        text = text_probe(windows, length, reach, batch_size)
-        sites = sites_of(loaded.model, text)
-        skipped = _undefined(sites, names, text)
-        probes, notes = [text], dict[str, Any]()
-        wanted = {ROLES[name].probe for name in names if name not in skipped}
-        if "repeated" in wanted:
-            table: Any = embedding_within(loaded.model.get_input_embeddings())
-            words = ordinary_tokens(loaded.tokenizer, windows, table.num_embeddings)
+
+@dataclass(eq=False)
+class Scoring:
+    """What the scores of roles are computed from: a model, windows of texts, needles and controls."""
+
+    command: str
+    roles: Sequence[str]
+    loaded: LoadedModel
+    windows: Sequence[Window]  # of the texts
+    length: int  # tokens of a window
+    reach: Nearness  # distances that count as near
+    needles: list[Needle]
+    controls: Sequence[str]
+    batch_size: int | None
+    reading: Reading
+    more: Callable[[xr.Dataset, xr.Dataset, list[str], Sequence[Probe]], xr.Dataset] | None
+    needles_required: bool  # whether a model that cannot be asked about needles is an error
+    skipped: dict[str, str] = field(default_factory=dict[str, str])  # roles and controls without scores: the reason
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])  # on the texts of each probe
+    done: int = 0  # windows, for progress
+
+    def scores(self, job: Job) -> xr.Dataset:
+        """Scores of all roles that the model can have, next to the controls; see `roles`."""
+        text = text_probe(self.windows, self.length, self.reach, self.batch_size)
+        sites = sites_of(self.loaded.model, text)
+        self.skipped |= _undefined(sites, self.roles, text)
+        probes = self._probes(text)
+        roles = [name for name in self.roles if name not in self.skipped]
+        if not roles:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.skipped.items())
+            raise AttnscopeError(f"none of these roles can be scored in {self.loaded.name}: {reasons}")
+        of_windows = job.made(_OWN, partial(self._measured, _OWN, sites, probes, roles))
+        of_controls: dict[str, xr.Dataset] = {}
+        for name in self.controls:
             try:
-                probes.append(repeated_probe(windows[0], words, length, seed, batch_size))
-            except AttnscopeError as error:
-                skipped |= {name: str(error) for name in names if ROLES[name].probe == "repeated"} | skipped
-        if "needle" in wanted:
-            try:
-                probes.append(_needles(loaded, text.windows, hidden, length, notes))
-            except AttnscopeError as error:
-                if needles is not None and "prompts" not in notes and _continues(loaded):
-                    raise
-                skipped["retrieval"] = str(error)
-        if not (asked := [name for name in names if name not in skipped]):
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-            raise AttnscopeError(f"none of these roles can be scored in {loaded.name}: {reasons}")
-        probes = probes if "text" in wanted else probes[1:]
-        work, done = sum(len(probe.windows) for probe in probes) * (1 + len(drawn)), 0
-
-        def tell(windows: int) -> None:
-            nonlocal done
-            done += windows
-            (reading["progress"] or no_progress)(Progress(command, done / work, {"windows": done}))
-
-        def of_model(name: str) -> xr.Dataset:
-            with nullcontext() if name == _OWN else control(loaded.model, name, seed):
-                return measured(loaded.model, sites, probes, asked, tell, with_equal=name == _OWN)
-
-        own, others = job.made(_OWN, partial(of_model, _OWN)), dict[str, xr.Dataset]()
-        for name in drawn:
-            try:
-                others[name] = job.made(name, partial(of_model, name))
+                of_controls[name] = job.made(name, partial(self._measured, name, sites, probes, roles))
             except AttnscopeError as error:  # random weights may overflow where the model's do not
-                skipped[f"{name} weights"] = str(error)
+                self.skipped[f"{name} weights"] = str(error)
         lengths = [len(window) for window in text.windows]
-        notes |= {probe.kind: len(probe.windows) for probe in probes} | {"tokens": [min(lengths), max(lengths)]}
-        left_out = left_out_note(windows, text.windows, length) if text in probes else {}
+        self.notes |= {probe.kind: len(probe.windows) for probe in probes} | {"tokens": [min(lengths), max(lengths)]}
+        left_out = left_out_note(self.windows, text.windows, self.length) if text in probes else {}
         documents = [window.source for window in text.windows]
         # prompts of one needle are alike
         units = {"text": units_of(documents)[0], "needle": [one.hidden for probe in probes for one in probe.answers]}
-        summary = summed_up(asked, own, others, units, seed)
-        summary = summary if more is None else more(summary, own, documents, probes)
-        words_of = {"skipped": json.dumps(skipped), "notes": json.dumps(notes)}
-        return summary.assign_attrs(words_of | left_out | attributes)
+        summary = summed_up(roles, of_windows, of_controls, units, self.reading["seed"])
+        summary = summary if self.more is None else self.more(summary, of_windows, documents, probes)
+        return summary.assign_attrs(skipped=json.dumps(self.skipped), notes=json.dumps(self.notes), **left_out)
 
-    return run(Once(signature, scored), reading["out"], repair=reading["repair"])
+    def _probes(self, text: Probe) -> list[Probe]:
+        """The probes of all roles that are not skipped; roles whose probe cannot be made are skipped from here on."""
+        wanted = {ROLES[name].probe for name in self.roles if name not in self.skipped}
+        probes = [text] if "text" in wanted else []
+        if "repeated" in wanted:
+            table: Any = embedding_within(self.loaded.model.get_input_embeddings())
+            words = ordinary_tokens(self.loaded.tokenizer, self.windows, table.num_embeddings)
+            try:
+                probes.append(
+                    repeated_probe(self.windows[0], words, self.length, self.reading["seed"], self.batch_size)
+                )
+            except AttnscopeError as error:
+                on_it = (name for name in self.roles if ROLES[name].probe == "repeated")
+                self.skipped |= dict.fromkeys(on_it, str(error)) | self.skipped
+        if "needle" in wanted:
+            try:
+                probes.append(_needles(self.loaded, text.windows, self.needles, self.length, self.notes))
+            except AttnscopeError as error:
+                if self.needles_required and "prompts" not in self.notes and _continues(self.loaded):
+                    raise
+                self.skipped["retrieval"] = str(error)
+        return probes
+
+    def _measured(self, name: str, sites: Sequence[Site], probes: Sequence[Probe], roles: Sequence[str]) -> xr.Dataset:
+        """Scores of windows, of the model with its own weights or with those of a control."""
+        work = sum(len(probe.windows) for probe in probes) * (1 + len(self.controls))
+
+        def tell(windows: int) -> None:
+            self.done += windows
+            (self.reading["progress"] or no_progress)(Progress(self.command, self.done / work, {"windows": self.done}))
+
+        model = self.loaded.model
+        with nullcontext() if name == _OWN else control(model, name, self.reading["seed"]):
+            return measured(model, sites, probes, roles, tell, with_equal=name == _OWN)
 
 
 def _undefined(sites: Sequence[Site], names: Sequence[str], text: Probe) -> dict[str, str]:
@@ -278,10 +317,10 @@ def measured(
     """Score each window: ``(text | repeated | needle, layer, head)`` for each role, NaN where it is not defined."""
     variables: dict[str, Any] = {}
     for probe in probes:
-        own = [name for name in names if ROLES[name].probe == probe.kind]
-        variables |= _on_probe(model, sites, probe, own, tell, with_equal=with_equal)
-    made = xr.Dataset(variables, layer_coordinates(sites))
-    return made.assign_coords(head=np.arange(made.sizes["head"]))
+        on_probe = [name for name in names if ROLES[name].probe == probe.kind]
+        variables |= _on_probe(model, sites, probe, on_probe, tell, with_equal=with_equal)
+    scores = xr.Dataset(variables, layer_coordinates(sites))
+    return scores.assign_coords(head=np.arange(scores.sizes["head"]))
 
 
 def _on_probe(
@@ -290,7 +329,7 @@ def _on_probe(
     """Scores ``(window, layer, head)``, and of uniform attention ``(window, layer)``."""
     heads: dict[int, int] = {}
     groups: dict[int, int] = {}
-    found: dict[tuple[str, int], np.ndarray] = {}  # by role and layer, ``(window[, head])``
+    scores_of_layer: dict[tuple[str, int], np.ndarray] = {}  # by role and layer, ``(window[, head])``
     numbers: list[int] = []
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
@@ -299,16 +338,16 @@ def _on_probe(
         tokens = len(probe.windows[numbers[0]])
         if not here or call.query.shape[2] != tokens or call.key.shape[2] != tokens:
             return output_of(call)  # the layer has other positions than tokens
-        shown = probe.look(numbers, call)
+        measurements = probe.look(numbers, call)
         equal = probe.look(numbers, evenly(call)) if with_equal else None
         for name in here:
-            scores = {name: ROLES[name].score(shown)}
+            scores = {name: ROLES[name].score(measurements)}
             if equal is not None:
                 scores[EQUAL + name] = ROLES[name].score(equal)[:, 0]
             for key, score in scores.items():
                 unknown = np.full((len(probe.windows), *score.shape[1:]), np.nan)
-                found.setdefault((key, site.index), unknown)[numbers] = score.cpu().numpy()
-        return shown.output
+                scores_of_layer.setdefault((key, site.index), unknown)[numbers] = score.cpu().numpy()
+        return measurements.output
 
     for numbers in probe.batches():
         with watching(model, observe, weights_suffice=True):
@@ -319,10 +358,12 @@ def _on_probe(
     variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {SHARED: (("layer",), shared)}
     for name in names:
         windows = len(probe.windows)
-        rows = [found.get((name, site.index), np.full((windows, heads[site.index]), np.nan)) for site in sites]
+        rows = [
+            scores_of_layer.get((name, site.index), np.full((windows, heads[site.index]), np.nan)) for site in sites
+        ]
         variables[name] = (probe.kind, "layer", "head"), np.moveaxis(padded_heads(rows, axis=1), 0, 1)
         if with_equal:
-            rows = [found.get((EQUAL + name, site.index), np.full(windows, np.nan)) for site in sites]
+            rows = [scores_of_layer.get((EQUAL + name, site.index), np.full(windows, np.nan)) for site in sites]
             variables[EQUAL + name] = (probe.kind, "layer"), np.stack(rows).T
     return variables
 
@@ -337,22 +378,22 @@ def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
     """Give a model untrained or shuffled weights inside this context; its own are restored afterwards."""
     if any(map(is_packed, model.modules())):
         raise AttnscopeError("quantised weights cannot be initialised or shuffled")
-    own = {key: parameter.data for key, parameter in model.named_parameters()}
-    if any(values.is_meta for values in own.values()):
+    weights = {key: parameter.data for key, parameter in model.named_parameters()}
+    if any(values.is_meta for values in weights.values()):
         raise AttnscopeError("offloaded weights cannot be initialised or shuffled")
     with own_random_numbers(), quiet():
         torch.manual_seed(seed)
         fresh = type(model)(copy.deepcopy(model.config)) if name == "initialised" else None
-        other = {key: _in_disorder(values) for key, values in own.items()} if fresh is None else fresh.state_dict()
-    if not own.keys() <= other.keys():
+        other = {key: _in_disorder(values) for key, values in weights.items()} if fresh is None else fresh.state_dict()
+    if not weights.keys() <= other.keys():
         raise AttnscopeError("adapted weights cannot be initialised: merge the adapter (merge_and_unload)")
     try:
         for key, parameter in model.named_parameters():
-            parameter.data = other[key].to(own[key])  # not in place: graphs that hold the old values stay valid
+            parameter.data = other[key].to(weights[key])  # not in place: graphs that hold the old values stay valid
         yield
     finally:
         for key, parameter in model.named_parameters():
-            parameter.data = own[key]
+            parameter.data = weights[key]
 
 
 def _in_disorder(values: torch.Tensor) -> torch.Tensor:
@@ -363,7 +404,7 @@ def _in_disorder(values: torch.Tensor) -> torch.Tensor:
 
 def summed_up(
     names: Sequence[str],
-    own: xr.Dataset,
+    of_windows: xr.Dataset,
     controls: Mapping[str, xr.Dataset],
     units: Mapping[str, Sequence[Hashable]],
     seed: int,
@@ -379,13 +420,17 @@ def summed_up(
         "equal": "Score of uniform attention over visible tokens",
     }
     for name in names:
-        probe, scores = ROLES[name].probe, own[name].values
-        mean, equal = (own[key].mean(probe).values for key in (name, EQUAL + name))  # over windows that have a score
+        probe, scores = ROLES[name].probe, of_windows[name].values
+        mean, equal = (
+            of_windows[key].mean(probe).values for key in (name, EQUAL + name)
+        )  # over windows that have a score
         low, high = interval(scores, units.get(probe, range(len(scores))), seed=seed)
         reached = np.full_like(mean, np.nan)
         if ROLES[name].threshold is not None:
-            hits = ROLES[name].reached(scores, own[EQUAL + name].values)
-            reached = own[name].copy(data=hits.astype(float)).where(own[name].notnull()).mean(probe).values
+            hits = ROLES[name].reached(scores, of_windows[EQUAL + name].values)
+            reached = (
+                of_windows[name].copy(data=hits.astype(float)).where(of_windows[name].notnull()).mean(probe).values
+            )
         for column, values in zip(words, (mean, low, high, reached, equal), strict=True):
             columns.setdefault(column, []).append(values)
     variables: dict[str, Any] = {
@@ -398,7 +443,7 @@ def summed_up(
         ]
         words_of_controls = {"long_name": "Score with untrained weights", "units": "share"}
         variables["control_score"] = (("control", *cells), np.stack(of_controls), words_of_controls)
-    counts = [int(own[name].notnull().any(("layer", "head")).sum()) for name in names]
+    counts = [int(of_windows[name].notnull().any(("layer", "head")).sum()) for name in names]
     variables["windows"] = ("role", np.array(counts), {"long_name": "Windows with a score", "units": "1"})
     thresholds = [np.nan if ROLES[name].threshold is None else ROLES[name].threshold for name in names]
     variables["threshold"] = ("role", np.array(thresholds, float), {"long_name": "Published threshold"})
@@ -406,5 +451,5 @@ def summed_up(
         part: ("role", np.array([getattr(ROLES[name], part) for name in names], dtype=object))
         for part in ("title", "definition", "source", "probe")
     }
-    made = xr.Dataset(variables, {"role": names, **{name: own[name] for name in own.coords}, **texts})
-    return made.assign_coords(control=list(controls)) if controls else made
+    summary = xr.Dataset(variables, {"role": names, **{name: of_windows[name] for name in of_windows.coords}, **texts})
+    return summary.assign_coords(control=list(controls)) if controls else summary

@@ -13,6 +13,7 @@ from attnscope.statistics.intervals import jackknife_interval
 from attnscope.statistics.units import LEAST, numbered
 
 RARE = 0.01  # a label with a smaller share of a head's texts does not count
+_PERMUTATIONS = 20  # of labels, for the chance level of their information
 
 
 def label_shares(labels: Int[np.ndarray, "window head"], clusters: int) -> Float[np.ndarray, "head cluster"]:
@@ -115,17 +116,15 @@ def _statistics(
     }
 
 
-def label_information(
-    labels: Int[np.ndarray, "window head"], *, seed: int = 0, permutations: int = 20
-) -> tuple[float, float]:
-    """Share of the labels' entropy that the head explains, I(label; head) / H(label), and its chance level."""
+def label_information(labels: Int[np.ndarray, "window head"], *, seed: int = 0) -> tuple[float, float]:
+    """Share of the labels' entropy that the head explains, I(label; head) / H(label), and that of shuffled labels."""
     heads = np.broadcast_to(np.arange(labels.shape[1]), labels.shape).ravel()
     flat = labels.ravel()
     entropy = scipy.special.entr(np.bincount(flat) / flat.size).sum()  # -p ln p, summed: nats
     if entropy == 0:
         return float("nan"), float("nan")
     rng = np.random.default_rng(seed)
-    chance = [_mutual_information(rng.permutation(flat), heads) for _ in range(permutations)]
+    chance = [_mutual_information(rng.permutation(flat), heads) for _ in range(_PERMUTATIONS)]
     return float(_mutual_information(flat, heads) / entropy), float(np.mean(chance) / entropy)
 
 

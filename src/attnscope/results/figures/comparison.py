@@ -27,21 +27,21 @@ _FORWARD = " A fixed vector reads the source in both directions. Its second curv
 
 
 @figure_style()
-def score_intervals(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
-    """Draw each system's score with its 95% interval."""
-    names, of_metric = _names(scores), scores.sel(metric=metric)
+def score_intervals(scores: xr.Dataset) -> Figure:
+    """Draw each system's BLEU with its 95% interval."""
+    names, bleu = _names(scores), scores.sel(metric="BLEU")
     figure = Figure(figsize=(4.4, 0.34 * len(names) + 0.75), layout="constrained")
     axes = figure.add_subplot()
     for row, colour in enumerate(system_colours(len(names))):
-        value, low, high = (float(of_metric[name][row]) for name in ("score", "lower", "upper"))
+        value, low, high = (float(bleu[name][row]) for name in ("score", "lower", "upper"))
         if not math.isnan(low):
             axes.plot([low, high], [row, row], color=colour, linewidth=7, solid_capstyle="butt", alpha=0.35)
         axes.plot(value, row, marker=_MARKERS[row % len(_MARKERS)], color=colour, markersize=4)
         name_point(axes, f"{value:.1f}", (value, row), (0, 6), ha="center")
     axes.set_yticks(range(len(names)), names, parse_math=False)
-    intervals = ", with 95% interval" * bool(of_metric["lower"].notnull().any())
-    end = _top(of_metric["score"], of_metric["upper"])
-    axes.set(ylim=(len(names) - 0.5, -0.6), xlim=(0, end), xlabel=f"{metric}{intervals}")
+    intervals = ", with 95% interval" * bool(bleu["lower"].notnull().any())
+    end = _top(bleu["score"], bleu["upper"])
+    axes.set(ylim=(len(names) - 0.5, -0.6), xlim=(0, end), xlabel=f"BLEU{intervals}")
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x")
     return figure
@@ -65,24 +65,24 @@ def _top(*values: xr.DataArray) -> float:
 
 
 @figure_style()
-def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
-    r"""Draw how each system's score depends on the length of the source, with 95% intervals as bands."""
+def score_by_length(scores: xr.Dataset) -> Figure:
+    """Draw how each system's BLEU depends on the length of the source, with 95% intervals as bands."""
     if "bucket" not in scores.dims:
         raise AttnscopeError("these scores have no buckets of length: compute them with source and by_length")
     buckets = [str(bucket).replace("-", "–") for bucket in scores["bucket"].values]
     counts = [int(count) for count in scores["sentences"].values]
-    of_metric = scores.sel(metric=metric)
+    bleu = scores.sel(metric="BLEU")
     figure = Figure(figsize=(max(3.6, 0.72 * len(buckets) + 1.2), 3.0), layout="constrained")
     axes = figure.add_subplot()
     at_bucket = np.arange(len(buckets))
     for row, name in enumerate(_names(scores)):
-        ends = (of_metric[f"{end}_by_length"][row] for end in ("score", "lower", "upper"))
+        ends = (bleu[f"{end}_by_length"][row] for end in ("score", "lower", "upper"))
         _curve(axes, row, name, at_bucket, *ends)
     axes.set_xticks(at_bucket, [f"{bucket}\nn = {count}" for bucket, count in zip(buckets, counts, strict=True)])
     axes.set(
         xlabel=f"Source length, {scores.attrs.get('length_in', 'words')} (n: sentences)",
-        ylabel=metric,
-        ylim=(0, _top(of_metric["score_by_length"], of_metric["upper_by_length"])),
+        ylabel="BLEU",
+        ylim=(0, _top(bleu["score_by_length"], bleu["upper_by_length"])),
     )
     axes.grid(axis="y")
     _legend(figure)

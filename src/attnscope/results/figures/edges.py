@@ -11,6 +11,7 @@ from attnscope.results.figures.circuits import graph_figure
 from attnscope.results.figures.panels import ALONE, MEASURED, NOISE, curve, legend_above, with_interval
 from attnscope.results.figures.style import Figure, figure_style
 
+_MOST = 40  # edges
 _SIDES = {"<q>": "query", "<k>": "key", "<v>": "value", "": "MLP or logits"}
 captions = {
     "faithfulness": (
@@ -49,11 +50,11 @@ def grid(report: Report) -> Figure:
     return figure
 
 
-def graph_of(report: Report, edges: int = 40) -> Any:
-    """The strongest edges as a graph of networkx: parts are nodes, sides the keys of edges."""
+def graph_of(report: Report) -> Any:
+    """The 40 strongest edges as a graph of networkx: parts are nodes, sides the keys of edges."""
     graph: Any = nx.MultiDiGraph()
     parts = [*dict.fromkeys(name.partition(".")[0] for name in report.result.sender.values.tolist()), "logits"]
-    for row in report.rows[:edges]:
+    for row in report.rows[:_MOST]:
         to, mark, side = row["receiver"].partition("<")
         for part in (row["sender"], to):
             graph.add_node(part, layer=parts.index(part.partition(".")[0]))
