@@ -235,16 +235,15 @@ class _Additions:
         changes = alone(session, of_windows[SHARED].values, caches, self.reading["progress"])
         changes = np.where(causal, changes, np.nan)
         # caches that the same windows exceed are tested together
-        by_windows: dict[tuple[bool, ...], list[int]] = {}
+        by_windows: dict[tuple[int, ...], list[int]] = {}
         for at, reach in enumerate(reaches):
-            longer = np.isfinite(of_windows[reach].values).any((1, 2))
+            longer = np.argwhere(np.isfinite(of_windows[reach].values).any((1, 2))).ravel()
             by_windows.setdefault(tuple(longer.tolist()), []).append(at)
         parts: list[xr.Dataset] = []
-        for longer, some in by_windows.items():
-            rows = np.flatnonzero(longer)
+        for rows, some in by_windows.items():
             units = units_of([documents[row] for row in rows])[0]
             about = units, ("ablation", "layer", "head"), "Change of the loss with limited keys"
-            variables = effect_variables(changes[rows][:, some], *about, seed=seed)
+            variables = effect_variables(changes[[*rows]][:, some], *about, seed=seed)
             parts.append(xr.Dataset(variables, {"ablation": [names[at] for at in some]}))
         return xr.concat(parts, "ablation").sel(ablation=names)
 
