@@ -188,7 +188,7 @@ def card(
 
 @dataclass(frozen=True, eq=False)
 class _Additions:
-    """What a card adds to the scores of roles."""
+    """The parts of a card beyond the scores of roles, and the arguments that they depend on."""
 
     loaded: LoadedModel
     reading: Reading

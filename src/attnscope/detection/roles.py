@@ -193,7 +193,7 @@ def scores_of(
 
 @dataclass(eq=False)
 class Scoring:
-    """What the scores of roles are computed from: a model, windows of texts, needles and controls."""
+    """Scores of roles of one model, from windows of texts, needles and controls."""
 
     command: str
     roles: Sequence[str]
