@@ -95,7 +95,8 @@ def test_statistics_equal_those_of_eager_weights(family, padded):
     with torch.no_grad(), watching(model, observe):
         model(**given)
     weights = eager_weights(model, given)
-    assert len(weights) == len(observer.measured) == len(sites)
+    measured = observer.layers()
+    assert len(weights) == len(measured) == len(sites)
     for index, expected in enumerate(weights):
         queries, keys = expected.shape[-2:]
         query_valid = valid if valid.shape[1] == queries else torch.ones(2, queries, dtype=torch.bool)
@@ -104,17 +105,17 @@ def test_statistics_equal_those_of_eager_weights(family, padded):
         columns = indicator_columns(key_valid, key_special).double()[:, None]
 
         def reduced(weights, names, columns=columns, query_valid=query_valid, key_valid=key_valid):
-            measured = from_weights(weights, BAND, far_starts(BAND, REACH))
-            rows = RowMeasures(log_sum_exp=measured["mass"], columns=weights @ columns, **measured)
+            of_rows = from_weights(weights, BAND, far_starts(BAND, REACH))
+            rows = RowMeasures(log_sum_exp=of_rows["mass"], columns=weights @ columns, **of_rows)
             return reduce_call(rows, names, query_valid, key_valid)
 
         wanted = reduced(expected.double(), NAMES)
         nulls = [name for name in NAMES if STATISTICS[name].has_equal]
         wanted |= {f"equal_{name}": value for name, value in reduced(equal[index], nulls).items()}
-        assert set(wanted) == set(observer.measured[index])
+        assert set(wanted) == set(measured[index])
         for name in wanted:
             torch.testing.assert_close(
-                observer.measured[index][name],
+                measured[index][name],
                 wanted[name],
                 atol=2e-5,
                 rtol=1e-4,
@@ -123,7 +124,7 @@ def test_statistics_equal_those_of_eager_weights(family, padded):
             )
     if family in CAUSAL:
         assert {kind for kind, _ in kinds} == {"causal"}
-        for found in observer.measured.values():
+        for found in measured:
             assert found["band_sum"][..., BAND + 1 :].abs().max() == 0
     if family in {"t5", "bart", "marian", "whisper"}:
         assert [kind for kind, _ in kinds] == ["self", "self", "causal", "cross", "causal", "cross"]

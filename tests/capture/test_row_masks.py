@@ -122,7 +122,7 @@ def test_a_scan_makes_no_matrix_of_its_window_and_equals_eager_attention(rows, m
         known = RowMeasures(log_sum_exp=measured["mass"], columns=matrix.double() @ columns, **measured)
         expected = reduce_call(known, names, valid, valid)
         for name in names:
-            found = observer.measured[layer][name]
+            found = observer.layers()[layer][name]
             torch.testing.assert_close(found, expected[name], atol=2e-5, rtol=1e-4, equal_nan=True)
 
 

@@ -73,6 +73,7 @@ def calls(length, heads):
 
 CALLS = calls(LENGTH, 4)
 SHORT = calls(250, 6)  # four heads make a tile of the compiled pass, and then two
+SHORTEST = calls(60, 6)  # all heads of both texts make a tile
 # float32 against float64: a few units in the last place of the scores (|s| <= 30) or of the offsets (<= 530)
 CLOSE = {
     "mass": 1e-6,
@@ -103,14 +104,19 @@ def test_several_heads_in_a_tile_equal_their_definitions_too(name):
     call = SHORT[name]
     check_measures(call, "compiled")
     if call.query.shape[2] == 250:
-        assert [heads.stop for heads in heads_of_tiles(call)] == [4, 6]
+        assert [tile.heads.stop for tile in heads_of_tiles(call)] == [4, 6] * 2
+
+
+@pytest.mark.parametrize("name", SHORTEST)
+def test_several_texts_in_a_tile_equal_their_definitions_too(name):
+    check_measures(SHORTEST[name], "compiled")
 
 
 def test_a_last_tile_of_one_head_equals_its_definitions_too():
     query, key, value = (draw(2, 5, 250, 8) for _ in range(3))
     for causal in (False, True):
         call = AttentionCall(query, key, value, scale=0.3, causal=causal)
-        assert [heads.stop for heads in heads_of_tiles(call)] == [4, 5]
+        assert [tile.heads.stop for tile in heads_of_tiles(call)] == [4, 5] * 2
         check_measures(call, "compiled")
 
 

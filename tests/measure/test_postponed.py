@@ -1,4 +1,4 @@
-"""On a GPU the sums of all layers are taken at once: the same numbers as layer by layer."""
+"""The sums of all layers are taken at once: the same numbers as layer by layer."""
 
 import pytest
 import torch
@@ -13,12 +13,11 @@ from attnscope.measure.quantities import DEFAULT
 from attnscope.read.windows import Batch
 from tests.tiny_models import MAKERS, inputs, tiny
 
+NAMES = (*DEFAULT, "strongest")
 
-class Postponing(StatisticsObserver):
-    """Does on the CPU what is done on a GPU."""
 
-    def __call__(self, site, call):
-        return self._postponed(site, call)
+class LayerByLayer(StatisticsObserver):
+    _waits = False
 
 
 def batch_of(valid, ids=None):
@@ -30,8 +29,8 @@ def batch_of(valid, ids=None):
 def compare(reading, run):
     """Numbers of each layer, measured in both ways."""
     both = []
-    for kind in (StatisticsObserver, Postponing):
-        observer = kind(DEFAULT, 3, reading, 23)
+    for kind in (LayerByLayer, StatisticsObserver):
+        observer = kind(NAMES, 3, reading, 23)
         run(observer)
         both.append(observer.layers())
     assert len(both[0]) == len(both[1]) > 1

@@ -115,10 +115,10 @@ def tokenizer(request, tmp_path):
 
 def test_tokens_are_those_of_the_tokenizer_and_cover_the_text(tokenizer):
     text = "MKT AYI" if isinstance(tokenizer, transformers.EsmTokenizer) else " ".join(TEXTS)
-    tokens = list(tokenize(tokenizer, text))
-    assert [token.id for token in tokens] == tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert all(token.is_aligned for token in tokens)
-    pieces = [text[start:end] for start, end in dict.fromkeys((token.start, token.end) for token in tokens)]
+    (tokens,) = tokenize(tokenizer, text)
+    assert tokens.ids == tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokens.is_aligned
+    pieces = [text[start:end] for start, end in dict.fromkeys(tokens.spans)]
     assert "".join(pieces).replace(" ", "") == text.replace(" ", "")
     assert all(piece.rstrip() in {"", piece} for piece in pieces)  # no token takes the space behind it
     (window,) = Windows(Corpus.from_sources([text]), tokenizer, length=400)
@@ -175,7 +175,7 @@ def test_a_folder_of_marian_is_scanned_as_eager_attention_has_it(tmp_path):
 def test_words_are_rejected_where_no_character_is_known(tmp_path):
     tokenizer = biogpt(tmp_path)
     text = "The tide & the day."  # Moses writes the sign as an entity, which is cut into letters
-    assert not any(token.is_aligned for token in tokenize(tokenizer, text))
+    assert not any(tokens.is_aligned for tokens in tokenize(tokenizer, text))
     config = transformers.BioGptConfig(
         vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
     )

@@ -420,10 +420,9 @@ if TYPE_CHECKING:
 def disentangled(model: nn.Module, attend: Attend) -> Generator[None]:
     """Let the layers of DeBERTa (v1, v2 and v3) call `attend`, as layers of models on the registry do."""
     with ExitStack() as hooks:
-        for module in model.modules():
-            if (version := families.disentangled_version(module)) is not None:
-                layer = partial(_first if version == 1 else _second, module, attend)
-                hooks.enter_context(replaced(vars(module), forward=layer))
+        for module, version in families.disentangled_modules(model):
+            layer = partial(_first if version == 1 else _second, module, attend)
+            hooks.enter_context(replaced(vars(module), forward=layer))
         yield
 
 

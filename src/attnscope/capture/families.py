@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -26,8 +27,18 @@ _RUNNING = (
 
 def is_attention(module: nn.Module) -> bool:
     """Whether a module attends: `verify` checks that every such module with matrices is captured."""
-    named = "Attention" in _class(module) and not _class(module).endswith(("Output", "MLP"))  # no attention
-    return named and _class(module) not in _RUNNING and not takes_points(module)
+    return _is_attention(type(module).__name__)
+
+
+def attention_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules of a model that attend, however many others it has."""
+    return [module for module in model.modules() if _is_attention(type(module).__name__)]
+
+
+@cache
+def _is_attention(name: str) -> bool:
+    named = "Attention" in name and not name.endswith(("Output", "MLP"))  # no attention
+    return named and name not in _RUNNING and _POINTS not in name
 
 
 def is_called_attention(module: nn.Module) -> bool:
@@ -68,9 +79,12 @@ def is_rotary(module: nn.Module) -> bool:
     return "Rotary" in _class(module)
 
 
+_POINTS = "DeformableAttention"
+
+
 def takes_points(module: nn.Module) -> bool:
     """Whether a module samples a few points of an image for each query (deformable attention)."""
-    return "DeformableAttention" in _class(module)
+    return _POINTS in _class(module)
 
 
 def is_pooling_head(module: nn.Module) -> bool:
@@ -78,11 +92,11 @@ def is_pooling_head(module: nn.Module) -> bool:
     return "PoolingHead" in _class(module)
 
 
-def disentangled_version(module: nn.Module) -> int | None:
-    """Version of DeBERTa's attention that can be captured, 1 or 2 (and 3); None for other modules."""
-    if _class(module) != "DisentangledSelfAttention" or getattr(module, "head_logits_proj", None) is not None:
-        return None
-    return 1 if hasattr(module, "in_proj") else 2
+def disentangled_modules(model: nn.Module) -> list[tuple[nn.Module, int]]:
+    """Modules of DeBERTa's attention that can be captured, each with its version, 1 or 2 (and 3)."""
+    named = [module for module in model.modules() if type(module).__name__ == "DisentangledSelfAttention"]
+    plain = [module for module in named if getattr(module, "head_logits_proj", None) is None]
+    return [(module, 1 if hasattr(module, "in_proj") else 2) for module in plain]
 
 
 # Modules that do not return weights as (batch, head, query, key). A missing class here is rejected, because its output

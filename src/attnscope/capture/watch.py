@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from attnscope.capture.families import is_attention, other_states
+from attnscope.capture.families import attention_modules, other_states
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.masks import Extent, RowMask, extent_of
@@ -124,7 +124,7 @@ def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
     with ExitStack() as hooks:
         for start in {model, model.base_model}:  # a pass may leave out the head and start at the body
             hooks.enter_context(start.register_forward_pre_hook(fresh_pass, with_kwargs=True))
-        for module in filter(is_attention, model.modules()):
+        for module in attention_modules(model):
             hooks.enter_context(module.register_forward_pre_hook(note_cross, with_kwargs=True))
         hooks.callback(current.set, current.get())  # before it is changed, in case of an interrupt
         current.set(watch)

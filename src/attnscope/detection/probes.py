@@ -19,7 +19,7 @@ from attnscope.detection.role import Kind, Nearness, NeedleCalls, RepeatedCalls,
 from attnscope.explanation.inputs import TOKENS_AT_ONCE
 from attnscope.read.files import json_objects
 from attnscope.read.groups import grouping_of
-from attnscope.read.shown import tokenize
+from attnscope.read.shown import tokens_of
 from attnscope.read.windows import Window
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, shortly
@@ -258,15 +258,16 @@ def _words(text: str) -> list[str]:
 def _tokens(tokenizer: Any, needle: Needle) -> tuple[list[int], list[bool]]:
     """Tokens of a needle on a line of its own, and which of them are the answer."""
     text = f"\n{needle.text}\n"
-    read = list(tokenize(tokenizer, text))
-    if read and not read[0].is_aligned:
+    tokens = tokens_of(tokenizer, text)
+    if len(tokens) and not tokens.is_aligned:
         raise AttnscopeError("needles need the characters of each token: use a fast tokenizer (tokenizer.json)")
     first = text.index(needle.answer)
     last = first + len(needle.answer)
-    marks = [max(token.start, first) < min(token.end, last) for token in read]  # tokens that overlap with the answer
+    # tokens that overlap with the answer
+    marks = [max(start, first) < min(end, last) for start, end in tokens.spans]
     if not any(marks):
         raise AttnscopeError(f"the tokenizer returns no token for the needle {shortly(needle.answer)}")
-    return [token.id for token in read], marks
+    return [*tokens.ids], marks
 
 
 @torch.no_grad()

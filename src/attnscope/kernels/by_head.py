@@ -35,11 +35,15 @@ def tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]
     columns = sums.output.new_zeros(*shape, 0) if sums.columns is None else sums.columns
     measures = torch.empty(len(MEASURES), *shape, dtype=torch.float64)
     weighted = torch.empty(columns.shape, dtype=torch.float64)
-    output, added, into = map(_of_rows, (sums.output, columns, weighted))
-    state = tuple(map(_of_rows, sums.state.parts()))
-    rows = CompiledRows(state, output, added, tuple(measures.flatten(1).numpy()), into, need.bins)
-    parts, least = _parts(call, need, sums), _LEAST if shows_scores(call) else -math.inf
-    _in_threads(range(len(parts)), lambda number: _attend(parts[number], rows, call, least))
+    # the same memory, ``(row, ...)``
+    output, added, into, *state = [
+        each.flatten(0, 2).numpy() for each in (sums.output, columns, weighted, *sums.state.parts())
+    ]
+    rows = CompiledRows(tuple(state), output, added, tuple(measures.flatten(1).numpy()), into, need.bins)
+    marks = None if need.columns is None else _Marks.of(need.columns)
+    least = _LEAST if shows_scores(call) else -math.inf
+    tiles = heads_of_tiles(call)
+    _in_threads(range(len(tiles)), lambda number: _attend(tiles[number], call, sums, marks, rows, least))
     state = sums.state
     return sums.output.to(call.query.dtype), RowMeasures(
         **dict(zip(MEASURES, measures.unbind(), strict=True)),
@@ -50,137 +54,127 @@ def tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]
     )
 
 
-def _of_rows(tensor: Tensor) -> np.ndarray:
-    """The same memory, ``(row, ...)``."""
-    return tensor.flatten(0, 2).numpy()
-
-
 @dataclass(frozen=True, eq=False)
-class _Part:
-    """One head of one text, or several adjacent ones, in blocks of queries and tiles of keys."""
+class HeadsOfTile:
+    """Heads whose scores share a tile: one head; several adjacent ones of a short text; or all of several texts."""
 
-    top: int  # the first of its rows among those of all heads
-    # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; the keys that queries
-    # may attend to, with the rows of all heads one after the other
-    query: Sequence[Tensor]
-    output: Sequence[Tensor]
-    column_sums: Sequence[Tensor]
-    bounds: Sequence[_Bounds]
-    # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
-    key: Sequence[Tensor]
-    value: Sequence[Tensor]
-    shared: list[int] | None  # which of these heads of keys each head of the part reads; None where each reads its own
-    columns: Sequence[Tensor]
-    marked: Sequence[Tensor | None]
-    mask: Tensor | None  # mask and bias of the part, ``(..., query, key)``
-    bias: Tensor | None
-    sinks: np.ndarray | None  # learned sinks of its heads
+    texts: slice
+    heads: slice
+    is_alone: bool  # whether it is one head, whose operands are matrices; of several, they are stacked
 
+    def of(self, side: Tensor) -> Tensor:
+        """Queries or sums of these heads, from those of all; of sums, a view."""
+        part = side[self.texts, self.heads]
+        return part[0, 0] if self.is_alone else part.flatten(0, 1)
 
-def _parts(call: AttentionCall, need: Need, sums: plain.Sums) -> list[_Part]:
-    """All heads of all texts."""
-    tiles, (texts, count, queries) = heads_of_tiles(call), call.query.shape[:-1]
-    blocks = [slice(first, first + plain.QUERY_TILE) for first in range(0, queries, plain.QUERY_TILE)]
-    query, output = (side.split(plain.QUERY_TILE, -2) for side in (call.query, sums.output))
-    column_sums = () if sums.columns is None else sums.columns.split(plain.QUERY_TILE, -2)
-    key, value = call.key.transpose(-2, -1).split(plain.KEY_TILE, -1), call.value.split(plain.KEY_TILE, -2)
-    sinks = None if call.sinks is None else call.sinks.detach().double().numpy()
-    made: list[_Part] = []
-    for text in range(texts):
-        columns = call.query.new_empty(0, 0) if need.columns is None else need.columns[text].float()
-        of_tiles = columns.split(plain.KEY_TILE)
-        chosen = [tile.nonzero()[:, 0] for tile in (columns != 0).any(-1).split(plain.KEY_TILE)]
-        marked = [at if len(at) <= _FEW else None for at in chosen]  # keys with a column that is not 0, where few
-        start, stop, own = (each[min(text, len(each) - 1)].numpy() for each in (*call.extent, call.query_positions))
-        bounds_of: dict[int, list[_Bounds]] = {}
-        for heads in tiles:
-            first, size = (heads, 1) if isinstance(heads, int) else (heads.start, heads.stop - heads.start)
-            if size not in bounds_of:  # the number of heads whose rows follow each other
-                bounds_of[size] = [
-                    _Bounds(
-                        (np.tile(start[block], size), np.tile(stop[block], size), np.tile(own[block], size)),
-                        int(start[block].min()),
-                        int(stop[block].max()),
-                    )
-                    for block in blocks
-                ]
-            key_heads, shared = _key_heads(call.group, heads)
-            made.append(
-                _Part(
-                    top=(text * count + first) * queries,
-                    query=[block[text, heads] for block in query],
-                    output=[block[text, heads] for block in output],
-                    column_sums=[block[text, heads] for block in column_sums],
-                    bounds=bounds_of[size],
-                    key=[tile[text, key_heads] for tile in key],
-                    value=[tile[text, key_heads] for tile in value],
-                    shared=shared,
-                    columns=of_tiles,
-                    marked=marked,
-                    mask=None if call.is_contiguous else _own(call.mask, text, heads),
-                    bias=_own(call.bias, text, heads),
-                    sinks=None if sinks is None else sinks[first : first + size],
-                )
-            )
-    return made
+    def of_keys(self, side: Tensor, group: int) -> Tensor:
+        """Keys or values that these heads read, in float32."""
+        first = self.heads.start // group
+        part = side[self.texts, first : -(-self.heads.stop // group)]
+        if self.is_alone:
+            return part[0, 0].float()
+        if group > 1:
+            part = part[:, torch.arange(self.heads.start, self.heads.stop) // group - first]
+        return part.flatten(0, 1).float()
+
+    def of_pairs(self, pairs: Tensor | None) -> Tensor | None:
+        """Their part of a mask or bias that may be shared by texts or heads: ``([text, head,] query, key)``."""
+        if pairs is None:
+            return None
+        texts = self.texts if len(pairs) > 1 else slice(None)
+        heads = self.heads if pairs.shape[1] > 1 else slice(None)
+        part = pairs[texts, heads]
+        return part[0, 0] if self.is_alone else part
+
+    def bounds(self, call: AttentionCall, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """First key, end and own position of some queries of all these heads, one head after the other."""
+        texts, count = len(call.query), self.heads.stop - self.heads.start
+        each = [
+            bound.expand(texts, -1).numpy()[self.texts, None, rows] for bound in (*call.extent, call.query_positions)
+        ]
+        start, stop, own = np.repeat(each, count, 2).reshape(3, -1)
+        return start, stop, own
 
 
-@dataclass(frozen=True, eq=False)
-class _Bounds:
-    """First key, end and own position of the rows of a block; and the extremes of the first two."""
-
-    of_rows: tuple[np.ndarray, np.ndarray, np.ndarray]
-    first: int
-    last: int
-
-
-def _attend(part: _Part, into: CompiledRows, call: AttentionCall, least: float) -> None:
-    """Attend for one part, tile by tile: fill its empty sums and finish them."""
-    key, value = (_single(side, part.shared) for side in (part.key, part.value))
-    top = part.top
-    for block, given in enumerate(part.query):
-        query = given.float() * call.scale
-        bounds = part.bounds[block]
-        rows = slice(block * plain.QUERY_TILE, block * plain.QUERY_TILE + query.shape[-2])
-        leftmost = bounds.first // plain.KEY_TILE
-        for tile in range(leftmost, -(-bounds.last // plain.KEY_TILE)):
-            # memory that each thread reuses: allocating it takes a tenth of the time of a tile
-            shape = (*query.shape[:-1], key[tile].shape[-1])
-            if not hasattr(_OWN, "scores"):
-                _OWN.scores, _OWN.shaped = torch.empty(plain.QUERY_TILE * plain.KEY_TILE, dtype=torch.float32), {}
-            if shape not in _OWN.shaped:
-                _OWN.shaped = {shape: _OWN.scores[: math.prod(shape)].view(shape)}
-            scores = _OWN.shaped[shape]
-            torch.matmul(query, key[tile], out=scores)
-            keys = slice(tile * plain.KEY_TILE, tile * plain.KEY_TILE + scores.shape[-1])
-            plain.adjust(scores, call.softcap, part.bias, part.mask, rows, keys)
-            factor = into.absorb(scores, bounds.of_rows, top, keys.start, least)
-            rescale = None if tile == leftmost else factor.view(*scores.shape[:-1], 1)
-            plain.add_weighted(part.output[block], rescale, scores, value[tile])
-            if part.column_sums:
-                weights, columns, at = scores, part.columns[tile], part.marked[tile]
-                if at is not None:  # first and special tokens: most tiles have none
-                    weights, columns = scores[..., at], columns[at]
-                plain.add_weighted(part.column_sums[block], rescale, weights, columns)
-        into.finish(bounds.of_rows, top, part.sinks)
-        top += len(bounds.of_rows[0])
-
-
-def _single(tiles: Sequence[Tensor], shared: list[int] | None) -> Sequence[Tensor]:
-    """Keys or values of a part in float32."""
-    if shared is not None:
-        tiles = [tile[shared] for tile in tiles]
-    return tiles if tiles[0].dtype == torch.float32 else [tile.float() for tile in tiles]
-
-
-def heads_of_tiles(call: AttentionCall) -> list[int] | list[slice]:
+def heads_of_tiles(call: AttentionCall) -> list[HeadsOfTile]:
     """The heads of each tile: several for short texts, where the overhead of a tile exceeds its scores."""
-    count, queries, keys = call.query.shape[1], call.query.shape[2], call.key.shape[2]
+    texts, count, queries, keys = *call.query.shape[:3], call.key.shape[2]
     together = plain.QUERY_TILE * plain.KEY_TILE // max(1, queries * keys)
-    if queries > plain.QUERY_TILE or keys > plain.KEY_TILE or 1 in {together, count}:
-        return list(range(count))
-    starts = range(0, count, together)
-    return list(map(slice, starts, (*starts[1:], count)))
+    is_alone = queries > plain.QUERY_TILE or keys > plain.KEY_TILE or 1 in {together, count}
+    heads = 1 if is_alone else min(together, count)
+    # texts that leave a tile to each thread
+    several = 1 if is_alone else max(1, min(together // count, -(-texts // torch.get_num_threads())))
+    return [
+        HeadsOfTile(slice(text, min(text + several, texts)), slice(first, min(first + heads, count)), is_alone)
+        for text in range(0, texts, several)
+        for first in range(0, count, heads)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Marks:
+    """Value columns of each text, in tiles of keys; and the keys that have one, where these are few."""
+
+    columns: list[Sequence[Tensor]]  # of each text and tile: ``(key, column)``
+    at: list[list[Tensor | None]]  # of each text and tile: indices of keys in the tile; None where many
+
+    @classmethod
+    def of(cls, columns: Tensor) -> _Marks:
+        marks = cls([], [])
+        for text, is_marked in zip(columns.float(), (columns != 0).any(-1), strict=True):
+            marks.columns.append(text.split(plain.KEY_TILE))
+            marks.at.append([])
+            for tile in is_marked.split(plain.KEY_TILE):
+                at = tile.nonzero()[:, 0]
+                marks.at[-1].append(at if len(at) <= _FEW else None)
+        return marks
+
+
+def _attend(
+    tile: HeadsOfTile, call: AttentionCall, sums: plain.Sums, marks: _Marks | None, into: CompiledRows, least: float
+) -> None:
+    """Attend for the heads of a tile, in blocks of queries and tiles of keys: fill their empty sums and finish them."""
+    count, queries = call.query.shape[1:3]
+    query, output = tile.of(call.query), tile.of(sums.output)
+    key, value = tile.of_keys(call.key, call.group), tile.of_keys(call.value, call.group)
+    mask, bias = None if call.is_contiguous else tile.of_pairs(call.mask), tile.of_pairs(call.bias)
+    sinks = None
+    if call.sinks is not None:
+        of_heads = call.sinks.detach().double().numpy()[tile.heads]
+        sinks = np.tile(of_heads, tile.texts.stop - tile.texts.start)
+    top = (tile.texts.start * count + tile.heads.start) * queries  # the first of their rows among those of all heads
+    for first in range(0, queries, plain.QUERY_TILE):
+        rows = slice(first, min(first + plain.QUERY_TILE, queries))
+        of_block = query[..., rows, :].float() * call.scale
+        bounds = start, stop, _ = tile.bounds(call, rows)
+        leftmost = int(start.min()) // plain.KEY_TILE
+        for number in range(leftmost, -(-int(stop.max()) // plain.KEY_TILE)):
+            keys = slice(number * plain.KEY_TILE, min((number + 1) * plain.KEY_TILE, key.shape[-2]))
+            scores = _reused((*of_block.shape[:-1], keys.stop - keys.start))
+            torch.matmul(of_block, key[..., keys, :].transpose(-2, -1), out=scores)
+            by_text = scores if tile.is_alone else scores.unflatten(0, (-1, tile.heads.stop - tile.heads.start))
+            plain.adjust(by_text, call.softcap, bias, mask, rows, keys)
+            factor = into.absorb(scores, bounds, top, keys.start, least)
+            rescale = None if number == leftmost else factor.view(*scores.shape[:-1], 1)
+            plain.add_weighted(output[..., rows, :], rescale, scores, value[..., keys, :])
+            if marks is None or sums.columns is None:
+                continue
+            for text in range(tile.texts.start, tile.texts.stop):
+                columns, at = marks.columns[text][number], marks.at[text][number]
+                total = sums.columns[text, tile.heads, rows]
+                total, weights = (total[0], scores) if tile.is_alone else (total, by_text[text - tile.texts.start])
+                if at is not None:  # first and special tokens: most tiles have none
+                    weights, columns = weights[..., at], columns[at]
+                plain.add_weighted(total, rescale, weights, columns)
+        into.finish(bounds, top, sinks)
+        top += len(start)
+
+
+def _reused(shape: tuple[int, ...]) -> Tensor:
+    """Memory of a tile that each thread reuses: allocating it takes a tenth of the time of a tile."""
+    if not hasattr(_OWN, "scores"):
+        _OWN.scores = torch.empty(plain.QUERY_TILE * plain.KEY_TILE, dtype=torch.float32)
+    return _OWN.scores[: math.prod(shape)].view(shape)
 
 
 _OWN = threading.local()
@@ -189,29 +183,11 @@ _OWN = threading.local()
 def operands_of_head(call: AttentionCall, text: int, head: int) -> plain.Operands:
     """Operands of one head of one text, in float32."""
     start, stop, positions = (each[min(text, len(each) - 1)] for each in (*call.extent, call.query_positions))
-    query = call.query[text, head].float() * call.scale
-    key, value = (side[text, head // call.group].float() for side in (call.key, call.value))
-    mask, bias = None if call.is_contiguous else _own(call.mask, text, head), _own(call.bias, text, head)
+    tile = HeadsOfTile(slice(text, text + 1), slice(head, head + 1), is_alone=True)
+    query, key, value = tile.of(call.query), *(tile.of_keys(side, call.group) for side in (call.key, call.value))
+    query = query.float() * call.scale
+    mask, bias = None if call.is_contiguous else tile.of_pairs(call.mask), tile.of_pairs(call.bias)
     return plain.Operands(query, key, value, start, stop, positions, None, mask, bias, call.softcap, ())
-
-
-def _key_heads(group: int, heads: int | slice) -> tuple[int | slice, list[int] | None]:
-    """The key heads that these heads read, and, where a group shares one, which of those each head reads."""
-    if isinstance(heads, int):
-        return heads // group, None
-    if group == 1:
-        return heads, None
-    first = heads.start // group
-    read = [head // group - first for head in range(heads.start, heads.stop)]
-    return slice(first, first + read[-1] + 1), read
-
-
-def _own(tensor: Tensor | None, text: int, heads: int | slice) -> Tensor | None:
-    """The part of a mask or bias that may be shared by texts or heads."""
-    if tensor is None:
-        return None
-    of_text = tensor[min(text, len(tensor) - 1)]
-    return of_text[0 if len(of_text) == 1 else heads]
 
 
 def each_tile(

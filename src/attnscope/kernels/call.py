@@ -228,7 +228,10 @@ class Need:
     @classmethod
     def everything(cls, band: int, columns: Tensor | None = None, bins: tuple[int, ...] = ()) -> Need:
         """Every measure, with offsets up to `band`."""
-        return cls(band=band, bins=bins, columns=columns, **{f.name: True for f in fields(cls) if f.type == "bool"})
+        return cls(band=band, bins=bins, columns=columns, **dict.fromkeys(FLAGS, True))
+
+
+FLAGS = tuple(each.name for each in fields(Need) if each.type == "bool")  # names of measures that a need asks for
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from attnscope.support.state import own_state
 
 Engine = Literal["auto", "compiled", "fused", "triton", "plain"]
 _ENGINES = {"fused": fused_passes, "triton": triton_tiles, "plain": plain_tiles}
-_MEASURES = ("mass", "entropy", "mean_offset", "offset_variance", "largest", "collision")
+_OF_NO_KEY = {"log_sum_exp": -torch.inf, "largest_key": -1}  # measures of a row without keys that are not 0
 _REASONS = {"fused": can_fuse, "triton": can_triton}
 
 
@@ -117,13 +117,11 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
     # a bias that forbids all keys of a row acts as a mask: the row attends to nothing, whatever its output is
     nowhere = rows.log_sum_exp <= torch.finfo(call.bias.dtype).min / 2
     emptied = {
-        name: value.masked_fill(nowhere[(...,) + (None,) * (value.ndim - nowhere.ndim)], 0)
-        for name in (*_MEASURES, "band", "bins", "columns")
-        if (value := getattr(rows, name)) is not None
+        name: value.masked_fill(nowhere[(...,) + (None,) * (value.ndim - nowhere.ndim)], _OF_NO_KEY.get(name, 0))
+        for name, value in vars(rows).items()
+        if value is not None
     }
-    if rows.largest_key is not None:
-        emptied["largest_key"] = rows.largest_key.masked_fill(nowhere, -1)
-    return output, replace(rows, log_sum_exp=rows.log_sum_exp.masked_fill(nowhere, -torch.inf), **emptied)
+    return output, replace(rows, **emptied)
 
 
 def output_of(call: AttentionCall) -> Tensor:

@@ -210,7 +210,7 @@ def _with_padding(walk: Walk, source: _Side, length: int) -> tuple[Walk, _Side]:
     """A walk of the shorter sentence of a batch, with its padding, and what it would weigh without the mask."""
     window = source.window
     more = length - len(window)
-    padded = replace(window, tokens=(*window.tokens, *["<pad>"] * more), special=(*window.special, *[True] * more))
+    padded = replace(window, shown=(*window.tokens, *["<pad>"] * more), special=(*window.special, *[True] * more))
     padded = replace(padded, ids=window.ids + (0,) * more, spans=window.spans + ((0, 0),) * more)
     walk, source = replace(walk, texts=2), replace(source, window=padded)
     if len(walk.keys) != length:  # a decoder's own tokens

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +22,29 @@ from attnscope.kernels.call import AttentionCall, Need, RowMeasures, with_mass
 from attnscope.kernels.engines import measure, output_of
 from attnscope.kernels.masks import RowMask
 from attnscope.measure.maps import KEPT, BlockSums
-from attnscope.measure.quantities import CHOSEN, EQUAL, KNOWN, SECOND_PASS, STRONGEST, dimensions, needs_of, wording
+from attnscope.measure.quantities import (
+    CHOSEN,
+    EQUAL,
+    KNOWN,
+    SECOND_PASS,
+    STRONGEST,
+    dimensions,
+    needs_of,
+    of_rows,
+    wording,
+)
 from attnscope.measure.row_samples import sampled_statistics
-from attnscope.measure.rows import FIRST, GroupMarks, GroupPlaces, Marks, equal_rows, evenly, reduce_call, second_pass
+from attnscope.measure.rows import (
+    FIRST,
+    Eligible,
+    GroupMarks,
+    GroupPlaces,
+    Marks,
+    equal_rows,
+    evenly,
+    reduce_call,
+    second_pass,
+)
 from attnscope.read.windows import Batch, collate
 
 if TYPE_CHECKING:
@@ -79,12 +100,18 @@ class WindowBatch:
 
 def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, equal: bool = False) -> Need:
     """Combine the needs of the statistics into one request for one pass."""
+    need = _planned(tuple(names), band, reach, equal)
+    return replace(need, columns=columns) if "columns" in needs_of(names, equal=equal) else need
+
+
+@lru_cache(maxsize=32)
+def _planned(names: tuple[str, ...], band: int, reach: int, equal: bool) -> Need:
     wanted = needs_of(names, equal=equal)
-    flags = {name: name in wanted for name in ("entropy", "offsets", "variance", "largest", "largest_key", "collision")}
+    flags: dict[str, Any] = {
+        name: name in wanted for name in ("entropy", "offsets", "variance", "largest", "largest_key", "collision")
+    }
     bins = far_starts(band, reach) if "bins" in wanted else ()
-    return Need(
-        band if "band" in wanted else None, bins=bins, columns=columns if "columns" in wanted else None, **flags
-    )
+    return Need(band if "band" in wanted else None, bins=bins, **flags)
 
 
 def settings_of(names: Sequence[str], observation: int) -> dict[str, int]:
@@ -114,12 +141,12 @@ class HostOffloader(dict[int, dict[str, Tensor]]):
         """Start copying the tensors of a layer."""
         self[layer] = self._copied(tensors)
 
-    def add_all(self, heads: Mapping[int, int], tensors: Mapping[str, Tensor]) -> None:
-        """Start copying the tensors of several layers: the heads of one layer after those of another."""
-        copies = self._copied(tensors)
-        sizes = {name: [1] * len(heads) if name.startswith(EQUAL) else [*heads.values()] for name in copies}
-        parts = {name: copy.split(sizes[name], 1) for name, copy in copies.items()}
-        self |= {layer: {name: part[at] for name, part in parts.items()} for at, layer in enumerate(heads)}
+    def add_all(self, heads: Mapping[int, int], tensors: Mapping[str, Tensor], shared: Mapping[str, Tensor]) -> None:
+        """Start copying the tensors of several layers, the heads of one after those of another; all have the shared."""
+        copies = self._copied({**tensors, **shared})
+        of_all = {name: copies[name] for name in shared}
+        parts = {name: copies[name].split([*heads.values()], 1) for name in tensors}
+        self |= {layer: {name: parts[name][at] for name in parts} | of_all for at, layer in enumerate(heads)}
 
     def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
@@ -160,7 +187,7 @@ class StatisticsObserver:
         reading, own, mass, equal = self.reading, call, None, None
         if self.words is not None and merged is not None:
             reading, own, mass, equal = self.words.words, merged.call, merged.mass, merged.equal
-        if call.query.is_cuda and merged is None and self._waits:
+        if merged is None and self._waits:
             return self._postponed(site, call)
         marks = self._marks(reading, site, own)
         output, measured = measure_call(
@@ -179,41 +206,47 @@ class StatisticsObserver:
     @cached_property
     def _waits(self) -> bool:
         """Whether all statistics are sums over the rows of one pass."""
-        other = {*SECOND_PASS, CHOSEN, "blocks"}
-        by_pass = not (needs_of(self.names) | needs_of(_nulls(self.names), equal=True)) & other
-        return by_pass and self.sample is None and not self.groups and STRONGEST not in self.names
+        needs = needs_of(self.names) | needs_of(_nulls(self.names), equal=True)
+        by_pass = not needs & {*SECOND_PASS, CHOSEN, "blocks"} and not of_rows(needs)
+        return by_pass and self.sample is None and not self.groups
 
     def _postponed(self, site: Site, call: AttentionCall) -> Tensor:
         """Measure the rows of a call, and leave their sums until those of other layers are taken.
 
-        The hundreds of small sums of a layer take a GPU less time than to launch them.
+        The hundreds of small sums of a layer take less time than to launch them, on a GPU or from Python.
         """
-        kind = site.kind, call.query.shape[2], call.key.shape[2], call.query.device
+        mask = call.mask
+        memory = id(mask) if mask is None or isinstance(mask, RowMask) else (mask.data_ptr(), mask.stride(), mask.shape)
+        seen = call.causal, memory, None if call.bias is None else site.index
+        kind = site.kind, call.query.shape[2], call.key.shape[2], call.query.device, seen
         if kind not in self._waiting:
-            marks = self._marks(self.reading, site, call)
-            self._waiting[kind] = _Waiting(marks, marks.columns().mT.contiguous().mT)  # as the kernel reads them
+            self._waiting[kind] = self._alike(site, call)
         waiting = self._waiting[kind]
         output, rows = measure(call, plan(self.names, self.band, waiting.columns, self.reach))
-        mask = call.mask
-        place = id(mask) if mask is None or isinstance(mask, RowMask) else (mask.data_ptr(), mask.stride())
-        seen = call.causal, call.bias is None, None if mask is None else (place, mask.shape)
-        if seen not in waiting.equal or call.bias is not None:
-            need = plan(_nulls(self.names), self.band, waiting.columns, self.reach, equal=True)
-            waiting.equal[seen] = mask, equal_rows(call, need)
-        waiting.rows[site.index] = rows, waiting.equal[seen][1]
-        if len(waiting.rows) * sum(part.nbytes for part in vars(rows).values() if part is not None) > _WAIT:
+        waiting.rows[site.index] = rows
+        sizes = [part.nbytes for part in vars(rows).values() if part is not None]
+        if len(waiting.rows) * sum(sizes) > (_WAIT if call.query.is_cuda else _WAIT >> 4):
             self._settle()
         return output
+
+    def _alike(self, site: Site, call: AttentionCall) -> _Waiting:
+        """All that a call shares with those of other layers in which each query may see the same keys."""
+        marks, nulls = self._marks(self.reading, site, call), _nulls(self.names)
+        columns = marks.columns().mT.contiguous().mT  # as the kernel of CUDA reads them
+        need = plan(nulls, self.band, columns, self.reach, equal=True)
+        of_equal = reduce_call(equal_rows(call, need), nulls, marks.queries, marks.keys, equal=True)
+        eligible = marks.eligible(call) if STRONGEST in self.names else None
+        return _Waiting(call.mask, marks, columns, {f"{EQUAL}{name}": of_equal[name] for name in nulls}, eligible)
 
     def _settle(self) -> None:
         """Reduce the rows that wait: the heads of all layers as those of one."""
         for waiting in self._waiting.values():
             if waiting.rows:
-                own, even = (_side_by_side(parts) for parts in zip(*waiting.rows.values(), strict=True))
-                sides = waiting.marks.queries, waiting.marks.keys
-                of_equal = reduce_call(even, _nulls(self.names), *sides, equal=True)
-                reduced = reduce_call(own, self.names, *sides) | {f"{EQUAL}{name}": of_equal[name] for name in of_equal}
-                self.measured.add_all({layer: len(rows.mass[0]) for layer, (rows, _) in waiting.rows.items()}, reduced)
+                rows = _side_by_side([*waiting.rows.values()])
+                marks, eligible = waiting.marks, waiting.eligible
+                reduced = reduce_call(rows, self.names, marks.queries, marks.keys, eligible=eligible)
+                heads = {layer: len(rows.mass[0]) for layer, rows in waiting.rows.items()}
+                self.measured.add_all(heads, reduced, waiting.of_equal)
                 waiting.rows.clear()
 
     def layers(self) -> list[dict[str, Tensor]]:
@@ -222,17 +255,19 @@ class StatisticsObserver:
         return self.measured.layers()
 
 
-_WAIT = 1 << 30  # bytes of rows
+_WAIT = 1 << 30  # bytes of rows on a GPU; on the CPU a 16th of it
 
 
 @dataclass(eq=False)
 class _Waiting:
-    """Rows of calls of one kind, by layer, and those of uniform attention under each mask, which is kept alive."""
+    """Rows of calls in which each query may see the same keys, by layer."""
 
+    mask: Tensor | None  # of these calls, kept alive: its address tells them from others
     marks: Marks
     columns: Tensor
-    rows: dict[int, tuple[RowMeasures, RowMeasures]] = field(default_factory=dict[int, Any])
-    equal: dict[Any, tuple[Any, RowMeasures]] = field(default_factory=dict[Any, Any])
+    of_equal: dict[str, Tensor]  # statistics of uniform attention
+    eligible: Eligible | None
+    rows: dict[int, RowMeasures] = field(default_factory=dict[int, RowMeasures])
 
 
 def _nulls(names: Sequence[str]) -> list[str]:
@@ -241,10 +276,8 @@ def _nulls(names: Sequence[str]) -> list[str]:
 
 def _side_by_side(several: Sequence[RowMeasures]) -> RowMeasures:
     """The rows of several calls as those of one with all their heads."""
-    each = {name: [vars(rows)[name] for rows in several] for name in vars(several[0])}
-    return RowMeasures(
-        **{name: torch.cat(parts, 1) for name, parts in each.items() if all(p is not None for p in parts)}
-    )
+    measured = [name for name, part in vars(several[0]).items() if part is not None]
+    return RowMeasures(**{name: torch.cat([*map(attrgetter(name), several)], 1) for name in measured})
 
 
 def measure_call(
@@ -286,7 +319,7 @@ def measure_call(
         even, flat = equal_rows(call, need) if equal is None else measure(equal, need)[1], equal
         if flat is None:
             needs |= {"offset_sum"} if "distance" in needs else set()  # there is no mean offset to tell it by
-            flat = evenly(call) if needs & {*SECOND_PASS, CHOSEN} else call
+            flat = evenly(call) if needs & {*SECOND_PASS, CHOSEN} or of_rows(needs) else call
         second = replace(sums(flat, even.log_sum_exp, needs=needs), blocks=even_blocks)
         of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
@@ -360,6 +393,7 @@ def labelled(
     ).set_coords(["source", "start"])
 
 
+@lru_cache(maxsize=256)
 def _attributes(name: str, unit: str) -> dict[str, str]:
     attributes = wording(name).attributes
     return attributes | {"units": attributes["units"].replace("tokens", unit)}

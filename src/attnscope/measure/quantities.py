@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import partial
-from operator import attrgetter
+from functools import lru_cache, partial
+from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any
 
 from attnscope.support.errors import AttnscopeError
@@ -59,19 +59,35 @@ class Wording:
         return {"long_name": self.long_name, "units": self.units}
 
 
+def _as_it_is(number: Tensor) -> Tensor:
+    return number
+
+
+@dataclass(frozen=True)
+class RowMeasure:
+    """A measure of each row of weights that no engine takes by itself: a second pass gives it, tile by tile."""
+
+    # the number of each row for a tile of weights, ``(..., query, key)`` to ``(..., query)``; a weight of 0, as a
+    # masked key has, adds nothing
+    of_tile: Callable[[Tensor], Tensor]
+    join: Callable[[Tensor, Tensor], Tensor] = add  # the number for two tiles, from those of each
+    finish: Callable[[Tensor], Tensor] = _as_it_is  # the measure, from the number for all tiles
+
+
 @dataclass(frozen=True)
 class Statistic:
     """A number of each head and window."""
 
     words: Wording
     reduce: Callable[[Rows], Tensor]  # rows -> ``(batch, head)``, or with more dimensions
-    # names of the fields of `Need`, ``band`` and ``columns`` among them, and of `SECOND_PASS`; `CHOSEN`; or ``blocks``
-    needs: tuple[str, ...] = ()
+    # names of the fields of `Need`, ``band`` and ``columns`` among them, and of `SECOND_PASS`; `CHOSEN`; ``blocks``; or
+    # a measure of each row of its own
+    needs: tuple[str | RowMeasure, ...] = ()
     along: tuple[str, ...] = field(default=(), kw_only=True)  # the dimensions behind ``(batch, head)``
     has_equal: bool = field(default=False, kw_only=True)  # whether a result also has the number of uniform attention
     # computation and needs for uniform attention, if they differ from those of the head
     of_equal: Callable[[Rows], Tensor] | None = field(default=None, kw_only=True)
-    needs_of_equal: tuple[str, ...] = field(default=(), kw_only=True)
+    needs_of_equal: tuple[str | RowMeasure, ...] = field(default=(), kw_only=True)
     by_default: bool = field(default=True, kw_only=True)  # whether it is measured by default
 
 
@@ -209,7 +225,9 @@ def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
     return {prefix + name: statistic(_WORDS[name], reduce) for name, reduce in _OF_KEYS.items()}
 
 
-def _own(name: str, *needs: str, reduce: Callable[[Rows], Tensor] | None = None, **how: Any) -> dict[str, Statistic]:
+def _own(
+    name: str, *needs: str | RowMeasure, reduce: Callable[[Rows], Tensor] | None = None, **how: Any
+) -> dict[str, Statistic]:
     """A statistic by its name, which is also that of a property of `Rows` unless another computation is given."""
     return {name: Statistic(_WORDS[name], reduce or attrgetter(name), needs, **how)}
 
@@ -269,15 +287,26 @@ OF_POOLED_GROUPS = _own(GROUP_ROWS, along=("group_query",), **_WITH_EQUAL)
 KNOWN = STATISTICS | OF_OFFSETS | OF_GROUPS | OF_POOLED_GROUPS
 
 
-def needs_of(names: Sequence[str], *, equal: bool = False) -> set[str]:
+def needs_of(names: Sequence[str], *, equal: bool = False) -> frozenset[str | RowMeasure]:
     """The measurements that these statistics need, of heads or of uniform attention."""
+    return _needs_of(tuple(names), equal)
+
+
+@lru_cache(maxsize=64)
+def _needs_of(names: tuple[str, ...], equal: bool) -> frozenset[str | RowMeasure]:
     own = (KNOWN[name] for name in names)
-    return {need for one in own for need in (one.needs_of_equal if equal and one.of_equal else one.needs)}
+    return frozenset(need for one in own for need in (one.needs_of_equal if equal and one.of_equal else one.needs))
+
+
+def of_rows(needs: Collection[str | RowMeasure]) -> list[RowMeasure]:
+    """The measures of each row among needs."""
+    return [need for need in needs if isinstance(need, RowMeasure)]
 
 
 def needing_all(names: Sequence[str]) -> list[str]:
     """The statistics that need all rows."""
-    return [name for name in names if {*SECOND_PASS, "blocks"} & {*STATISTICS[name].needs}]
+    needs = {name: STATISTICS[name].needs for name in names}
+    return [name for name in names if {*SECOND_PASS, "blocks"} & {*needs[name]} or of_rows(needs[name])]
 
 
 def by_group(names: Sequence[str]) -> list[str]:
@@ -286,6 +315,7 @@ def by_group(names: Sequence[str]) -> list[str]:
     return [name for name, one in own.items() if not one.along and not SECOND_PASS & {*one.needs, *one.needs_of_equal}]
 
 
+@lru_cache(maxsize=256)
 def dimensions(name: str) -> tuple[str, ...]:
     """Names of the dimensions of a statistic in a result."""
     own = without_end(name.removeprefix(EQUAL).removesuffix(BY_GROUP))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,15 +12,16 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from attnscope.kernels.bins import bin_ranges, segments, weights_at_offsets
+from attnscope.kernels.by_head import each_tile
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures
 from attnscope.kernels.engines import measure
 from attnscope.kernels.masks import forbids
 from attnscope.kernels.sums import column_sums, weight_sums
-from attnscope.measure.quantities import BY_GROUP, CHOSEN, KNOWN, SECOND_PASS, by_group
+from attnscope.measure.quantities import BY_GROUP, CHOSEN, KNOWN, SECOND_PASS, RowMeasure, by_group, of_rows
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from attnscope.measure.maps import BlockSums
 
@@ -256,7 +257,7 @@ class Marks:
 
 @dataclass(frozen=True, eq=False)
 class SecondPass:
-    """Sums of the weights over the queries of one attention call; None if not requested."""
+    """Results of a second pass over the weights of one attention call; None if not requested."""
 
     # ``(batch, head, key)``: what each key receives from all queries that are real tokens
     received: Tensor | None = None
@@ -264,6 +265,7 @@ class SecondPass:
     offsets: Tensor | None = None  # ``(batch, head, offset)``: the weights at every offset
     blocks: BlockSums | None = None  # the weights in blocks
     chosen: Tensor | None = None  # ``(batch, head, chosen offset)``: the weights at chosen offsets
+    rows: Mapping[RowMeasure, Tensor] = field(default_factory=dict[RowMeasure, Tensor])  # ``(batch, head, query)`` each
 
 
 @dataclass(frozen=True, eq=False)
@@ -425,9 +427,10 @@ class Rows:
         present = (rows > 0) & groups.columns(groups.keys).any(1)[:, None, None]
         return (sums / rows.clamp_min(1)).where(present, torch.nan)
 
-    def mean_of(self, measure: str) -> Tensor:
-        """``(batch, head)``: mean over rows of a field of `RowMeasures`."""
-        return self.mean(there(getattr(self.measures, measure)))
+    def mean_of(self, measure: str | RowMeasure) -> Tensor:
+        """``(batch, head)``: mean over rows of a field of `RowMeasures`, or of a measure of the second pass."""
+        of_pass = self.second.rows.get(measure) if isinstance(measure, RowMeasure) else getattr(self.measures, measure)
+        return self.mean(there(of_pass))
 
 
 def there(measured: Measured | None) -> Measured:
@@ -476,6 +479,20 @@ def reduce_call(
     }
 
 
+def row_measures(call: AttentionCall, log_sum_exp: Tensor, measures: Sequence[RowMeasure]) -> dict[RowMeasure, Tensor]:
+    """Measures of every row in one pass over the weights, float64; NaN where the log-sum-exp is."""
+    level = log_sum_exp.masked_fill(log_sum_exp < torch.finfo(torch.float32).min / 2, torch.inf)
+    totals = [torch.zeros_like(level, dtype=torch.float64) for _ in measures]
+
+    def add(weights: Tensor, rows: slice, _: slice, *of_measures: Tensor) -> None:
+        for one, total in zip(measures, of_measures, strict=True):
+            total[..., rows] = one.join(total[..., rows], one.of_tile(weights).double())
+
+    each_tile(call, level, totals, add)
+    both = zip(measures, totals, strict=True)
+    return {one: one.finish(total).masked_fill(level.isnan(), torch.nan) for one, total in both}
+
+
 _OFFSETS_AT_ONCE = 16  # offsets whose weights are in memory for every query before they are summed
 
 
@@ -483,7 +500,7 @@ def second_pass(
     call: AttentionCall,
     log_sum_exp: Tensor,
     valid: Tensor,
-    needs: Collection[str],
+    needs: Collection[str | RowMeasure],
     observation: int,
     reach: int,
     chosen: Sequence[int] = (),
@@ -500,8 +517,10 @@ def second_pass(
             for first in range(0, len(chosen), _OFFSETS_AT_ONCE)
         ]
         at_chosen = torch.cat(sums, -1)
+    measures = of_rows(needs)
+    rows = row_measures(call, log_sum_exp, measures) if measures else {}
     if not SECOND_PASS & {*needs}:
-        return SecondPass(chosen=at_chosen)
+        return SecondPass(chosen=at_chosen, rows=rows)
     # where no query may attend to a later key, the mean offset is the mean distance
     by_offset = "distance" in needs and not bool((call.extent[1] <= call.query_positions + 1).all())
     by_offset |= "offset_sum" in needs
@@ -509,4 +528,4 @@ def second_pass(
     recent = column_sums(call, log_sum_exp, valid, observation) if "recent" in needs else None
     if (offsets := both.offsets) is not None:  # from -reach to reach; 0 at offsets that the text lacks
         offsets = pad(offsets, (reach - call.query.shape[2] + 1, reach - call.key.shape[2] + 1))
-    return SecondPass(both.received, recent, offsets, chosen=at_chosen)
+    return SecondPass(both.received, recent, offsets, chosen=at_chosen, rows=rows)

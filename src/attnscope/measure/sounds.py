@@ -164,7 +164,7 @@ def _decoder_inputs(texts: list[str], speech: SpeechModel) -> list[Window]:
             raise AttnscopeError(f"transcript {number} has more than {length} tokens: cut sound and transcript")
         inputs = shifted(labels, speech.tokenizer, start)
         if labels.ids[0] == inputs.ids[0]:  # Whisper's tokenizer writes the start token itself
-            fields = {name: getattr(labels, name)[:-1] for name in ("ids", "special", "spans", "tokens")}
+            fields = {name: getattr(labels, name)[:-1] for name in ("ids", "special", "spans", "shown")}
             inputs = replace(labels, **fields)
         windows.append(inputs)
     return windows

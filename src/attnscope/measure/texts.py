@@ -299,8 +299,9 @@ class TextReader(Reader):
                     self.unknown += 0 if unknown is None else side.ids.count(unknown)
             ids, special = window.ids, window.special
             if len(ids) > 2:  # noqa: PLR2004 both ends and some text
-                pairs = ((0, 1), (-1, -2))
-                self.doubled += any(ids[at] == ids[by] and special[at] and special[by] for at, by in pairs)
+                begins_twice = ids[0] == ids[1] and special[0] and special[1]
+                ends_twice = ids[-1] == ids[-2] and special[-1] and special[-2]
+                self.doubled += begins_twice or ends_twice
             if not self.is_chat and False in special:
                 first, last = special.index(False), len(special) - 1 - special[::-1].index(False)
                 self.packed += not borders.isdisjoint(ids[first:last])
@@ -472,7 +473,7 @@ def _reject_together(settings: ScanSettings, names: Sequence[str], *, grouped: b
 
 def _cut(window: Window, length: int) -> Window:
     """The first tokens of a window, and of its target."""
-    names = ("ids", "special", "spans", "tokens", "roles", "groups", "words")
+    names = ("ids", "special", "spans", "shown", "roles", "groups", "words")
     parts = {name: getattr(window, name)[:length] for name in names}
     inputs = {name: values[(slice(length),) * values.ndim] for name, values in window.inputs.items()}
     target = None if window.target is None else _cut(window.target, length)

@@ -5,6 +5,7 @@ import json
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from numbers import Integral, Number
 from typing import Any, cast
@@ -14,7 +15,7 @@ from jaxtyping import Bool
 
 from attnscope.read.chats import ChatTexts, ChatWindows
 from attnscope.read.files import is_standard_input
-from attnscope.read.shown import IdNames, probe, special_ids
+from attnscope.read.shown import IdNames, ShownTokens, probe, special_ids
 from attnscope.read.sources import as_list, kind
 from attnscope.read.texts import Corpus
 from attnscope.read.unnamed import UnnamedTokens
@@ -112,11 +113,12 @@ class EncodedTexts:
                     f"{row.name} has token id {max(row.ids)}, but the tokenizer has {len(tokenizer)} tokens: use the "
                     "tokenizer that made the ids"
                 )
-            marks = tuple(token in special for token in row.ids)
-            spans = tuple((place, place + 1) for place in range(len(row.ids)))
+            marks = tuple(map(special.__contains__, row.ids))
+            spans = tuple(pairwise(range(len(row.ids) + 1)))
             inputs = tuple((name, values.tobytes()) for name, values in row.inputs.items())
             name = repeats.named(row.name, (row.ids, inputs))
-            windows.append(Window(row.ids, marks, spans, name, 0, names.of(row.ids), inputs=row.inputs))
+            shown = ShownTokens(partial(names.of, row.ids))
+            windows.append(Window(row.ids, marks, spans, name, 0, shown, inputs=row.inputs))
         if cut:
             self.notes["ends"] = (
                 f"{count(cut, 'row')} of {len(windows)} without an attention_mask had padding tokens at an end, which "

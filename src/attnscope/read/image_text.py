@@ -233,7 +233,7 @@ def pictured_window(
     """The window of a text with images; `roles` has the role of each token."""
     names = [str(name) for name in tokenizer.convert_ids_to_tokens(list(expanded.ids))]
     spans = without_added_spaces(expanded.text, names, expanded.spans)
-    tokens = list(shown_tokens(expanded.text, names, spans, frozenset(tokenizer.all_special_tokens)))
+    tokens = shown_tokens(expanded.text, names, spans, frozenset(tokenizer.all_special_tokens))
     known = special_ids(tokenizer) | set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.mask_token_id}
     special = [token in known for token in expanded.ids]
     for first, last in (*expanded.images, *expanded.videos):

@@ -2,10 +2,13 @@
 
 import re
 import unicodedata
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial, reduce
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, overload
 
 from attnscope.support.errors import explaining
 
@@ -16,23 +19,55 @@ BYTES = 4  # of a character in UTF-8, at most
 UNKNOWN = "\ufffd"  # a decoded piece of a character
 
 
+class ShownTokens(Sequence[str]):
+    """Displayed tokens, made when one is first asked for: most windows are measured and not shown."""
+
+    def __init__(self, make: Callable[[], Iterable[str]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _tokens(self) -> tuple[str, ...]:
+        return tuple(self._make())
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tokens)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        return self._tokens[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._tokens == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._tokens)
+
+
 def shown_tokens(
     text: str, names: Sequence[str], spans: Sequence[tuple[int, int]], written: frozenset[str] = frozenset()
-) -> Iterator[str]:
+) -> list[str]:
     """The characters of each token; shared characters are numbered."""
     numbered = _Numbered(text, spans)
+    tokens: list[str] = []
     known: dict[tuple[str, str, str, bool], str] = {}  # most tokens of a text repeat
     reached, follows = 0, True
     for name, (start, end) in zip(names, spans, strict=True):
         before, covered = text[reached:start], text[start:end]
         key = (name, covered, before, follows)
         if not numbered.shared.isdisjoint(range(start, end)):
-            yield _shown(name, covered, before, numbered.characters(start, end), written, follows=follows)
+            tokens.append(_shown(name, covered, before, numbered.characters(start, end), written, follows=follows))
         else:
             if key not in known:
                 known[key] = _shown(name, covered, before, covered, written, follows=follows)
-            yield known[key]
+            tokens.append(known[key])
         reached, follows = max(reached, end), name.strip(MARKS) != ""
+    return tokens
 
 
 def _shown(name: str, covered: str, before: str, characters: str, written: frozenset[str], *, follows: bool) -> str:
@@ -156,21 +191,33 @@ _BLANK = re.compile(r"\s*")
 _UNKNOWN_WORD = re.compile(r"\s*(\w+|\S)")  # the text of an unknown token
 
 
-class Token(NamedTuple):
-    """A token of a text; `start` and `end` are characters of the text."""
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Consecutive tokens of a text, without special tokens around them."""
 
-    id: int
-    start: int
-    end: int
-    shown: str
-    special: bool
-    is_aligned: bool = True  # otherwise `start` counts tokens, as the characters are unknown
+    ids: Sequence[int]
+    spans: Sequence[tuple[int, int]]  # first character of each in the text, and one past the last
+    special: Sequence[bool]
+    shown: Sequence[str]
+    is_aligned: bool = True  # otherwise `spans` count tokens, as the characters are unknown
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, part: slice) -> "Tokens":
+        shown = ShownTokens(lambda: self.shown[part])
+        return Tokens(self.ids[part], self.spans[part], self.special[part], shown, self.is_aligned)
+
+    def __add__(self, after: "Tokens") -> "Tokens":
+        shown = ShownTokens(lambda: (*self.shown, *after.shown))
+        ids, spans, special = (*self.ids, *after.ids), (*self.spans, *after.spans), (*self.special, *after.special)
+        return Tokens(ids, spans, special, shown, self.is_aligned)
 
 
-def tokenize(tokenizer: Any, text: str) -> Iterator[Token]:
+def tokenize(tokenizer: Any, text: str) -> Iterator[Tokens]:
     """The tokens of a text, without special tokens around them, piece by piece."""
     if not is_fast(tokenizer):
-        yield from _tokenize_in_python(tokenizer, text)
+        yield _tokenize_in_python(tokenizer, text)
         return
     begin = 0
     while begin < len(text):
@@ -180,10 +227,16 @@ def tokenize(tokenizer: Any, text: str) -> Iterator[Token]:
             cut = GAP.search(text, begin + PIECE - 1, last)
         end = cut.end() if cut else min(last, len(text))
         offset = max(0, begin - MARGIN)
-        for token in _tokenize_piece(tokenizer, text[offset : end + MARGIN], offset):
-            if begin <= token.start < end or (token.start == end == len(text)):
-                yield token
+        tokens = _tokenize_piece(tokenizer, text[offset : end + MARGIN], offset)
+        starts = [start for start, _ in tokens.spans]
+        after = len(tokens) if end == len(text) else bisect_left(starts, end)
+        yield tokens[bisect_left(starts, begin) : after]
         begin = end
+
+
+def tokens_of(tokenizer: Any, text: str) -> Tokens:
+    """All tokens of a text that is not empty, without special tokens around them."""
+    return reduce(Tokens.__add__, tokenize(tokenizer, text))
 
 
 def is_fast(tokenizer: Any) -> bool:
@@ -191,31 +244,43 @@ def is_fast(tokenizer: Any) -> bool:
     return getattr(tokenizer, "is_fast", False)
 
 
-def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Iterator[Token]:
+def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Tokens:
     with explaining("the tokenizer fails on a text", "Check that its tokenizer.json is complete and the right one"):
         encoded = tokenizer(text, return_offsets_mapping=True, return_attention_mask=False, **_BARE)
     ids: list[int] = encoded["input_ids"]
-    names: list[str] = tokenizer.convert_ids_to_tokens(ids)
-    spans = without_added_spaces(text, names, [tuple(span) for span in encoded["offset_mapping"]])
-    special = special_ids(tokenizer)
-    written = frozenset(tokenizer.all_special_tokens)
-    for token, (start, end), shown in zip(ids, spans, shown_tokens(text, names, spans, written), strict=True):
-        yield Token(token, start + offset, end + offset, shown, token in special)
+    spans: list[tuple[int, int]] = [*map(tuple, encoded["offset_mapping"])]
+    marks = {tokenizer.convert_tokens_to_ids(mark) for mark in MARKS}  # or the unknown token
+    if not marks.isdisjoint(ids):
+        spans = without_added_spaces(text, tokenizer.convert_ids_to_tokens(ids), spans)
+    in_text = spans if offset == 0 else [(start + offset, end + offset) for start, end in spans]
+    return _named(tokenizer, ids, in_text, partial(_shown_by_characters, tokenizer, text, ids, spans))
 
 
-def _tokenize_in_python(tokenizer: Any, text: str) -> Iterator[Token]:
+def _tokenize_in_python(tokenizer: Any, text: str) -> Tokens:
     """Tokens of a tokenizer without character offsets, which are found by decoding consecutive tokens."""
     with explaining("the tokenizer fails on a text", "Check that its files are complete and the right ones"):
-        ids = tokenizer(text, **_BARE)["input_ids"]
+        ids: list[int] = tokenizer(text, **_BARE)["input_ids"]
+    if (spans := _aligned(tokenizer, text, ids)) is not None:
+        return _named(tokenizer, ids, spans, partial(_shown_by_characters, tokenizer, text, ids, spans))
+    places = [(place, place + 1) for place in range(len(ids))]
+    return _named(tokenizer, ids, places, partial(IdNames(tokenizer).of, ids), is_aligned=False)
+
+
+def _named(
+    tokenizer: Any,
+    ids: Sequence[int],
+    spans: Sequence[tuple[int, int]],
+    show: Callable[[], Iterable[str]],
+    *,
+    is_aligned: bool = True,
+) -> Tokens:
+    special = [*map(special_ids(tokenizer).__contains__, ids)]
+    return Tokens(ids, spans, special, ShownTokens(show), is_aligned)
+
+
+def _shown_by_characters(tokenizer: Any, text: str, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[str]:
     names: list[str] = tokenizer.convert_ids_to_tokens(ids)
-    special, spans = special_ids(tokenizer), _aligned(tokenizer, text, ids)
-    if spans is None:
-        for place, (token, shown) in enumerate(zip(ids, IdNames(tokenizer).of(ids), strict=True)):
-            yield Token(token, place, place + 1, shown, token in special, is_aligned=False)
-        return
-    written = frozenset(tokenizer.all_special_tokens)
-    for token, (start, end), shown in zip(ids, spans, shown_tokens(text, names, spans, written), strict=True):
-        yield Token(token, start, end, shown, token in special)
+    return shown_tokens(text, names, spans, frozenset(tokenizer.all_special_tokens))
 
 
 def _aligned(tokenizer: Any, text: str, ids: Sequence[int]) -> list[tuple[int, int]] | None:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from attnscope.read.shown import Token, probe, tokenize
+from attnscope.read.shown import ShownTokens, Tokens, probe, tokenize, tokens_of
 from attnscope.read.sources import Text
 from attnscope.read.texts import Corpus
 from attnscope.support.errors import AttnscopeError, explaining
@@ -29,7 +29,7 @@ class Window:
     spans: tuple[tuple[int, int], ...]
     source: str  # name of the text
     start: int  # first character of the window in the text
-    tokens: tuple[str, ...]  # displayed tokens: the characters of each
+    shown: Sequence[str]  # the characters of each token
     # input of the decoder of an encoder-decoder; None for the same tokens
     target: "Window | None" = None
     # in a chat, the role of each token, ``template`` for the marks of its template; else empty
@@ -46,6 +46,11 @@ class Window:
     def __len__(self) -> int:
         """Number of tokens, without those of the target."""
         return len(self.ids)
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """Displayed tokens."""
+        return tuple(self.shown)
 
 
 def window_name(window: "Window | Sequence[int]", number: int) -> str:
@@ -97,18 +102,21 @@ class Windows:
                 "text"
             )
 
-    def _stretches(self, tokens: Iterator[Token]) -> Iterator[list[Token]]:
+    def _stretches(self, pieces: Iterator[Tokens]) -> Iterator[Tokens]:
         """The tokens of each window of one text."""
-        waiting: list[Token] = []
+        waiting: Tokens | None = None
         new = 0  # tokens in `waiting` that are in no window yet
         full = False
-        for token in tokens:
-            waiting.append(token)
-            new += 1
-            if len(waiting) == self._content:
-                yield waiting
-                waiting, new, full = waiting[self._stride :], 0, True
-        if new and (not full or 2 * len(waiting) >= self._content):
+        for piece in pieces:
+            waiting = piece if waiting is None else waiting + piece
+            new += len(piece)
+            first = 0
+            while first + self._content <= len(waiting):
+                last = first + self._content
+                yield waiting[first:last]
+                first, new, full = first + self._stride, len(waiting) - last, True
+            waiting = waiting[first:]
+        if waiting is not None and new and (not full or 2 * len(waiting) >= self._content):
             yield waiting
         else:
             self.dropped_tokens += new
@@ -135,20 +143,20 @@ class Frame:
         prefix, suffix = tuple(ids[:first]), tuple(ids[last:])
         return cls(prefix, suffix, {i: str(tokenizer.convert_ids_to_tokens(i)) for i in prefix + suffix})
 
-    def around(self, tokens: Sequence[Token], text: Text) -> Window:
+    def around(self, tokens: Tokens, text: Text) -> Window:
         """A window of consecutive tokens of a text, at least one."""
-        start = tokens[0].start
+        start = tokens.spans[0][0]
         before, after = len(self.prefix), len(self.suffix)
         here = (start, start)
         names = [self.names[i] for i in self.prefix + self.suffix]
         return Window(
-            ids=(*self.prefix, *(token.id for token in tokens), *self.suffix),
-            special=(*[True] * before, *(token.special for token in tokens), *[True] * after),
-            spans=(*[here] * before, *((token.start, token.end) for token in tokens), *[here] * after),
+            ids=(*self.prefix, *tokens.ids, *self.suffix),
+            special=(*[True] * before, *tokens.special, *[True] * after),
+            spans=(*[here] * before, *tokens.spans, *[here] * after),
             source=text.name,
             start=start,
-            tokens=(*names[:before], *(token.shown for token in tokens), *names[before:]),
-            text=text.content if tokens[0].is_aligned else "",
+            shown=ShownTokens(lambda: (*names[:before], *tokens.shown, *names[before:])),
+            text=text.content if tokens.is_aligned else "",
             by=text.by,
         )
 
@@ -191,8 +199,11 @@ def collate(windows: Sequence[Window], pad_id: int, device: torch.device | str =
 def padded(rows: Sequence[Sequence[int]], fill: int = 0, *, left: bool = False) -> Int[Tensor, "row position"]:
     """Rows of whole numbers, padded to the longest."""
     longest = max(map(len, rows))
-    both = ((row, [fill] * (longest - len(row))) for row in rows)
-    return torch.tensor([[*more, *row] if left else [*row, *more] for row, more in both], dtype=torch.int64)
+    whole = np.full((len(rows), longest), fill, np.int64)
+    for number, row in enumerate(rows):
+        places = slice(longest - len(row), None) if left else slice(len(row))
+        whole[number, places] = row
+    return torch.from_numpy(whole)
 
 
 def _stacked(several: Sequence[np.ndarray], longest: int) -> Tensor:
@@ -241,8 +252,8 @@ def shifted(said: Window, tokenizer: Any, start: Start) -> Window:
     first = start(said.ids)
     here = (said.start, said.start)
     ids, special, spans = (first, *said.ids[:-1]), (True, *said.special[:-1]), (here, *said.spans[:-1])
-    tokens = (str(tokenizer.convert_ids_to_tokens(first)), *said.tokens[:-1])
-    return replace(said, ids=ids, special=special, spans=spans, tokens=tokens)
+    shown = ShownTokens(lambda: (str(tokenizer.convert_ids_to_tokens(first)), *said.tokens[:-1]))
+    return replace(said, ids=ids, special=special, spans=spans, shown=shown)
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +301,8 @@ class LinePairs:
                 yield replace(line, target=said if self.start is None else shifted(said, self.tokenizer, self.start))
 
     def _line(self, text: Text, tokenizer: Any, frame: Frame, side: str) -> Window:
-        if not (tokens := list(tokenize(tokenizer, text.content))):
+        tokens = tokens_of(tokenizer, text.content)
+        if not len(tokens):
             raise AttnscopeError(
                 f"the tokenizer returns no token for {text.name} of the {side}; expected at least one: leave out that "
                 "pair"

@@ -14,6 +14,7 @@ from typing import Any, cast
 import regex
 
 from attnscope.read.files import json_objects, shown
+from attnscope.read.shown import ShownTokens
 from attnscope.read.windows import Window, window_name
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
@@ -106,7 +107,7 @@ def in_words(window: Window) -> Window:
 
     parts: dict[str, Any] = {name: of_first(getattr(window, name)) for name in ("ids", "special", "roles", "groups")}
     parts["spans"] = tuple((window.spans[tokens[0]][0], window.spans[tokens[-1]][1]) for tokens in members)
-    parts["tokens"] = tuple(_shown(window, tokens) for tokens in members)
+    parts["shown"] = ShownTokens(lambda: (_shown(window, tokens) for tokens in members))
     return replace(window, **parts, words=(), target=None if window.target is None else in_words(window.target))
 
 

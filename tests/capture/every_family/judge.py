@@ -142,7 +142,7 @@ def _difference(model, given):
         here = _everything_real(call)
         observer = StatisticsObserver(NAMES, BAND, here, REACH)
         output = observer(site, call)
-        measured.append(observer.measured[site.index])
+        measured.extend(observer.layers())
         return output
 
     measured = []

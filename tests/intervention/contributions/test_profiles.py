@@ -28,7 +28,7 @@ def read(model, texts=(TEXT,)):
     """Profiles of all kinds; a decoder beside an encoder reads another text."""
     windows = [tuple(text) for text in texts]
     if model.config.is_encoder_decoder:
-        marks = {"special": (), "spans": (), "source": "a", "start": 0, "tokens": ()}
+        marks = {"special": (), "spans": (), "source": "a", "start": 0, "shown": ()}
         windows = [Window(ids, target=Window(tuple(TARGET), **marks), **marks) for ids in windows]
     return contribution_profiles(Study(model, windows, name="tiny"), band=BAND)
 
@@ -184,7 +184,7 @@ def test_block_norms_and_mixing_are_those_of_all_parts_written_out(name):
 @pytest.mark.parametrize("name", ["rope-pre", "sinusoidal-post"])
 def test_the_projects_own_translators(name):
     model = small(name)
-    marks = {"special": (), "spans": (), "source": "a", "start": 0, "tokens": ()}
+    marks = {"special": (), "spans": (), "source": "a", "start": 0, "shown": ()}
     window = Window((3, 4, 5, 6, 7, 2), target=Window((1, 10, 11, 12), **marks), **marks)
     found = contribution_profiles(Study(model, [window], name=name), band=2)
     assert found.attrs["skipped"] == ""

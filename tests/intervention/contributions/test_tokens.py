@@ -17,7 +17,7 @@ from tests.intervention.eager_gradients import TARGET, TEXT, given_to, weights_a
 from tests.tiny_models import tiny
 
 QUERIES = [1, 4, 6]
-MARKS = {"special": (), "spans": (), "source": "a", "start": 0, "tokens": ()}
+MARKS = {"special": (), "spans": (), "source": "a", "start": 0, "shown": ()}
 
 
 def given(model):

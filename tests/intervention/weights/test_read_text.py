@@ -15,7 +15,7 @@ from attnscope.read.windows import Window
 from tests.intervention.eager_gradients import TARGET, TEXT, given_to, weights_and_gradients
 from tests.tiny_models import tiny
 
-MARKS = {"spans": (), "source": "a", "start": 0, "tokens": ()}
+MARKS = {"spans": (), "source": "a", "start": 0, "shown": ()}
 #: Layers by their calls; of BART the encoder's second, and the decoder's first self- and cross-attention.
 PLACES = {"bert": [0, 1], "gpt2": [0, 1], "llama": [1], "bart": [1, 2, 3]}
 

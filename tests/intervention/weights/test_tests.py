@@ -22,7 +22,7 @@ from tests.intervention.eager_gradients import TEXT
 from tests.models.small_lineage import small
 from tests.tiny_models import tiny
 
-MARKS = {"special": (), "spans": (), "start": 0, "tokens": ()}
+MARKS = {"special": (), "spans": (), "start": 0, "shown": ()}
 OTHER = [8, 22, 31, 5, 50, 18, 29, 13, 41, 10, 34, 6, 17]
 
 
