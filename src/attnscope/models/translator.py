@@ -225,9 +225,9 @@ class Decoded(NamedTuple):
     """The output of a decoder."""
 
     hidden: Tensor  # the output layer's input, ``(batch, target, width)``
-    # one tensor a layer of weights on the source, ``(batch, head, target, source)``, and on the target, where they are
-    cross: tuple[Tensor, ...] | None = None
-    own: tuple[Tensor, ...] | None = None
+    # weights of each layer on the source, ``(batch, head, target, source)``, and on the target, if stored
+    source_weights: tuple[Tensor, ...] | None = None
+    target_weights: tuple[Tensor, ...] | None = None
 
 
 class Translator(TiedModel, GenerationMixin):
@@ -301,8 +301,8 @@ class Translator(TiedModel, GenerationMixin):
             loss=None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch),
             logits=logits,
             past_key_values=past_key_values,
-            cross_attentions=decoded.cross,
-            decoder_attentions=decoded.own,
+            cross_attentions=decoded.source_weights,
+            decoder_attentions=decoded.target_weights,
             encoder_last_hidden_state=states,
             encoder_attentions=getattr(encoder_outputs, "attentions", None),
         )
