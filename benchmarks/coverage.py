@@ -27,8 +27,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from scipy.stats import false_discovery_control, spearmanr
 
+from attnscope import contrasts
 from attnscope.comparison.contrasts import _interval as _contrast
-from attnscope.comparison.contrasts import contrasts
 from attnscope.comparison.diff import LEVEL
 from attnscope.detection.card import stability
 from attnscope.detection.common import LEAST_KEYS, ExamplePair, common_features

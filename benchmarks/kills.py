@@ -29,7 +29,7 @@ os.environ |= {"OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", "ATTNSCOPE_F
 import torch
 import xarray as xr
 
-from attnscope.measure.scan import scan
+from attnscope import scan
 from attnscope.measure.stored import WINDOWS, load_scan
 from attnscope.measure.texts import TextReader
 from attnscope.store.folder import manifest_of

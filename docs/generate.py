@@ -20,13 +20,13 @@ import typer
 from sphinx.ext.napoleon import Config, NumpyDocstring
 
 import attnscope
+from attnscope.catalogue import VERBS
 from attnscope.cli import app
 from attnscope.detection.role import ROLES
 from attnscope.explanation.study import Analysis
 from attnscope.measure.quantities import EQUAL, OF_GROUPS, OF_OFFSETS, PATCH_STATISTICS, STATISTICS, SUMMARIES
 from attnscope.report.schema import NO_NUMBERS, Table
 from attnscope.results.reports import report_of
-from attnscope.verbs import VERBS
 from attnscope_zoo.catalogue import build
 
 #: Others that users import, by their group.
@@ -211,7 +211,7 @@ def _page(name: str) -> str:
         public = [member for key, member in vars(one).items() if key[0] != "_"] if inspect.isclass(one) else [one]
         for function in filter(inspect.isfunction, public):
             words = re.findall(r"\w+", str(inspect.signature(function).return_annotation))
-            for found in map(inspect.unwrap(function).__globals__.get, words):
+            for found in map(_names_of(inspect.unwrap(function)).get, words):
                 if inspect.isclass(found) and found.__module__.startswith("attnscope.") and found not in queue:
                     queue.append(found)
                     pages[f"{found.__module__}.{found.__name__}"] = found
@@ -222,6 +222,13 @@ def _page(name: str) -> str:
         for full, one in pages.items()
     ]
     return "\n".join(shown)
+
+
+def _names_of(function: Any) -> dict[str, Any]:
+    """Names in the module of a function, those for type checkers too."""
+    source = inspect.getsource(inspect.getmodule(function))
+    imported = re.findall(r"^    from (attnscope[\w.]*) import (\w+)$", source, re.MULTILINE)
+    return {name: getattr(import_module(module), name) for module, name in imported} | function.__globals__
 
 
 def _in_package(title: str, package: str) -> str:

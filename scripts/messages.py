@@ -95,6 +95,9 @@ def of_python(source: str) -> Iterator[str]:
                 waiting.remove(node.value)
             case ast.Subscript(value=ast.Name(id="Float" | "Int" | "Bool" | "Num" | "Real" | "Shaped" | "Complex")):
                 waiting.remove(node.slice)  # dimensions of an array
+            case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=parts)):
+                waiting.remove(node.slice)  # the sentences of an option: the first one is in a help
+                waiting += [one for one in parts if not isinstance(one, ast.Constant)]
             case ast.JoinedStr(values=values):
                 constants = [value for value in values if isinstance(value, ast.Constant)]
                 waiting = [one for one in waiting if one not in constants]

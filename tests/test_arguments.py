@@ -4,8 +4,9 @@ import ast
 import importlib
 import inspect
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack, get_origin
 
 import numpy as np
 import pytest
@@ -15,23 +16,31 @@ from torch import nn
 from transformers import BertConfig, BertModel
 
 import attnscope
-from attnscope import AttnscopeError, verbs
+from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
-from attnscope.capture.parameters import Reading
 from attnscope.explanation.analyses.shift import cross_spectrum
-from attnscope.support.arguments import validated
+from attnscope.options import Reading
+from attnscope.support.checked import alternatives, bare, checked, declaration
 
 VERBS = [name for name in attnscope.__all__ if inspect.isfunction(getattr(attnscope, name))]
 PUBLIC = {f"attnscope.{name}": getattr(attnscope, name) for name in VERBS}
 for path in sorted(Path(attnscope.__file__).parent.rglob("*.py")):
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         decorators = map(ast.unparse, getattr(node, "decorator_list", ()))
-        if isinstance(node, ast.FunctionDef) and any(re.match(r"validated\b", one) for one in decorators):
+        if isinstance(node, ast.FunctionDef) and any(re.match(r"checked\b", one) for one in decorators):
             name = ".".join(("attnscope", *path.relative_to(Path(attnscope.__file__).parent).with_suffix("").parts))
             PUBLIC.setdefault(f"{name}.{node.name}", getattr(importlib.import_module(name), node.name))
 WRONG = b"neither a number nor a string"
-PLAIN = ("int", "Count", "Natural", "Draws", "Seed", "float", "bool", "str", "Path", "Sequence[")
+PLAIN = {int, float, bool, str, Path, Sequence}
+#: What must be given to verbs, where it is not a name.
+GIVEN = {
+    **{name: object() for name in ("before", "after", "heads", "weights")},
+    "module": nn.Identity(),
+    "results": xr.Dataset(),
+    "layer": 0,
+    "head": 0,
+}
 
 
 def test_every_public_function_checks():
@@ -39,7 +48,7 @@ def test_every_public_function_checks():
     unchecked = {
         name
         for name, function in PUBLIC.items()
-        if not re.match(r"(@reads\(.*\)\n)?@(validated|verb)(\(.*\))?\n", inspect.getsource(inspect.unwrap(function)))
+        if not re.match(r"@(checked|verb)\b", inspect.getsource(inspect.unwrap(function)))
     }
     assert not unchecked
 
@@ -67,14 +76,13 @@ def test_a_verb_takes_its_model_first_and_then_texts():
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_names_each_argument_of_a_wrong_type(verb):
     function = PUBLIC[f"attnscope.{verb}"]
-    parameters = inspect.signature(function).parameters
+    parameters = declaration(function)
     plain = [
         name
         for name, parameter in parameters.items()
-        if any(part.strip().startswith(PLAIN) for part in parameter.annotation.split("|"))
+        if (kinds := {get_origin(kind := bare(one)) or kind for one in alternatives(parameter.annotation)}) & PLAIN
+        and Any not in kinds  # what takes it refuses it, with more words
         and parameter.kind not in {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}
-        and name != "model"  # `load_model` refuses it, with more words
-        and "Lines" not in parameter.annotation
     ]
     assert plain or verb in {"edit", "runs"}
     before = needed(function)
@@ -140,24 +148,11 @@ def of_all_kinds():
 def needed(function):
     """What must be given to a function."""
     return {
-        name: fitting(parameter)
+        name: (0, 0) if function is attnscope.examples and name == "head" else GIVEN.get(name, "nowhere")
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.default is parameter.empty
         and parameter.kind not in {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}
     }
-
-
-def fitting(parameter):
-    """Something that the signature takes."""
-    for name, value in (("Dataset", xr.Dataset()), ("Module", nn.Identity())):
-        if name in parameter.annotation:
-            return value
-    if parameter.annotation.startswith("tuple"):
-        return (0, 0)
-    takes_text = any(part in parameter.annotation for part in ("str", "Path", "Lines", "Model"))
-    if any(part in parameter.annotation for part in ("int", "Count", "Natural")) and not takes_text:
-        return 0
-    return "nowhere" if takes_text else object()
 
 
 _SIZES = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
@@ -234,7 +229,7 @@ def test_a_compiled_model_is_the_model_itself():
 
 
 def test_what_users_give_in_their_place_is_taken():
-    @validated
+    @checked
     def told(count: "int | None" = None, share: "float" = 1.0, band: "tuple[int, int] | None" = None) -> tuple:
         return count, share, band
 
@@ -258,7 +253,7 @@ def test_what_is_left_out_of_the_shared_parameters_reaches_a_verb_as_its_default
         taking_shared(limit=0)
 
 
-@validated
+@checked
 def taking_shared(**reading: "Unpack[Reading]") -> dict[str, object]:
     return {**reading}
 
@@ -278,7 +273,8 @@ LATE = {
 @pytest.mark.parametrize("verb", LATE)
 @pytest.mark.usefixtures("no_types")
 def test_what_needs_no_model_is_checked_before_one_is_loaded(verb, tmp_path, monkeypatch):
-    module = importlib.import_module(f"attnscope.{verbs.VERBS[verb].module}")
+    source = inspect.getsource(inspect.unwrap(getattr(attnscope, verb)))
+    module = importlib.import_module("attnscope." + re.search(r'run_on_model."(.*):', source)[1])
     monkeypatch.setattr(module, "load_model", lambda *_, **__: pytest.fail("a model is loaded"))
     (tmp_path / "notes.txt").write_text("of somebody else")
     folders = [] if verb == "head_outputs" else [{"out": tmp_path}, {"out": tmp_path / "notes.txt"}]

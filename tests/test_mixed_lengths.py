@@ -9,10 +9,10 @@ import torch
 import transformers as T
 
 import attnscope
+from attnscope.catalogue import VERBS
 from attnscope.report.render import as_json
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
-from attnscope.verbs import VERBS
 from attnscope_zoo.catalogue import build
 from tests.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.tiny_models import tiny

@@ -4,16 +4,9 @@ from typing import Any
 
 import lazy_loader
 
-from attnscope.verbs import VERBS
-
 __version__ = "0.1.0"
 
-_names = {"session": ["Session"], "support.errors": ["AttnscopeError"]}
-for _name, _verb in VERBS.items():
-    _names.setdefault(_verb.module, []).append(_name)
-_load, __dir__, __all__ = lazy_loader.attach(
-    __name__, submodules={"callbacks", "figures", "kernels", "lineage", "results", "testing"}, submod_attrs=_names
-)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)  # what `__init__.pyi` names
 
 
 def __getattr__(name: str) -> Any:

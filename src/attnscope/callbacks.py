@@ -26,9 +26,10 @@ from attnscope.measure.passes import WindowBatch, measure_call
 from attnscope.measure.quantities import EQUAL
 from attnscope.measure.rows import Marks
 from attnscope.measure.texts import window_length
+from attnscope.options import Count
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.store.arrays import padded_heads
-from attnscope.support.arguments import Count, validated
+from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import own_random_numbers, own_state
 
@@ -99,7 +100,7 @@ class HeadMonitor(TrainerCallback):
     ({'step': 1, 'layer': 2, 'head': 4}, True)
     """
 
-    @validated
+    @checked
     def __init__(
         self, batch: Sources = None, tokenizer: Any = None, *, every: Count = 100, log: Log | None = None
     ) -> None:

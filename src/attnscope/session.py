@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from attnscope.capture.load import load_model
-from attnscope.capture.parameters import CorpusOptions, SessionReading, loading
 from attnscope.capture.watch import way_of
-from attnscope.support.arguments import validated
+from attnscope.options import CorpusOptions, SessionReading, loading
+from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError
+from attnscope.verbs.examples import examples
+from attnscope.verbs.explain import explain
+from attnscope.verbs.generate import generate
+from attnscope.verbs.intervene import intervene
+from attnscope.verbs.roles import roles
+from attnscope.verbs.scan import scan
 
 if TYPE_CHECKING:
-    import xarray as xr
-
     from attnscope.capture.load import Model
     from attnscope.read.encoded import Sources
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _of_session(verb: Callable[Concatenate[Any, Any, P], R]) -> Callable[Concatenate[Session, P], R]:
+    """A verb as a method: with the model and the texts of the session, and its options."""
+
+    @wraps(verb)
+    def method(self: Session, *arguments: P.args, **options: P.kwargs) -> R:
+        function: Any = verb
+        return function(self.model, self.texts, *arguments, **self.options_of(verb) | options)
+
+    method.__doc__ = f"`attnscope.{verb.__name__}` of this model and these texts."
+    return method
 
 
 class Session:
@@ -47,7 +68,7 @@ class Session:
     attnscope.AttnscopeError: the bundled masked language model cannot generate: give ...
     """
 
-    @validated
+    @checked
     def __init__(self, model: Model | None = None, texts: Sources = None, **reading: Unpack[SessionReading]) -> None:
         """Load the model."""
         self.texts = _repeatable(texts)
@@ -57,38 +78,21 @@ class Session:
         shared["targets"] = _repeatable(reading["targets"])
         self._options = {name: value for name, value in shared.items() if value is not None and value is not False}
 
-    def scan(self, **options: Any) -> xr.Dataset:
-        """`attnscope.scan` of this model and these texts."""
-        return self._run("scan", options)
+    scan = _of_session(scan)
+    generate = _of_session(generate)
+    roles = _of_session(roles)
+    examples = _of_session(examples)
+    explain = _of_session(explain)
+    intervene = _of_session(intervene)
 
-    def generate(self, **options: Any) -> xr.Dataset:
-        """`attnscope.generate` of this model, which continues these texts."""
-        return self._run("generate", options)
-
-    def roles(self, **options: Any) -> xr.Dataset:
-        """`attnscope.roles` of this model and these texts."""
-        return self._run("roles", options)
-
-    def examples(self, **options: Any) -> xr.Dataset:
-        """`attnscope.examples` of this model in these texts."""
-        return self._run("examples", options)
-
-    def explain(self, **options: Any) -> xr.DataTree:
-        """`attnscope.explain` of this model and these texts."""
-        return self._run("explain", options)
-
-    def intervene(self, **options: Any) -> xr.DataTree:
-        """`attnscope.intervene` of this model and these texts."""
-        return self._run("intervene", options)
-
-    def _run(self, name: str, options: dict[str, Any]) -> Any:
-        import attnscope
-
-        verb = getattr(attnscope, name)
+    def options_of(self, verb: Callable[..., object]) -> dict[str, Any]:
+        """The options of this session, for a verb that has them."""
         unused = self._options.keys() - inspect.signature(verb).parameters.keys()
         if unused:
-            raise AttnscopeError(f"attnscope.{name} has no {min(unused)}, which this session has: open one without it")
-        return verb(self.model, self.texts, **self._options | options)
+            raise AttnscopeError(
+                f"attnscope.{verb.__name__} has no {min(unused)}, which this session has: open one without it"
+            )
+        return self._options
 
 
 def _repeatable(texts: Any) -> Any:

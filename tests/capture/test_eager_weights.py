@@ -7,13 +7,12 @@ import pytest
 import torch
 
 import attnscope
-from attnscope import AttnscopeError
+from attnscope import AttnscopeError, intervene
 from attnscope.capture import eager as _eager
 from attnscope.capture import registry as _registry
 from attnscope.capture.load import load_model
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import capture_of, watching
-from attnscope.intervention.intervene import intervene
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import attend_in_full
 from tests.capture.every_family.inputs import inputs_of

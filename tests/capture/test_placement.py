@@ -14,8 +14,8 @@ from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.capture.placement import Placement
-from attnscope.cli.options import memory_of
 from attnscope.measure.passes import _marks
+from attnscope.options import memory_of
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.read.windows import collate
 from tests.tiny_models import tiny
@@ -120,11 +120,10 @@ def test_without_accelerate_the_message_says_what_to_install(monkeypatch):
 
 
 def test_memory_as_it_is_typed():
-    assert memory_of("0=10GiB, cpu=30GiB") == {0: "10GiB", "cpu": "30GiB"}
-    assert memory_of(None) is None
+    assert memory_of("--max-memory", "0=10GiB, cpu=30GiB") == {0: "10GiB", "cpu": "30GiB"}
     for wrong in ("10GiB", "gpu=1GB", "0=", "0=1GB,"):
         with pytest.raises(AttnscopeError, match="expected devices and sizes"):
-            memory_of(wrong)
+            memory_of("--max-memory", wrong)
 
 
 def test_what_is_known_of_tokens_follows_the_layer_to_its_device():

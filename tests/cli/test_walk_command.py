@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.cli.options import is_sentence, text_or_place
+from attnscope.options import is_sentence, text_or_place
 from tests.cli.command import attnscope
 from tests.lineage.translation.small_translators import small_tokenizer
 from tests.lineage.walk.walked_translators import SENTENCE, TARGET, translator
@@ -29,7 +29,7 @@ def test_a_sentence_of_any_language_is_a_text_not_a_path(tmp_path):
             found = attnscope("walk", *given, cwd=tmp_path)
             assert found.returncode == 0 or "at most 128" in found.stderr
         assert is_sentence(sentence)
-    assert isinstance(text_or_place("吾輩.txt"), Path)
+    assert isinstance(text_or_place("", "吾輩.txt"), Path)
     for name in ("gpt2", "写真.png", "猫/犬", "my notes.txt", "my runs/", "https://x.org/猫", "word"):
         assert not is_sentence(name)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope.comparison.contrasts import contrasts
+from attnscope import contrasts
 from attnscope.comparison.diff import changes_of, sizes
 from tests.comparison.test_contrasts import scan_of
 

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
+from attnscope import patch
 from attnscope.capture.borrow import LoadedModel
-from attnscope.intervention.patch import patch
 from attnscope.models.configs import EncoderConfig
 from attnscope.models.transformer import EncoderForMaskedLM
 

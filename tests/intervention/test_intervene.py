@@ -5,9 +5,9 @@ import pytest
 from transformers import BertConfig, BertModel
 
 import attnscope
+from attnscope import intervene
 from attnscope.capture.load import load_model
 from attnscope.intervention.edits import Forbidden, knock_out
-from attnscope.intervention.intervene import intervene
 from attnscope.intervention.predictions import prediction_session
 from attnscope.intervention.verdicts import verdicts
 from attnscope.read.encoded import texts_of

@@ -9,13 +9,13 @@ import torch
 import xarray as xr
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from attnscope import edit, patch
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
 from attnscope.intervention.edges import EdgeRuns, Graph
-from attnscope.intervention.edit import edit
 from attnscope.intervention.pairs import EncodedPairs, Pair, pairs_of_input
-from attnscope.intervention.patch import check_pairs_differ, patch, patched_of
+from attnscope.intervention.patch import check_pairs_differ, patched_of
 from attnscope.intervention.patch_findings import patched_positions
 from attnscope.intervention.stack import stacked_passes
 from attnscope.kernels.full import attend_in_full

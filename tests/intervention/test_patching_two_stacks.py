@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from attnscope import edges, patch
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.watching import watching
-from attnscope.intervention.edges import edges
 from attnscope.intervention.pairs import Pair, sides_of
-from attnscope.intervention.patch import patch
 from attnscope.kernels.full import attend_in_full
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError

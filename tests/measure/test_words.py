@@ -8,13 +8,12 @@ import torch
 from transformers import AutoTokenizer
 
 import attnscope
-from attnscope import AttnscopeError
+from attnscope import AttnscopeError, measure_weights
 from attnscope.bundled import MODEL
 from attnscope.capture.forward import decoder_start
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import attend_in_full
 from attnscope.measure.sample import merge_call
-from attnscope.measure.watched import measure_weights
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.read.words import WordedWindows, in_words, word_rule_of
 from attnscope.store.runs import RunFolder

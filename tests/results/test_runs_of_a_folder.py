@@ -11,10 +11,10 @@ import pytest
 import xarray as xr
 
 import attnscope
-from attnscope import AttnscopeError, open_run
+from attnscope import AttnscopeError, open_run, runs
 from attnscope.results.describe import describe
 from attnscope.results.export import export
-from attnscope.results.open import chosen, nodes_of, run_at, runs
+from attnscope.results.open import chosen, nodes_of, run_at
 from attnscope.store.files import MANIFEST
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder

@@ -4,8 +4,7 @@ import pytest
 import xarray as xr
 
 import attnscope
-from attnscope import AttnscopeError
-from attnscope.lineage.train import train
+from attnscope import AttnscopeError, train
 from attnscope.results.merge import merge
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder

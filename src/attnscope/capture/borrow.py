@@ -6,10 +6,9 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -21,7 +20,6 @@ from transformers.utils import logging as transformers_logging
 from attnscope.bundled import SENTENCES
 from attnscope.store.files import explained, local_folder
 from attnscope.store.folder import OwnedFolder
-from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -121,17 +119,8 @@ def _is_own(hook: Any) -> bool:
     return str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("attnscope.")
 
 
-def verb(**defaults: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """`validated` for functions that run models: it borrows the models and makes `out` a local folder."""
-
-    def decorated(function: Callable[P, R]) -> Callable[P, R]:
-        return validated(enter=partial(_borrowed_arguments, function.__name__), **defaults)(function)
-
-    return decorated
-
-
 @contextmanager
-def _borrowed_arguments(command: str, arguments: dict[str, Any]) -> Generator[None]:
+def borrowed_arguments(command: str, arguments: dict[str, Any]) -> Generator[None]:
     """Check the folder of a run before a model is loaded, and borrow the models among the arguments of a verb."""
     if isinstance(arguments.get("out"), str | Path):
         arguments["out"] = folder = local_folder(arguments["out"])

@@ -1,9 +1,8 @@
-"""The command line: `attnscope.verbs` names the file of each command."""
+"""The command line: commands derive from the verbs."""
 
 import logging
 import os
 import sys
-from importlib import import_module
 from typing import Any
 
 # Threads that wait by spinning slow down everything on a machine that is shared; set before PyTorch is loaded.
@@ -13,29 +12,24 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import typer
 
 from attnscope import __version__
+from attnscope.catalogue import VERBS
 from attnscope.cli import options, runs
 from attnscope.cli.output import abandon, prepare, print_note
-from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError, out_of_memory, panicked, reason_of, unimportable
-from attnscope.verbs import VERBS
 
 _INTERRUPTED = 130
 _UsageError: Any = typer.BadParameter.__base__  # typer does not export it
 
 app = typer.Typer(
     name="attnscope",
-    cls=options.Group,
+    cls=options.Root,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=options.SETTINGS,
     help="Measure where every attention head of a model attends, why it attends there, and whether it matters.",
 )
-for name, verb in VERBS.items():
-    if verb.command:
-        command = getattr(import_module(f"attnscope.cli.{verb.command}"), name)
-        app.command(cls=options.Command, rich_help_panel=verb.group)(command)
 app.add_typer(runs.app, name="runs", rich_help_panel="Runs")
 
 
@@ -114,6 +108,8 @@ def _usage_error(error: Any) -> str:
     message = error.format_message().rstrip(".")
     message = message[0].lower() + message[1:]
     if hasattr(error.__cause__, "errors"):  # of pydantic, by which typer reads values
+        from attnscope.support.checks import shortly
+
         (found,) = error.__cause__.errors()
         choices = str(found["msg"]).rstrip(".").partition(" is not one of ")[2]
         expected = f"one of {choices}" if choices else _EXPECTED.get(found["type"], "").format_map(found.get("ctx", {}))

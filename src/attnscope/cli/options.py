@@ -1,11 +1,12 @@
-"""Options that commands share, for input and output, declared once, and the form of the help."""
+"""Commands from the signatures of verbs, and the form of the help."""
 
 import inspect
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_origin
 
@@ -13,223 +14,191 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
-from attnscope.capture.parameters import ScanReading, TranslationOptions
-from attnscope.cli.output import wrapped
-from attnscope.read.urls import Url
+from attnscope.catalogue import VERBS
+from attnscope.cli.output import run, wrapped
+from attnscope.options import IN_PYTHON, INPUT, MEASURE, OUTPUT, PANELS, Flag, Panel, Typed, is_sentence, run_folder
 from attnscope.report.language import LANGUAGES, language, set_language, translate
-from attnscope.support.arguments import option_types, shared_docs
-from attnscope.support.checks import check_formats
+from attnscope.support.checked import alternatives, bare, declaration, marked
 from attnscope.support.errors import AttnscopeError
 
-BUNDLED = "bundled"
 
-
-def is_sentence(name: str) -> bool:
-    """Whether a text was typed: with a space or letters beyond ASCII, and neither a URL nor the form of a path."""
-    typed = " " in name or not (name.isascii() or "/" in name)
-    return typed and not re.search(r"://|\.[A-Za-z]\w{1,6}$|/$", name) and not os.path.exists(name)  # noqa: PTH110 of any length
-
-
-def text_or_place(name: str | Path) -> str | Path | Url:
-    """A text, a path or a URL."""
-    if not (name := str(name)).strip():
-        raise AttnscopeError("found an empty text; expected a text, a path or a URL")
-    return name if is_sentence(name) else Url(name) if "://" in name else Path(name)
-
-
-def run_folder(name: str | Path) -> Path:
-    """A local folder; a URL and an empty name are rejected."""
-    from attnscope.store.files import local_folder
-
-    return local_folder(name)
-
-
-def option(
-    kind: Any,
-    default: Any,
-    help: str,  # noqa: A002
-    *flags: str,
-    panel: str | None = None,
-    **more: Any,
-) -> tuple[Any, Any]:
-    """The annotation and the default of an option."""
-    return Annotated[kind, typer.Option(*flags, help=help, rich_help_panel=panel, **more)], default
-
-
-def argument(kind: Any, default: Any, help: str, **more: Any) -> tuple[Any, Any]:  # noqa: A002
-    """The annotation and the default of an argument; `inspect.Parameter.empty` if it is required."""
-    return Annotated[kind, typer.Argument(help=help, **more)], default
-
-
-_DOCS = shared_docs(ScanReading) | shared_docs(TranslationOptions)
-_TYPES = option_types(ScanReading) | option_types(TranslationOptions)
-#: Types and defaults of options, by the annotations of the parameters.
-_OPTION_TYPES: dict[str, tuple[Any, Any]] = {
-    "bool": (bool, False),
-    "Seed": (int, 0),
-    "Count | None": (int | None, None),
-    "int | None": (int | None, None),
-    "float | None": (float | None, None),
-    "str | Path | None": (Path | None, None),
-}
-
-
-def _shared(panel: str, name: str, **more: Any) -> tuple[Any, Any]:
-    """The option of a parameter that verbs share: its type and default, and the first sentence of what it means."""
-    kind, default = _OPTION_TYPES.get(_TYPES[name], (str | None, None))
-    first = re.match(r".*?\.(?= [A-Z]|$)", " ".join(_DOCS.get(name, "").split()))  # without docstrings: python -OO
-    flags = [f"--{name.replace('_', '-')}"] if kind is bool else []
-    return option(kind, default, more.pop("help", first[0] if first else ""), *flags, panel=panel, **more)
-
-
-_TEXT = (
-    "Texts in quotes, or files or folders of text (.txt .md .jsonl .csv .tsv, also .gz .bz2 .xz; .parquet .arrow) or "
-    "their URLs; - is standard input, datasets:NAME:CONFIG:SPLIT a data set of Hugging Face."
-)
-INPUT, MODEL, MEASURE, OUTPUT, SCALE = PANELS = ("Input", "Model", "Measure", "Output", "Scale")
-#: Annotation and default of every option that several commands take, by the name of its parameter.
-SHARED: dict[str, tuple[Any, Any]] = {
-    "model": argument(str, BUNDLED, f"Model folder or hub id; '{BUNDLED}' is the small model of attnscope."),
-    "text": argument(list[str] | None, None, _TEXT, parser=text_or_place),
-    "target": option(
-        list[str] | None, None, "Translation for the decoder, line by line; may be repeated.", panel=INPUT,
-        metavar="PATH", parser=text_or_place,
-    ),
-    "window": _shared(INPUT, "window", show_default="the model's length, at most 512"),
-    "limit": _shared(INPUT, "limit", show_default="all"),
-    "field": _shared(INPUT, "field", show_default="text"),
-    "by_line": _shared(INPUT, "by_line"),
-    "chat": _shared(INPUT, "chat", show_default="by the first line"),
-    "chat_template": _shared(
-        INPUT, "chat_template", help="Jinja file that writes chats out.", show_default="the tokenizer's"
-    ),
-    "tokenizer": _shared(MODEL, "tokenizer", show_default="the model's"),
-    "revision": _shared(MODEL, "revision"),
-    "trust_remote_code": _shared(MODEL, "trust_remote_code"),
-    "target_language": _shared(MODEL, "target_language", metavar="CODE", show_default="the model's"),
-    "device": _shared(MODEL, "device", show_default="cuda if there is one"),
-    "dtype": _shared(MODEL, "dtype", show_default="as saved"),
-    "device_map": _shared(MODEL, "device_map", metavar="RULE"),
-    "max_memory": option(
-        str | None, None, "Memory that --device-map may fill, such as 0=10GiB,cpu=30GiB; the rest is on disk.",
-        metavar="SIZE,...", panel=MODEL,
-    ),
-    "band": option(int, 10, "Largest offset of the profiles.", panel=MEASURE),
-    "seed": _shared(MEASURE, "seed"),
-    "batch_size": option(int | None, None, "Windows at a time.", show_default="about 1,024 tokens' worth", panel=SCALE),
-    "variants": option(
-        int | None, None, "Largest number of variants side by side.", show_default="the quickest", panel=SCALE,
-    ),
-    "task": option(
-        str | None, None, "Part of the run for this process, of N; env: as torchrun or Slurm says.",
-        metavar="I/N|env", panel=SCALE,
-    ),
-    "ray": _shared(SCALE, "ray", metavar="ADDRESS"),
-    "workers": _shared(SCALE, "workers", show_default="as many as fit"),
-    "ray_gpus": _shared(SCALE, "ray_gpus", show_default="1 if any"),
-    "repair": _shared(SCALE, "repair"),
-    "out": option(
-        Path | None, None, "Run folder; a stopped run resumes there.", parser=run_folder,
-        show_default="one under attnscope-runs", panel=OUTPUT,
-    ),
-    "report": option(bool, True, "Page (report.html) and figures next to the results.", panel=OUTPUT),
-    "figures": option(str, "svg", "Formats of the figures, with commas between: svg, pdf, png; or none.", panel=OUTPUT),
-    "as_json": option(bool, False, "JSON on standard output instead of a table.", "--json", panel=OUTPUT),
-    "as_csv": option(bool, False, "CSV on standard output: one line for each head.", "--csv", panel=OUTPUT),
-    "legend": option(bool, False, "Explain the columns below the tables, with all caveats.", "--legend", panel=OUTPUT),
-}  # fmt: skip
-LOADING = ("tokenizer", "revision", "trust_remote_code", "device", "dtype")
-READING = ("model", "text", "field", "by_line", *LOADING)
-UNITS = ("task", "ray", "workers", "ray_gpus")
-WRITING = ("out", "report", "figures", "as_json", "as_csv", "legend")
-GROUPS, WORDS = ("types", "roles"), ("unicode", "space")  # rules that are known by name
-
-
-def varied(name: str, default: Any = None, **changed: Any) -> tuple[Any, Any]:
-    """A shared option with another default, help or `show_default`."""
-    annotation, _ = SHARED[name]
-    (option,) = annotation.__metadata__
-    option = copy(option)
-    for key, value in changed.items():
-        setattr(option, key, value)
-    return Annotated[annotation.__origin__, option], default
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Output:
     """Where and in which form a command leaves its results."""
 
-    out: Path | None = None
-    report: bool = True
-    figures: str = "svg"
-    as_json: bool = False
-    as_csv: bool = False
-    legend: bool = False
-    formats: tuple[str, ...] = field(init=False, default=())
+    out: Annotated[Path | None, IN_PYTHON] = None  # the verb has an option for it
+    report: Annotated[bool, OUTPUT, "Write a page (report.html) and figures next to the results."] = True
+    figures: Annotated[
+        str,
+        OUTPUT,
+        Typed(metavar="FORMAT,..."),
+        "Draw figures in these formats, with commas between: svg, pdf, png; or none.",
+    ] = "svg"
+    as_json: Annotated[bool, OUTPUT, Flag("json"), "Print JSON instead of a table."] = False
+    as_csv: Annotated[bool, OUTPUT, Flag("csv"), "Print CSV instead of a table: the rows of the first table."] = False
+    legend: Annotated[bool, OUTPUT, "Explain the columns below the tables, with all caveats."] = False
+    formats: Annotated[tuple[str, ...], IN_PYTHON] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         if self.as_json and self.as_csv:
             raise AttnscopeError("--json and --csv both want the standard output: choose one")
+        from attnscope.support.checks import check_formats
+
         formats = () if self.figures == "none" else check_formats([name.strip() for name in self.figures.split(",")])
         if not self.report and self.figures not in {"svg", "none"}:
             raise AttnscopeError("--figures is of the report: leave --no-report out, or --figures")
         object.__setattr__(self, "formats", formats)
 
 
+def folder(name: str | Path) -> Path:
+    """A run folder, as it was typed."""
+    return run_folder("", str(name))
+
+
+SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+#: Verbs that are commands: those that report, and those that have a file here.
+COMMANDS = [
+    name for name, verb in VERBS.items() if verb.group != "Runs" and (verb.report or find_spec(f"attnscope.cli.{name}"))
+]
 #: What was typed, by the names of the verb's parameters.
 Arguments: TypeAlias = dict[str, Any]
 
 
-def takes(
-    *names: str,
-    own: Mapping[str, tuple[Any, Any]] | None = None,
-    others: type | None = None,
-    examples: tuple[tuple[str, str], ...] = (),
-    **changed: Any,
-) -> Callable[[Callable[[Arguments, Output], None]], Callable[..., None]]:
-    """Make a command of a function of arguments and output: of shared options, by name, and of its `own`.
+class Declared:
+    """A parameter of a verb, or of its command alone, as the command line has it."""
 
-    `changed` has other defaults, or whole declarations; `others` is a TypedDict of the verb, whose remaining parameters
-    of a simple type become options too; `examples` are lines of the help: a command, and what it does.
-    """
+    def __init__(self, parameter: inspect.Parameter) -> None:
+        kind = parameter.annotation
+        self.name, self.default = parameter.name, parameter.default
+        self.flag = next(iter(marked(kind, Flag)), None)
+        self.typed = next(iter(marked(kind, Typed)), None)
+        self.sentences = " ".join(marked(kind, str)[:1])
+        self.types = [bare(one) for one in alternatives(kind)]
+        self.repeated = self.typed is not None and self.typed.repeated
+        shown = self.flag.name if self.flag else self.name
+        self.is_argument = parameter.kind is not parameter.KEYWORD_ONLY and shown == self.name
+        self.shown_name = shown if self.flag or not (self.repeated or self.is_argument) else shown.removesuffix("s")
+        self.panel = next(iter(marked(kind, Panel)), INPUT if self.is_argument else MEASURE)
+        #: Of the function that typer reads, whose arguments are named in a help as they are here.
+        self.typer_name = self.shown_name if self.is_argument else self.name
 
-    def decorate(command: Callable[[Arguments, Output], None]) -> Callable[..., None]:
-        declared = {name: SHARED[name] for name in names}
-        for name, other in changed.items():
-            declared[name] = other if isinstance(other, tuple) else varied(name, other, show_default=True)
-        first = {name: declared.pop(name) for name in ("model", "text") if name in declared} | dict(own or {})
-        for name, kind in {} if others is None else option_types(others).items():
-            if kind in _OPTION_TYPES and name not in first | declared:
-                first[name] = _shared(MEASURE, name)
+    @property
+    def kind(self) -> Any:
+        """The type that is parsed by typer; None for an option of Python alone."""
+        if self.flag == IN_PYTHON:
+            return None
+        if self.typed is not None:
+            return str
+        plain = [one for one in self.types if one in {bool, int, float, str, Path} or get_origin(one) is Literal]
+        return plain[0] if plain else None
 
-        def run(**arguments: Any) -> None:
-            output = Output(**{name: arguments.pop(name) for name in WRITING if name in names})
-            if "text" in names and is_sentence(arguments["model"]):  # of the bundled model
-                arguments |= {"text": [arguments["model"], *(arguments["text"] or ())], "model": BUNDLED}
-            for name in {"text", "target"} & {*names}:
-                arguments[f"{name}s"] = arguments.pop(name) or None
-            if "max_memory" in arguments:
-                arguments["max_memory"] = memory_of(arguments["max_memory"])
-            command(arguments, output)
+    @property
+    def usual(self) -> str | bool:
+        """The default as the help shows it; False where there is none."""
+        if stated := re.search(r"By default (.*?)\.(?= [A-Z`]|$)", self.sentences):
+            return stated[1].replace("`", "")
+        if self.default is True:
+            return self.shown_name
+        if self.default is None or self.default is False or self.default is inspect.Parameter.empty:
+            return False
+        if isinstance(self.default, tuple):
+            return ",".join(map(str, cast("tuple[object, ...]", self.default))) or False
+        return str(self.default)
 
-        run.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
-            [
-                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-                for name, (annotation, default) in (first | declared).items()
-            ]
+    def for_typer(self) -> inspect.Parameter:
+        """The parameter of the function that typer reads."""
+        first = re.match(r".*?\.(?= [A-Z`]|$)", self.sentences)
+        more: dict[str, Any] = {"help": first[0].replace("`", "") if first else "", "rich_help_panel": self.panel.name}
+        stands = self.typed.usual if self.typed else ""
+        is_needed = self.default is inspect.Parameter.empty and not stands
+        kind: Any = list[str] if self.repeated else self.kind
+        if self.is_argument:
+            about: Any = typer.Argument(**more, show_default=stands or self.usual)
+        else:
+            name = self.shown_name.replace("_", "-")
+            switch = kind is bool and self.default is not False
+            names = [f"--{name}/--{(self.flag and self.flag.off) or f'no-{name}'}" if switch else f"--{name}"]
+            names += [self.flag.short] if self.flag and self.flag.short else []
+            metavar = self.typed.metavar if self.typed else None
+            about = typer.Option(*names, **more, metavar=metavar, show_default=self.usual)
+        default: Any = inspect.Parameter.empty if is_needed else stands or None
+        annotation = Annotated[kind if is_needed else kind | None, about]
+        return inspect.Parameter(
+            self.typer_name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
         )
-        run.__annotations__ = {}
-        run.__name__ = command.__name__
-        run.__doc__ = "\n\n".join([inspect.cleandoc(command.__doc__ or ""), _examples(examples)]).rstrip()
-        return run
 
-    return decorate
+    def value(self, typed: Any) -> Any:
+        """The value of what was typed."""
+        if self.typed is None:
+            return typed
+        flag = self.shown_name if self.is_argument else f"--{self.shown_name.replace('_', '-')}"
+        if self.repeated:
+            return self.typed.gathered([self.typed.parse(flag, one) for one in typed])
+        return self.typed.parse(flag, typed)
 
 
-def _examples(lines: tuple[tuple[str, str], ...]) -> str:
-    """Examples as a paragraph of the help that is not wrapped."""
+@cache
+def command_of(verb: str) -> Any:
+    """The command of a verb, from its signature; a file of `cli` with its name has what differs."""
+    function = getattr(import_module(f"attnscope.verbs.{verb}"), verb)
+
+    def as_declared(arguments: Arguments, output: Output) -> None:
+        run(verb, output, **arguments)
+
+    differs = find_spec(f"attnscope.cli.{verb}") is not None
+    special = getattr(import_module(f"attnscope.cli.{verb}"), verb) if differs else as_declared
+    of_command = inspect.signature(special, eval_str=False).parameters
+    command = _command(function, special, of_command) if "arguments" in of_command else special
+    command.__doc__ = _help(function)
+    registry = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=SETTINGS)
+    registry.command(verb, cls=Command, rich_help_panel=VERBS[verb].group)(command)
+    return get_command(registry)
+
+
+def _command(
+    function: Callable[..., Any], special: Callable[..., None], of_command: Mapping[str, inspect.Parameter]
+) -> Callable[..., None]:
+    of_verb = declaration(function)
+    own = [one for one in of_command.values() if one.kind is one.KEYWORD_ONLY and get_origin(one.annotation)]
+    is_written = "output" in of_command
+    of_output = [*inspect.signature(Output).parameters.values()] if is_written else []
+    has_pages, has_figures = bool(VERBS[function.__name__].report), bool(VERBS[function.__name__].figures)
+    left_out = {"report", "figures"} if not has_pages else {"figures"} if not has_figures else set[str]()
+    declared = [Declared(one) for one in (*of_verb.values(), *own, *of_output) if one.name not in left_out]
+    by_name = {one.typer_name: one for one in declared if one.kind is not None}
+
+    def command(**typed: Any) -> None:
+        arguments = {
+            by_name[name].name: by_name[name].value(value)
+            for name, value in _with_sentence(typed).items()
+            if value is not None and value is not False and value != []
+        }
+        arguments |= {one.name: False for name, one in by_name.items() if typed[name] is False and one.default is True}
+        more = {one.name: arguments.pop(one.name) for one in own if one.name in arguments}
+        if is_written:
+            written = {one.name: arguments.pop(one.name) for one in (*of_output,) if one.name in arguments}
+            more["output"] = Output(**written)
+        special(arguments, **more)
+
+    command.__signature__ = inspect.Signature([one.for_typer() for one in by_name.values()])  # pyright: ignore[reportFunctionMemberAccess]
+    command.__annotations__ = {}
+    return command
+
+
+def _with_sentence(typed: dict[str, Any]) -> dict[str, Any]:
+    """A sentence in place of the model is a text of the bundled model."""
+    if isinstance(model := typed.get("model"), str) and "text" in typed and is_sentence(model):
+        return typed | {"model": None, "text": [model, *(typed["text"] or ())]}
+    return typed
+
+
+def _help(function: Any) -> str:
+    """The first sentences of a docstring, and the examples as a paragraph that is not wrapped."""
+    summary, _, _ = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
+    lines = getattr(function, "examples", ())
     width = max((len(line) for line, _ in lines), default=0)
-    return "\b\nExamples:\n" + "\n".join(f"  {line:{width}}  {does}".rstrip() for line, does in lines) if lines else ""
+    shown = "".join(f"\n  {line:{width}}  {does}".rstrip() for line, does in lines)
+    return summary + (f"\n\n\b\nExamples:{shown}" if shown else "")
 
 
 _NEGATIVE = re.compile(r"[-\u2212][0-9]")
@@ -332,17 +301,38 @@ class Group(_Spoken, TyperGroup):
                 formatter.write_dl([(f"{name:10}", short) for name, short in rows])
 
 
+class Root(Group):
+    """The commands of verbs, each made when it is needed, and those of run folders."""
+
+    @property
+    def commands(self) -> dict[str, Any]:
+        """Every command, by its name."""
+        return {name: command_of(name) for name in COMMANDS} | self._own
+
+    @commands.setter
+    def commands(self, own: dict[str, Any]) -> None:
+        self._own = own
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """The names of all commands."""
+        return [*COMMANDS, *self._own]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """One command."""
+        return command_of(cmd_name) if cmd_name in COMMANDS else self._own.get(cmd_name)
+
+
 class Command(_Spoken, TyperCommand):
     """A command that rejects a comma-separated list given twice, as only the last would count."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments and options in groups."""
-        panels: dict[str, list[tuple[str, str]]] = {panel: [] for panel in PANELS}
-        own = MEASURE if any(getattr(one, "rich_help_panel", None) == OUTPUT for one in self.params) else "Options"
+        panels: dict[str, list[tuple[str, str]]] = {panel.name: [] for panel in PANELS}
+        own = MEASURE.name if any(getattr(one, "rich_help_panel", None) for one in self.params) else "Options"
         for parameter in self.get_params(ctx):
             record: Any = parameter.get_help_record(ctx)
-            usual = INPUT if parameter.param_type_name == "argument" else own
-            usual = OUTPUT if {"-h", "--lang"} & {*parameter.opts} and own == MEASURE else usual
+            usual = INPUT.name if parameter.param_type_name == "argument" else own
+            usual = OUTPUT.name if {"-h", "--lang"} & {*parameter.opts} and own == MEASURE.name else usual
             panel: str = getattr(parameter, "rich_help_panel", None) or usual
             if record is not None:
                 panels.setdefault(panel, []).append(
@@ -389,47 +379,4 @@ def _is_list(option: object) -> bool:
     """Whether an option takes several values, separated by commas."""
     if not isinstance(option, TyperOption) or option.multiple:
         return False
-    return "," in (option.metavar or "") or "with commas between" in (option.help or "")
-
-
-def memory_of(text: str | None) -> dict[int | str, str] | None:
-    """Memory limits by device, from ``0=10GiB,cpu=30GiB``."""
-    if text is None:
-        return None
-    sizes: dict[int | str, str] = {}
-    for part in text.split(","):
-        device, equals, size = part.strip().partition("=")
-        if not equals or not size or not (device == "cpu" or device.isdecimal()):
-            raise AttnscopeError(f"--max-memory is {text!r:.60}; expected devices and sizes, as in 0=10GiB,cpu=30GiB")
-        sizes[device if device == "cpu" else int(device)] = size
-    return sizes
-
-
-def rule_or_file(text: str | None, known: tuple[str, ...]) -> str | Path | None:
-    """The name of a rule, or the path of a file of rules."""
-    if text is None or text in known:
-        return text
-    if not Path(text).is_file():
-        raise AttnscopeError(f"{text}: no such file; choose {' or '.join(known)}, or a file that is there")
-    return Path(text)
-
-
-def numbers_of(flag: str, text: str, example: str) -> list[int]:
-    """Whole numbers as people write them."""
-    try:
-        return [int(number) for number in text.replace("\u2212", "-").split(",")]
-    except ValueError:
-        raise AttnscopeError(
-            f"{flag} is {text!r}; expected whole numbers with commas between, as in {example}"
-        ) from None
-
-
-def heads_of(flag: str, text: str | None) -> list[tuple[int, int]]:
-    """Heads as people write them."""
-    heads: list[tuple[int, int]] = []
-    for name in text.split(",") if text else []:
-        layer, _, head = name.strip().partition(".")
-        if not (layer.isdecimal() and head.isdecimal()):
-            raise AttnscopeError(f"{flag} is {text!r}: give heads as layer.head, with commas between, as in 3.6,10.5")
-        heads.append((int(layer), int(head)))
-    return heads
+    return "," in (option.metavar or "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
@@ -46,7 +45,7 @@ def list_runs(
     folder: Annotated[
         list[Path] | None,
         typer.Argument(
-            parser=options.run_folder,
+            parser=options.folder,
             help="Folders that are runs or contain runs.",
             show_default="attnscope-runs and the current folder",
         ),
@@ -107,9 +106,7 @@ def _cells(run: Run) -> tuple[str, ...]:
     return run.command, run.corpus, translate(run.progress), when_text(run.when), size, signature
 
 
-_Run = Annotated[
-    Path, typer.Argument(parser=options.run_folder, help="Folder of a run, as attnscope runs list names it.")
-]
+_Run = Annotated[Path, typer.Argument(parser=options.folder, help="Folder of a run, as attnscope runs list names it.")]
 
 
 @app.command(cls=options.Command)
@@ -237,7 +234,7 @@ def export(
     out: Annotated[
         Path | None,
         typer.Option(
-            parser=options.run_folder,
+            parser=options.folder,
             help="Folder of the tables or the store, or file of netCDF; never one that is there.",
             show_default="one here, named after the run",
         ),
@@ -261,21 +258,27 @@ def export(
 
 
 @app.command(cls=options.Command)
-@options.takes(
-    "report", "figures",
-    own={
-        "run": options.argument(
-            Path, inspect.Parameter.empty, "Folder of a run by --task; its parts are next to it, in RUN.tasks.",
-            parser=options.run_folder,
-        )
-    },
-)  # fmt: skip
-def merge(arguments: dict[str, Any], output: options.Output) -> None:
+def merge(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            parser=options.folder, help="Folder of a run by --task; its parts are next to it, in RUN.tasks."
+        ),
+    ],
+    report: Annotated[bool, typer.Option(help="Write a page (report.html) and figures next to the results.")] = True,
+    figures: Annotated[
+        str,
+        typer.Option(
+            metavar="FORMAT,...", help="Draw figures in these formats, with commas between: svg, pdf, png; or none."
+        ),
+    ] = "svg",
+) -> None:
     """Merge what the tasks of a run have measured, if the last of them did not."""
     from attnscope.results.merge import merge as run_merge
 
+    output = options.Output(report=report, figures=figures)
     working()
-    merged = run_merge(arguments["run"])
+    merged = run_merge(run)
     page = _page(merged, output.formats) if output.report else None
     console = new_console()
     parts = count(merged.tasks, "task") if merged.tasks else ""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 from rich.text import Text
 
-from attnscope.cli import options
+from attnscope.cli.options import folder
 from attnscope.cli.output import new_console, print_note, progress_bar
 from attnscope.report.language import translate
 from attnscope.support.numbers import percent
@@ -19,9 +19,7 @@ _OF_ALIGNMENT = ("error_rate", "error_rate_lower", "error_rate_upper", "diagonal
 _CONFIG = Annotated[Path | None, typer.Argument(help="YAML file of settings; flags override its values.")]
 _OUT = Annotated[
     Path,
-    typer.Option(
-        parser=options.run_folder, help="Folder of the training. A stopped training resumes from its last checkpoint."
-    ),
+    typer.Option(parser=folder, help="Folder of the training. A stopped training resumes from its last checkpoint."),
 ]
 
 
@@ -62,9 +60,9 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
 
     asked = settings_for(config, **settings)  # before PyTorch is imported: a wrong flag is refused at once
 
+    from attnscope import train as run
     from attnscope.lineage.checkpoints import Checkpoints
     from attnscope.lineage.train import is_first, updates_done
-    from attnscope.lineage.train import train as run
     from attnscope.store.folder import OwnedFolder
 
     folder = OwnedFolder(out, "train").look()

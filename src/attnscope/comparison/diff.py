@@ -13,18 +13,18 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from attnscope.capture.parameters import ComparisonOptions
 from attnscope.comparison.matching import Matched, Matching, match_heads
 from attnscope.measure.quantities import STATISTICS, without_end
 from attnscope.measure.ranking import with_each
 from attnscope.measure.stored import opened_scan
+from attnscope.options import ComparisonOptions
+from attnscope.report.reads import reads
 from attnscope.report.schema import HEAD, MATTERS, Finding, Quantity, Report, Row, Table, heads_by, rows_of
 from attnscope.report.signature import Signature
 from attnscope.statistics.effects import changes_by_document
 from attnscope.statistics.units import LEAST, called_in, numbered
 from attnscope.store.files import local_folder, read_as
 from attnscope.store.run import Job, Once, run
-from attnscope.support.arguments import reads, validated
 from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import are, count, places
@@ -44,60 +44,16 @@ _READERS = {
 _SETTINGS = ("window", "stride", "limit", "band")  # which windows, and which offsets
 
 
-@validated
 def diff(
     before: Scan,
     after: Scan,
     *,
-    statistics: Sequence[str] | None = None,
-    heads: Literal["auto", "number", "profile"] = "auto",
-    level: float = LEVEL,
+    statistics: Sequence[str] | None,
+    heads: Literal["auto", "number", "profile"],
+    level: float,
     **storing: Unpack[ComparisonOptions],
 ) -> xr.Dataset:
-    """Compare two scans of the same corpus: checkpoints of one training, or a model and its tuned form.
-
-    Both models read the same windows, so each text, image or sound is compared with itself.
-
-    Parameters
-    ----------
-    before, after
-        Finished runs of ``attnscope scan``: their folders, or results of `attnscope.scan`.
-    statistics
-        Names of the statistics to compare, with one number for each head; by default all that both scans have. Each
-        chosen offset (``weight_at_-64``) and each share of blocks (``block_recall_5``) counts as a statistic.
-    heads
-        How to match heads within each layer: ``number``, ``profile`` (one to one, with the smallest total distance of
-        the profiles), or ``auto``. See `match_heads`.
-    level
-        False discovery rate over all heads and statistics together.
-
-    Returns
-    -------
-    xarray.Dataset
-        Over ``statistic, layer, head``: ``before`` and ``after`` (means over texts), ``change``, ``change_low``,
-        ``change_high`` (95% interval by the bootstrap over documents), ``p`` and ``changed`` (see
-        `changes_by_document`), ``tested`` (False with fewer than 6 documents: there are no intervals, and ``changed``
-        is False), ``size``, the change in standard deviations of all heads of both models together. Over
-        ``layer, head``: ``partner``, the head of the second model to compare with, and ``profile_distance``, the total
-        variation distance of the two offset profiles. ``units`` is a coordinate of each statistic. The attributes
-        ``matching`` and ``similarity`` record the rule that matched heads, and whether pairs are more similar than by
-        chance; if not, changes compare heads that may be unrelated. A statistic with the same numbers as an
-        earlier one in both scans (``special_tokens`` and ``first_token``, if only the first token is special) is
-        counted once; ``repeated`` lists these, as JSON.
-
-    Raises
-    ------
-    AttnscopeError
-        If the scans differ in texts, tokenizer, windows or shape of the model, or have no statistic in common.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> texts = ["The tide is out.", "The boats rest on the mud."] * 4
-    >>> first = attnscope.scan(texts=texts)
-    >>> bool(diff(first, first).changed.any())
-    False
-    """
+    """The work of `attnscope.diff`."""
     out, seed = storing["out"], storing["seed"]
     if isinstance(out, str | Path):
         out = local_folder(out)

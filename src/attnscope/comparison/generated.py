@@ -8,12 +8,12 @@ import numpy as np
 import xarray as xr
 
 from attnscope.measure.stored import notes_of
+from attnscope.report.reads import reads
 from attnscope.report.schema import HEAD, Finding, Quantity, Report, Row, Table, heads_by, rows_of, with_ends
 from attnscope.statistics.effects import by_document
 from attnscope.statistics.intervals import FEW
 from attnscope.statistics.tests import above_zero
 from attnscope.statistics.units import membership
-from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, with_nulls
 
 _ROUNDING = 1e-5  # rounding of weights in 32 bits

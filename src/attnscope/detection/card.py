@@ -15,9 +15,7 @@ import xarray as xr
 from scipy import stats
 from torch import Tensor
 
-from attnscope.capture.borrow import verb
 from attnscope.capture.load import check_same_model, load_model
-from attnscope.capture.parameters import Reading, loading
 from attnscope.capture.placement import device_of
 from attnscope.detection.head_files import agreement, check_listing, listing_of, read_heads
 from attnscope.detection.probes import needles_of
@@ -27,12 +25,12 @@ from attnscope.intervention.ablation import half_of
 from attnscope.intervention.limits import alone
 from attnscope.intervention.predictions import PredictionSession, check_read, kind_of_question
 from attnscope.intervention.stack import Edit, replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
+from attnscope.options import Reading, loading
 from attnscope.read.encoded import Sources
 from attnscope.report.signature import short_hash
 from attnscope.statistics.effects import effect_variables
 from attnscope.statistics.units import LEAST, numbered, units_of
 from attnscope.store.arrays import by_layer
-from attnscope.support.arguments import Count
 from attnscope.support.checks import check_whole
 
 if TYPE_CHECKING:
@@ -91,71 +89,21 @@ _ENDS = ("_low", "_high")
 _EFFECTS = ("effect", "effect_low", "effect_high", "shown", "tested")
 
 
-@verb(limit=32)
 def card(
-    model: Model | None = None,
-    texts: Sources = None,
+    model: Model | None,
+    texts: Sources,
     *,
-    kept: Sequence[tuple[int, int]] = KEPT,
-    effects: xr.DataTree | None = None,
-    published: str | Path | None = None,
-    needles: Needles | None = None,
-    answers: bool = False,
-    limits: bool = False,
-    controls: Sequence[str] | str | None = None,
-    batch_size: Count | None = None,
+    kept: Sequence[tuple[int, int]],
+    effects: xr.DataTree | None,
+    published: str | Path | None,
+    needles: Needles | None,
+    answers: bool,
+    limits: bool,
+    controls: Sequence[str] | str | None,
+    batch_size: int | None,
     **reading: Unpack[Reading],
 ) -> xr.Dataset:
-    """Measure the card of every head of a model: roles, reach, stability over texts, and effects where measured.
-
-    Reach is the share of a head's weight on tokens that a cache of the latest w and the first s tokens keeps, for
-    queries that see more tokens.
-
-    Parameters
-    ----------
-    model, texts, needles, controls, window, limit, batch_size, seed
-        See `attnscope.roles`.
-    answers
-        Whether to measure what the answers to the needles lose without each head, in a pass for each prompt and head.
-    kept
-        Sizes of the caches whose reach is measured: latest tokens, the query's own included, and first tokens.
-    limits
-        Whether to measure what the loss rises by if the keys of one key-value head are limited to each cache, by masks,
-        in a pass for each batch of windows, cache and key-value head.
-    effects
-        Result of `attnscope.intervene` on the same model, whose effects the card repeats.
-    published
-        File of heads, such as a published list, to compare with every score: DuoAttention's table, MInference's
-        patterns, a list of QRHead, Whisper's generation config, or names of heads (L5H1 or 5.1).
-
-    Returns
-    -------
-    xarray.Dataset
-        The scores of `attnscope.roles`, with the further roles ``reach_W_S``. Over ``layer``: ``query_heads``, the
-        number of query heads that share one key-value head. Over ``half, role, layer, head``: ``half_score``, from
-        alternate documents. Over ``role``: ``stability``, the rank correlation of both halves over heads, with its 95%
-        interval by the jackknife that leaves out a third of the documents (Shao and Wu 1989; of Fisher's z).
-        Over ``ablation, layer, head``: ``effect`` and its interval,
-        where given; with `answers`, of the ``answer`` and of as many tokens of the ``prompt`` if the head has its mean
-        over the prompt, with intervals and tests from 6 needles that the model answers; with `limits`, the
-        change of the loss ``limit_W_S`` over the windows of ``reach_W_S``, for each query head that of its key-value
-        head. With a published
-        list: ``listed`` ``(layer, head)``, and over ``role`` ``auroc``, its interval and ``auroc_p``, of random lists
-        of as many heads of each layer, corrected for all roles.
-
-    Raises
-    ------
-    AttnscopeError
-        If `effects` are of another model, the file lists heads that the model lacks, or as `attnscope.roles` does.
-
-    Examples
-    --------
-    >>> from attnscope_zoo.catalogue import build  # pip install packages/attnscope-zoo
-    >>> planted = build("previous-decoder-2")
-    >>> made = card(planted.model, planted.ids.tolist(), tokenizer=planted.tokenizer, kept=[(4, 1)], controls="none")
-    >>> bool((made.score.sel(role="reach_4_1") > made.equal.sel(role="reach_4_1")).any())
-    True
-    """
+    """The work of `attnscope.card`."""
     for recent, sinks in kept:
         check_whole(1, _MOST, kept=recent)
         check_whole(0, _MOST, kept=sinks)

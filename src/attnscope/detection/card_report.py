@@ -23,7 +23,7 @@ from attnscope.detection.report import (
 from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED
 from attnscope.report import schema
-from attnscope.support.arguments import reads
+from attnscope.report.reads import reads
 
 
 @reads("card")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from attnscope.detection.common import LEAST_KEYS, LEVEL, SHARED
 from attnscope.measure.stored import notes_of
+from attnscope.report.reads import reads
 from attnscope.report.schema import HEAD, MATTERS, Finding, Marked, Quantity, Report, Row, Table, value_of
-from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, significant
 
 if TYPE_CHECKING:

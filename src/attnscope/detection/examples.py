@@ -14,9 +14,8 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import verb
 from attnscope.capture.modalities import reject_modalities
-from attnscope.capture.parameters import Loading, ScanSettings, StudyReading
+from attnscope.capture.parameters import Loading, ScanSettings
 from attnscope.detection.common import ExamplePair, common_features
 from attnscope.intervention.calls import checked_heads
 from attnscope.kernels.call import AttentionCall
@@ -26,13 +25,13 @@ from attnscope.measure.rows import LEAST_KEYS
 from attnscope.measure.sample import leading_heads
 from attnscope.measure.stored import opened_scan
 from attnscope.measure.texts import TextReader
+from attnscope.options import StudyReading
 from attnscope.read.encoded import Sources
 from attnscope.read.groups import kinds_of
 from attnscope.report.signature import Signature
 from attnscope.store.arrays import in_a_row
 from attnscope.store.runs import RunFolder, load_part
 from attnscope.store.units import Task, task_for
-from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
@@ -48,86 +47,20 @@ RANKINGS = ("weight", "value_norm", "entropy")
 _AT_ONCE = 1 << 14  # windows in memory, about
 
 
-@verb()
 def examples(
-    model: Model | None = None,
-    texts: Sources = None,
+    model: Model | None,
+    texts: Sources,
     *,
     head: tuple[int, int] | Sequence[tuple[int, int]] | xr.Dataset | str | Path,
-    k: Count = 20,
-    by: str = "weight",
-    query: str | None = None,
-    key: str | None = None,
-    sinks: bool = False,
-    batch_size: Count | None = None,
+    k: int,
+    by: str,
+    query: str | None,
+    key: str | None,
+    sinks: bool,
+    batch_size: int | None,
     **reading: Unpack[StudyReading],
 ) -> xr.Dataset:
-    r"""Find where in a corpus a head attends most strongly, in context, and the features that these pairs share.
-
-    Every window is measured exactly, row by row. Each window has at most one example of a head, so that examples are
-    different texts. The strongest windows (``top``) are compared with windows around the median (``middle``) and with
-    rows drawn at random from all windows (``random``).
-
-    The memory grows with neither the corpus nor the weights: of the windows so far only those remain that can still be
-    examples. With `out`, the run can be interrupted, resumed and split into tasks; the result is identical.
-
-    Parameters
-    ----------
-    model
-        A model of texts, as in `attnscope.scan`.
-    texts
-        Texts, as in `attnscope.scan`.
-    head
-        The head as (layer, head), counted from 0, or several; or a scan of the model (its result or its run folder),
-        which means the heads of its rankings.
-    k
-        Number of examples of each set.
-    by
-        What the strength of a row of n visible keys is: ``"weight"``, its largest weight over that of uniform
-        attention, :math:`n \max_j A_{ij}`; ``"value_norm"``, the largest :math:`n A_{ij} \lVert v_j \rVert` (Kobayashi
-        et al. 2020, without the output projection); or ``"entropy"``, its entropy below that of uniform attention,
-        :math:`\ln n - H_i` (nats), among rows whose largest weight is on a key that counts.
-    query, key
-        A token, without the space around it, or a pattern between slashes (``"/[0-9]+/"``): only queries, or keys,
-        that match it count. This also searches a corpus for a pair of tokens.
-    sinks
-        Whether the first token and special tokens count as keys. By default they do not, because many heads put most
-        of their weight there.
-    batch_size
-        Windows at a time. By default about 2,048 tokens' worth.
-
-    Returns
-    -------
-    xarray.Dataset
-        Over ``example``: ``set``, ``layer``, ``head``, ``score``, ``weight``, ``query``, ``key`` (positions in the
-        window), ``query_token``, ``key_token``, ``window_number``, ``text`` (its name) and ``context`` (JSON: pieces
-        of text, each with the mark ``query``, ``key`` or none). Over ``feature``: what the top examples have in common,
-        such as a token or an offset, with ``found`` examples, ``expected`` ones under uniform attention from the same
-        queries, ``p`` and ``significant``. Attributes: ``windows`` and ``tokens`` of the corpus.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such head, no row counts, or an argument, the model or a text cannot be used.
-
-    Notes
-    -----
-    Features are tested by a Poisson-binomial test: the number of top examples with a feature is a sum of independent
-    yes-or-no variables, one for each window. A key is drawn as under uniform attention from the example's own query. A
-    query is drawn from those at the relative positions of all top examples, as a ranking can prefer early or late ones.
-    The false discovery rate over all features that could occur, of all heads, is 0.05 (Benjamini and Hochberg 1995).
-
-    The number of a window and the seed decide whether it is drawn, so the sample does not depend on the order of
-    measuring. The median of more than 4,096 windows is that of 4,096 drawn at random.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> found = attnscope.examples(head=(0, 1), k=3, limit=8, window=64)
-    >>> top = found.sel(example=found.set == "top")
-    >>> bool((top.score.diff("example") <= 0).all()), dict(top.sizes)["example"]
-    (True, 3)
-    """
+    """The work of `attnscope.examples`."""
     if by not in RANKINGS:
         raise AttnscopeError(f"by is {by!r:.60}; expected {', '.join(RANKINGS[:-1])} or {RANKINGS[-1]}")
     task = task_for(examples, locals(), in_memory=True)

@@ -9,19 +9,17 @@ import numpy as np
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import verb
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
-from attnscope.capture.parameters import StudyReading
 from attnscope.detection.examples import PairReader, Sides, scan_settings
 from attnscope.kernels.full import attend_in_full
 from attnscope.measure.contexts import sides_of
+from attnscope.options import StudyReading
 from attnscope.read.words import in_words
 from attnscope.statistics.effects import effect_variables
 from attnscope.statistics.units import units_in
 from attnscope.store.arrays import by_layer
 from attnscope.store.units import task_for
-from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
@@ -38,59 +36,17 @@ if TYPE_CHECKING:
     from attnscope.read.words import WordedWindows, Words
 
 
-@verb()
 def find(
-    model: Model | None = None,
-    texts: Sources = None,
+    model: Model | None,
+    texts: Sources,
     *,
     query: str,
     key: str,
-    words: Words = "unicode",
-    batch_size: Count | None = None,
+    words: Words,
+    batch_size: int | None,
     **reading: Unpack[StudyReading],
 ) -> xr.Dataset:
-    r"""Find the heads that attend from one word to another: :math:`\sum_j A_{ij}`, over the tokens j of the word.
-
-    Tokens are merged to words: queries are averaged and keys summed. If a word occurs several times, so are its
-    occurrences. Every head is compared with uniform attention, with the same offset from other words of the text, and
-    with the other words of the text.
-
-    Parameters
-    ----------
-    model, texts
-        A model of texts and texts, as in `attnscope.scan`. Texts without both words are skipped.
-    query, key
-        Words from which and to which the heads attend, or patterns between slashes (``"/[Ii]t/"``). Adjacent words that
-        spell one (``"名前"``, ``"New York"``) count as one.
-    words
-        See `attnscope.scan`.
-    batch_size
-        Windows at a time. By default about 2,048 tokens' worth.
-
-    Returns
-    -------
-    xarray.Dataset
-        Over ``(layer, head)``: ``weight``, the mean over windows with both words, with its interval over documents
-        (``weight_low``, ``weight_high``); ``uniform``, the same under uniform attention; ``same_offset``, the mean
-        weight at the same offset from the other words; ``above``, ``weight`` less the larger of both, with its
-        interval and ``shown``, whether it is significantly above 0, corrected for all heads; ``first_of``, the share of
-        windows in which no other word gets more; in the first window with both words, ``rank`` of the word, and
-        ``strongest``, the word that gets the most. Intervals need 6 windows with both words. ``window_weight`` and
-        others are the values of each window, NaN without both words.
-
-    Raises
-    ------
-    AttnscopeError
-        If no text has both words, or an argument, the model or a text cannot be used.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> sentence = "The animal didn't cross the street because it was too tired."
-    >>> found = attnscope.find("bundled:pronoun", sentence, query="it", key="animal")
-    >>> float(found.weight.max()) > 0.7, found.strongest.values.flat[found.weight.values.argmax()]
-    (True, 'animal')
-    """
+    """The work of `attnscope.find`."""
     task = task_for(find, locals(), in_memory=True)
     model = MODEL if model is None else model
     reject_modalities("find", model, texts, field=reading["field"], revision=reading["revision"])

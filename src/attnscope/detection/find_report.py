@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from attnscope.measure.stored import describe_corpus, notes_of
 from attnscope.report import schema
+from attnscope.report.reads import reads
 from attnscope.statistics.units import LEAST
-from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, significant
 
 if TYPE_CHECKING:

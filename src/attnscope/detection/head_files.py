@@ -22,10 +22,10 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.outline import outlined
 from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED
+from attnscope.report.reads import reads
 from attnscope.report.signature import Signature
 from attnscope.statistics.intervals import reach as deviations
 from attnscope.store.arrays import padded_heads
-from attnscope.support.arguments import reads
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 

@@ -21,7 +21,6 @@ from attnscope.read.files import json_objects
 from attnscope.read.groups import grouping_of
 from attnscope.read.shown import tokens_of
 from attnscope.read.windows import Window
-from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
@@ -158,7 +157,6 @@ class Answer:
     hidden: str  # the needle
 
 
-@validated
 def needles_of(source: Needles | None) -> list[Needle]:
     r"""Needles from a file of JSON Lines or from objects, with the names of fields that the paper's code has."""
     if source is None:

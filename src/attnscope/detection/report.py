@@ -9,9 +9,9 @@ import numpy as np
 
 from attnscope.detection.role import ROLES
 from attnscope.measure.stored import notes_of
+from attnscope.report.reads import reads
 from attnscope.report.schema import MATTERS, Finding, Quantity, Report, Row, Table, heads_by, rows_of, value_of
 from attnscope.store.runs import skipped_note, skipped_of
-from attnscope.support.arguments import reads
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:

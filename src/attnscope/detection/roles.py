@@ -16,12 +16,11 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import LoadedModel, quiet, verb
+from attnscope.capture.borrow import LoadedModel, quiet
 from attnscope.capture.forward import forward
 from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
-from attnscope.capture.parameters import Reading, loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
@@ -43,13 +42,13 @@ from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import EQUAL
 from attnscope.measure.rows import evenly
 from attnscope.measure.texts import beyond_note, window_length
+from attnscope.options import Reading, loading
 from attnscope.read.encoded import Sources, texts_of, windows_of
 from attnscope.read.windows import Window
 from attnscope.statistics.intervals import interval
 from attnscope.statistics.units import units_of
 from attnscope.store.arrays import padded_heads
 from attnscope.store.run import Job, Once, run
-from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
@@ -72,73 +71,17 @@ _OWN = "model"
 SHARED = "query_heads"  # of each layer: query heads that share one key-value head
 
 
-@verb(limit=_TEXTS)
 def roles(
-    model: Model | None = None,
-    texts: Sources = None,
+    model: Model | None,
+    texts: Sources,
     *,
-    only: Sequence[str] | str | None = None,
-    needles: Needles | None = None,
-    controls: Sequence[str] | str | None = None,
-    batch_size: Count | None = None,
+    only: Sequence[str] | str | None,
+    needles: Needles | None,
+    controls: Sequence[str] | str | None,
+    batch_size: int | None,
     **reading: Unpack[Reading],
 ) -> xr.Dataset:
-    """Score every head of a model for each published role, next to uniform attention and untrained weights.
-
-    Positional roles are scored on windows of the texts; duplicate-token and induction heads on 16 texts of repeated
-    random tokens; retrieval heads on prompts with a hidden sentence that the model answers correctly. No matrix of
-    weights is stored.
-
-    Parameters
-    ----------
-    model, texts
-        See `attnscope.scan`. The decoder of an encoder-decoder reads what the encoder reads.
-    only
-        Names of roles, as a list or as one string with commas between; by default all of
-        ``attnscope.detection.role.ROLES``. Roles that are undefined for a model are left out; ``skipped`` has
-        the reasons.
-    needles
-        Sentences to hide for retrieval heads: a file of JSON Lines with ``needle`` and ``question`` in each line, or
-        such objects; see `attnscope.detection.probes.needles_of`. By default three built-in English sentences.
-    controls
-        Untrained controls of the same model: ``initialised`` (new random weights), ``shuffled`` (each matrix in a
-        random order); by default both, ``"none"`` for neither.
-    window
-        Tokens of a window, and of a prompt; by default the model's maximum, at most 512.
-    limit
-        Windows of the texts. If at least half of them are full, only those are read, else all of 8 tokens or more.
-    batch_size
-        Windows at a time; by default about 2,048 tokens' worth.
-    seed
-        Seed of the random tokens, of the controls and of the bootstrap.
-
-    Returns
-    -------
-    xarray.Dataset
-        Over ``role, layer, head``: ``score`` (mean over the windows that are long enough for the role; NaN where it is
-        undefined for a layer), ``low`` and ``high`` (95% interval by the bootstrap over documents, or windows if there
-        are fewer than 6 documents; texts of random tokens; or needles; NaN for fewer than 6), ``windows_reached``
-        (share of those windows that reach the threshold; for ``first_token`` its mean over heads is the sink metric of
-        Gu et al.). Over ``role, layer``: ``equal``, under uniform attention. Over ``control, role, layer, head``:
-        ``control_score``. Over ``role``: ``windows``, the number of those windows, and
-        ``threshold`` (NaN where none is published), with the coordinates ``title``, ``definition``, ``source`` and
-        ``probe``. The attributes
-        ``skipped`` (roles left out, with reasons) and ``notes`` (on the texts) are JSON; ``beyond`` says that windows
-        exceed the model's position table; ``left_out`` has the number of windows that were too short.
-
-    Raises
-    ------
-    AttnscopeError
-        If a role or control is unknown, the texts have no window of 8 tokens, or for anything else that the caller can
-        mend.
-
-    Examples
-    --------
-    >>> result = roles(only="previous_token, next_token", limit=4, controls="none")
-    >>> best = result["score"].sel(role="previous_token").argmax(...)
-    >>> {name: int(index) for name, index in best.items()}, result["threshold"].values.tolist()
-    ({'layer': 0, 'head': 3}, [0.5, 0.5])
-    """
+    """The work of `attnscope.roles`."""
     return scores_of("roles", chosen("role", only, ROLES), model, texts, needles, controls, batch_size, reading)
 
 
@@ -372,7 +315,6 @@ def _inputs(model: PreTrainedModel, probe: Probe, numbers: Sequence[int]) -> dic
     return WindowBatch.of([probe.windows[number] for number in numbers], 0, device_of(model)).inputs(model)
 
 
-@validated
 @contextmanager
 def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
     """Give a model untrained or shuffled weights inside this context; its own are restored afterwards."""

@@ -13,7 +13,7 @@ import xarray as xr
 
 from attnscope.explanation import analyses
 from attnscope.explanation.study import Analysis
-from attnscope.support.arguments import reads, validated
+from attnscope.report.reads import reads
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 
@@ -79,7 +79,6 @@ def requested_analyses(requested: Iterable[str | Analysis]) -> list[Analysis]:
 
 
 @reads("explain")
-@validated
 def analyses_of(tree: xr.DataTree) -> list[Analysis]:
     """The known analyses of a tree, in the order of the page."""
     return [analysis for name, analysis in known_analyses().items() if name in tree.children]

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import xarray as xr
 
+from attnscope.report.reads import reads
 from attnscope.report.schema import HEAD, Finding, Quantity, Report, Row, Table, heads_by, rows_of
 from attnscope.store.runs import skipped_note, skipped_of
-from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, significant
 
 _MOST = 400  # pairs of heads in the table; the dataset has all

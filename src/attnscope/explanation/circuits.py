@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import LoadedModel, verb
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
-from attnscope.capture.parameters import ModelReading, loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.weights import affine_alone, in_single_precision
@@ -32,9 +31,9 @@ from attnscope.explanation.stream import Fold, Layer, Point, fold_of, residual_s
 from attnscope.explanation.tables import embedding_projection, position_tables, word_embedding, word_table
 from attnscope.kernels.positions import pair_columns
 from attnscope.measure.texts import window_length
+from attnscope.options import ModelReading, loading
 from attnscope.statistics.discovery import significant
 from attnscope.store.run import Job, Once, run
-from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
@@ -45,72 +44,8 @@ _FLAT = 1e-9  # nats
 _DIRECTIONS, _EXTREME = 4, 16  # directions of a head, and tokens at each end of them, among which pairs are searched
 
 
-@verb()
-def circuits(
-    model: Model | None = None, *, band: Count = 10, tokens: Count = 5, **reading: Unpack[ModelReading]
-) -> xr.Dataset:
-    r"""Read a model's circuits off its weights, without texts: copying, preferred tokens and offsets, composition.
-
-    For a head with :math:`W_{QK} = W_Q W_K^T` and :math:`W_{OV} = W_V W_O` (Elhage et al. 2021, A Mathematical
-    Framework for Transformer Circuits), between embeddings :math:`W_E` and unembedding :math:`W_U`:
-
-    * copying: :math:`W_E W_{OV} W_U` has as many eigenvalues as the head has dimensions; positive ones raise the logit
-      of the token that the head attends to. They are computed from a product of the width of the head.
-    * composition of a head A with a later head B: :math:`\|W_{OV}^A W_{QK}^B\|_F / (\|W_{OV}^A\|_F \|W_{QK}^B\|_F)`
-      through queries; :math:`W_{QK}^{B\,T}` through keys, :math:`W_{OV}^B` through values.
-
-    Norms are folded into the matrices: exactly up to their denominator, one positive number for each token, which no
-    eigenvalue's sign and no ratio depends on. Other sublayers between two heads are left out. RoPE counts at offset 0
-    in W_QK.
-
-    Parameters
-    ----------
-    model
-        A language model, as in `attnscope.scan`.
-    band
-        Largest offset of the preferred offsets.
-    tokens
-        Number of tokens, and of pairs of tokens, that are listed for each head.
-
-    Returns
-    -------
-    xarray.Dataset
-        Over ``(layer, head)``, NaN where undefined (the attribute ``skipped`` has the reasons):
-
-        * ``copying``: share of the eigenvalues with a positive real part. ``copying_sum``: :math:`\sum\lambda /
-          \sum|\lambda|`, from -1 to 1. ``copying_p``: two-sided, of the sum under a random rotation of the head's
-          values; ``copying_shown``: significant, corrected for all heads.
-        * ``same_token``: mean score of a token with itself less that with others, in standard deviations of all scores
-          of the embeddings; ``same_token_p`` and ``_shown`` under a random rotation of the head's keys.
-        * ``offset_score`` ``(layer, head, offset)``: score by offset from positions alone, in nats: RoPE between the
-          mean tokens, the position table, or the model's bias. ``peak_offset``: where it is highest; ``peak_offset_p``
-          and ``_shown`` under random phases (RoPE), or a random rotation of the keys (table); NaN for a bias.
-        * ``copied``, ``copied_logit``, ``suppressed``, ``suppressed_logit`` ``(layer, head, rank)``: tokens whose own
-          logit, less the mean logit, rises and falls most if the head attends to them.
-        * ``query_token``, ``key_token``, ``pair_score`` ``(layer, head, rank)``: pairs with the highest scores, in
-          nats, among the tokens furthest along the head's first directions.
-
-        ``composition`` ``(kind, from_layer, from_head, layer, head)`` with ``composition_p``, one-sided for random
-        matrices with the same singular values, and ``composition_shown``, corrected for all pairs and kinds;
-        ``composition_random``, its root mean square for such matrices.
-
-    Raises
-    ------
-    AttnscopeError
-        If the model is no language model, or its attention is not captured.
-
-    Notes
-    -----
-    The p-values follow from the exact mean and variance over random rotations, by a normal or, for squared
-    compositions, a chi-squared distribution with the skewness of a sum of weighted squares. The false discovery
-    rate is 0.05 (Benjamini and Hochberg 1995).
-
-    Examples
-    --------
-    >>> found = circuits("bundled")
-    >>> found.copying.dims, found.composition.dims
-    (('layer', 'head'), ('kind', 'from_layer', 'from_head', 'layer', 'head'))
-    """
+def circuits(model: Model | None, *, band: int, tokens: int, **reading: Unpack[ModelReading]) -> xr.Dataset:
+    """The work of `attnscope.circuits`."""
     source: Any = MODEL if model is None else model
     reject_modalities("circuits", source, None, revision=reading["revision"])
     loaded = load_model(source, **loading(reading), need_tokenizer=False)

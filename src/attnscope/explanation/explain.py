@@ -15,12 +15,10 @@ import xarray as xr
 from jaxtyping import Float
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import verb
 from attnscope.capture.forward import decoder_note
 from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.outline import rejecting
-from attnscope.capture.parameters import StudyReading, loading
 from attnscope.explanation.arrays.checks import choose, in_band
 from attnscope.explanation.arrays.components import principal_components
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
@@ -30,16 +28,15 @@ from attnscope.explanation.evidence import labelled_sums, sums_of
 from attnscope.explanation.study import DEFAULT_TEXTS, Analysis, Study, pairs_of_windows
 from attnscope.explanation.tables import position_table
 from attnscope.measure.texts import window_length
+from attnscope.options import StudyReading, loading
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.runs import RunFolder
 from attnscope.store.units import Parts, task_for
-from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
 
 
-@validated
 def load_explanation(run: RunFolder) -> xr.DataTree:
     """The tree that `explain` returned, from the folder of a finished run."""
     finished: dict[str, Any] = run.state["analyses"]
@@ -93,69 +90,22 @@ _SHORT = 6  # tokens of a window: with fewer, the cross-spectrum has no waves
 _CROSSED = "queries and keys are in different texts; use scan and align"
 
 
-@verb(limit=DEFAULT_TEXTS)
 def explain(
-    model: Model | None = None,
-    texts: Sources = None,
+    model: Model | None,
+    texts: Sources,
     *,
-    band: Count = 10,
-    frequencies: tuple[int, int] | None = None,
-    completion: Completion = "minimal",
-    also: Sequence[Model] = (),
-    layer: int | None = None,
-    head: int | None = None,
-    interventions: bool = False,
-    intervention_texts: Count = 8,
-    analyses: Sequence[str | Analysis] = (),
+    band: int,
+    frequencies: tuple[int, int] | None,
+    completion: Completion,
+    also: Sequence[Model],
+    layer: int | None,
+    head: int | None,
+    interventions: bool,
+    intervention_texts: int,
+    analyses: Sequence[str | Analysis],
     **reading: Unpack[StudyReading],
 ) -> xr.DataTree:
-    """Explain why every head attends there: by positions, content and waves.
-
-    Parameters
-    ----------
-    model, texts
-        See `attnscope.scan`.
-    targets
-        Text in the target language, for an encoder-decoder, cut into full windows like `texts`. The decoder reads
-        window i of it, after its start token, with window i of the text; extra windows of either are left out. Without
-        it the decoder reads the encoder's text.
-    task
-        The part of the texts that this process reads, as in `attnscope.scan`: every N-th work unit of 16 batches. The
-        last task to finish runs the analyses.
-    window
-        Tokens of a window; shorter windows are left out. By default the model's length.
-    band
-        Largest offset of the profiles.
-    frequencies
-        First and last frequency that estimate a shift, cycles per window.
-    completion
-        How the rotation R is completed for the phase maps: see `phase_map`.
-    also
-        Other models, whose position tables are compared with this one's. They read no text.
-    layer, head
-        The layer or head to show later. They change no number; attnscope checks them before it reads the texts.
-    interventions
-        Whether to change words and positions too, and measure how each head responds.
-    intervention_texts
-        The number of windows for the interventions, from the first; each change takes a pass over them.
-    analyses
-        More analyses: records, or names from installed packages such as ``["yamamoto2023"]``. Some take a setting:
-        ``"relearned=2500"``.
-
-    Returns
-    -------
-    xarray.DataTree
-        A node for each analysis that the model admits, by the names of ``attnscope.explanation.catalogue.ANALYSES``
-        and of
-        `analyses`; ``also/0``, ``also/1``, ... hold spectrum and components of other models' tables.
-        The attribute ``skipped`` lists, as JSON, the undefined analyses and the reasons; ``decoder`` describes the
-        decoder's input in an encoder-decoder.
-
-    Raises
-    ------
-    AttnscopeError
-        For invalid input: see the message.
-    """
+    """The work of `attnscope.explain`."""
     task = task_for(explain, locals())
     choose("completion (--completion)", completion, COMPLETIONS)
     more = requested_analyses(analyses)

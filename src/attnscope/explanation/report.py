@@ -10,9 +10,9 @@ from attnscope.capture.notes import numbering_note
 from attnscope.explanation.analyses import verdict
 from attnscope.explanation.catalogue import analyses_of, known_analyses
 from attnscope.explanation.study import GROUPS, WHERE
+from attnscope.report.reads import reads, signed
 from attnscope.report.schema import Finding, Quantity, Report, Row, Table, heads_by
 from attnscope.store.runs import skipped_note, skipped_of
-from attnscope.support.arguments import reads, signed, validated
 from attnscope.support.numbers import count
 
 #: Columns that name a head; the analyses add the others.
@@ -82,7 +82,6 @@ def _headline(rows: list[Row]) -> str:
 
 
 @reads("explain")
-@validated
 def rank_explanations(tree: xr.DataTree) -> list[Row]:
     """A row for each head, with the columns that the analyses name: first heads with matching predictions, then other
     positional heads, then the rest; each group by largest mean weight. Empty without a verdict.

@@ -24,12 +24,13 @@ from attnscope.explanation.evidence import Evidence, Gathering, LayerSums
 from attnscope.explanation.inputs import Windows
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
 from attnscope.measure.texts import window_length
+from attnscope.options import Count
 from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targets, windows_of
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import TargetTokenizer, Window, shifted, window_name
 from attnscope.report.schema import Quantity, Row, Table
 from attnscope.store.runs import RunFolder
-from attnscope.support.arguments import Count, validated
+from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import replaced
@@ -166,7 +167,7 @@ class Study:
             return analysis.compute(self)
 
 
-@validated
+@checked
 def study(
     model: Model | Study | None = None,
     texts: Sources = None,
@@ -373,7 +374,7 @@ class Analysis:
         """The function behind a call of the record."""
         return self.function or self.compute
 
-    @validated
+    @checked
     def __call__(
         self,
         model: Model | Study | None = None,
@@ -404,7 +405,7 @@ def analysis(
     """Make the record of an analysis from its function; `attnscope.explain` computes `explained` instead if given."""
 
     def record(function: Callable[..., xr.Dataset]) -> Analysis:
-        alone = validated(function)
+        alone = checked(function)
         made = Analysis(name, title, definition, explained or alone, function=alone, **shown)
         object.__setattr__(made, "__doc__", function.__doc__)
         return made

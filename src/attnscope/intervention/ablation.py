@@ -18,7 +18,6 @@ from attnscope.intervention.stack import Edit, replacing, replacing_sets
 from attnscope.statistics.effects import joint_variables
 from attnscope.statistics.units import numbered, units_of
 from attnscope.store.arrays import by_layer, of_layers
-from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 ESTIMATES = ("attribution", "integrated", "eap_ig")
@@ -37,7 +36,6 @@ _WORDS = {
 }
 
 
-@validated
 def effects(
     session: PredictionSession,
     part: slice,
@@ -136,7 +134,6 @@ _REMOVED = 0.1  # share of the heads that one set of a search removes
 _RANDOM_ORDERS = 5  # of the heads, whose mean curve is the null of the others
 
 
-@validated
 def changes_by_sets(session: PredictionSession, sets: Sequence[np.ndarray], ablation: Ablation) -> np.ndarray:
     """Change of the loss of each text when sets of heads are replaced at once, ``(text, set)``, nats.
 
@@ -160,7 +157,6 @@ def changes_by_sets(session: PredictionSession, sets: Sequence[np.ndarray], abla
     return np.concatenate(changes)
 
 
-@validated
 def search_heads(session: PredictionSession, *, seed: int = 0) -> xr.Dataset:
     """Estimate every head's effect from random sets of heads that are removed together."""
     count = len(session.cells)
@@ -183,7 +179,6 @@ def search_heads(session: PredictionSession, *, seed: int = 0) -> xr.Dataset:
     )
 
 
-@validated
 def removal_curves(
     session: PredictionSession,
     orders: Mapping[str, Sequence[np.ndarray]],
@@ -248,7 +243,6 @@ def _sets_of(
 Heads = Sequence[tuple[int, int]]
 
 
-@validated
 def joint_ablation(
     session: PredictionSession,
     sets: Sequence[Heads],

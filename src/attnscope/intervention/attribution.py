@@ -15,12 +15,11 @@ import xarray as xr
 from torch import Tensor, nn
 
 from attnscope.bundled import MODEL, NOUNS, SENTENCES
-from attnscope.capture.borrow import LoadedModel, verb
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.families import logit_cap
 from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.outline import rejecting
-from attnscope.capture.parameters import StudyReading, loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.weights import affine_alone
@@ -37,13 +36,13 @@ from attnscope.intervention.stream_parts import StreamParts, rows_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.texts import window_length
 from attnscope.models.translator import IGNORED
+from attnscope.options import StudyReading, loading
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.read.shown import IdNames
 from attnscope.statistics.effects import by_document, effect_variables, interval_variables
 from attnscope.statistics.units import units_of
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.units import task_for
-from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
@@ -55,87 +54,20 @@ _AT_ONCE = 1 << 25  # logits of a lens at a time
 _LENS = {"logit": "logits", "probability": "share", "rank": "1"}
 
 
-@verb(limit=DEFAULT_TEXTS)
 def attribute(
-    model: Model | None = None,
-    texts: Sources = None,
+    model: Model | None,
+    texts: Sources,
     *,
-    token: str | None = None,
-    against: str | None = None,
-    direction: np.ndarray | Sequence[float] | None = None,
-    pairs: Pairs | None = None,
-    by_position: bool = False,
-    head: tuple[int, int] | None = None,
-    batch_size: Count | None = None,
+    token: str | None,
+    against: str | None,
+    direction: np.ndarray | Sequence[float] | None,
+    pairs: Pairs | None,
+    by_position: bool,
+    head: tuple[int, int] | None,
+    batch_size: int | None,
     **reading: Unpack[StudyReading],
 ) -> xr.DataTree:
-    r"""Split the logit of a token into the parts that heads, feed-forward layers and embeddings add; logit lens.
-
-    The final residual stream is a sum of what each part writes. The final norm, divided by its actual denominator
-    :math:`\sigma` at each token (frozen), and the unembedding :math:`w` are linear, so the logit is a sum too:
-
-    .. math:: w^T\left(\gamma \odot \frac{x - \bar x}{\sigma} + \beta\right) + b, \qquad
-        x = e + p + \sum_{lh} z_{lh} W_O^{lh} + \sum_l m_l
-
-    with :math:`\bar x = 0` for an RMSNorm; norms behind a layer's output, or of its sum with the stream (post-norm),
-    are frozen alike (Elhage et al. 2021). A part is what it adds directly, not through later layers. Sums are compared
-    with the logits in every run.
-
-    Parameters
-    ----------
-    model, texts
-        See `attnscope.scan`.
-    token
-        Token whose logit is split, after the last token of each text, or at its masks. By default, the token that each
-        text has next, everywhere, as `attnscope.intervene` predicts it.
-    against
-        Token whose logit is subtracted.
-    direction
-        Array ``(width,)`` in place of a token: what is split is its product with the input of the unembedding.
-    pairs
-        In place of texts, as in `attnscope.patch`: answer against wrong, after each clean text alone.
-    by_position
-        Whether to store the parts of every prediction too, and of each key.
-    head
-        ``(layer, head)``: split the scores of this head in place of a logit, by the sources of queries and keys.
-    batch_size
-        Windows in a batch; by default about 1,024 tokens.
-
-    Returns
-    -------
-    xarray.DataTree
-        ``predictions``: ``part`` ``(window, component)``, logits, mean over the predictions of a window; a component
-        is a head (coordinates ``layer`` and ``head``), ``mlp``, ``mixer`` (Mamba), ``embedding``, ``layer embedding``
-        (Gemma 4), ``position`` or ``bias`` (coordinate ``kind``). ``total``: the logit; ``difference``: the largest
-        distance from it of a sum of parts. ``random``: parts of the mean token of the texts, by frequency, if a token
-        has none to subtract. ``lens_logit``,
-        ``lens_probability`` and ``lens_rank`` ``(window, position, depth)``: if the stream ended after that number of
-        attention layers, normed by its own denominator; probability and rank are those of the token. ``token``, and
-        ``query``, the position that predicts it ``(window, position)``; with `by_position`, ``part_at`` ``(window,
-        position, component)``, and ``by_key`` ``(window, component, key)``: the part of a head by token that it attends
-        to, ``key_token`` (in cross-attention a token of the source).
-
-        ``parts``: means over windows with 95% intervals over documents; ``excess``: over the mean token, with
-        ``shown``: significant by random signs of documents, corrected for all components. ``lens``: means by depth.
-
-        With `head`, ``scores`` and ``parts`` (docs/questions/circuits.md): of the score of some keys (``relation`` to
-        the query) less the row's mean, nats, the ``share`` ``(relation, side, source)`` that each component has through
-        queries or keys, and the largest pairs of both, with intervals. ``shown``: by random signs of documents; not of
-        the strongest key, which the scores choose.
-
-    Raises
-    ------
-    AttnscopeError
-        If the logits are not a linear function of a sum of parts (not with `head`): several layers between stream and
-        logits (BERT), or an unknown module in the stream.
-
-    Examples
-    --------
-    >>> found = attribute(limit=8, window=32)
-    >>> sums = found["predictions"].part.sum("component")
-    >>> bool(abs(sums - found["predictions"].total).max() < 1e-3)
-    True
-    """
+    """The work of `attnscope.attribute`."""
     task, seed = task_for(attribute, locals()), reading["seed"]
     given = None if pairs is None else pairs_of_input(pairs)
     if sum(one is not None for one in (token, direction, pairs)) > 1 or (against is not None and token is None):

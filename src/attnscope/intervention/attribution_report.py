@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope.intervention.score_parts import RELATIONS, SIDES
+from attnscope.report.reads import reads
 from attnscope.report.schema import (
     Finding,
     Quantity,
@@ -21,7 +22,6 @@ from attnscope.report.schema import (
     with_ends,
 )
 from attnscope.statistics.units import LEAST
-from attnscope.support.arguments import reads
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:

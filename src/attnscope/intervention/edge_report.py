@@ -9,10 +9,10 @@ import numpy as np
 
 from attnscope.intervention.pairs import texts_of
 from attnscope.intervention.patch_findings import NO_SHARE, SEVERAL, describe_runs
+from attnscope.report.reads import reads
 from attnscope.report.schema import Finding, Quantity, Report, Table, rows_of, with_ends
 from attnscope.statistics.effects import by_document
 from attnscope.statistics.units import LEAST, numbered
-from attnscope.support.arguments import reads
 from attnscope.support.numbers import are, count, significant
 
 if TYPE_CHECKING:

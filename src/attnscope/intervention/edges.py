@@ -18,11 +18,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.capture.borrow import borrowed, verb
+from attnscope.capture.borrow import borrowed
 from attnscope.capture.eager import without_cache
 from attnscope.capture.families import OWN_STATES, is_norm, main_output, other_name, related
 from attnscope.capture.load import Model, load_model, signature_of
-from attnscope.capture.parameters import ModelReading, loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
@@ -39,10 +38,10 @@ from attnscope.intervention.patch import PatchJob, check_pairs_differ, given_pai
 from attnscope.intervention.stream_parts import SEVERAL
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
+from attnscope.options import ModelReading, loading
 from attnscope.statistics.effects import by_document, effect_variables
 from attnscope.statistics.units import LEAST, numbered
 from attnscope.store.run import Job, Once, run
-from attnscope.support.arguments import Count
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -55,76 +54,20 @@ _NAMES = {"mlp": "m", "mixer": "mixer", "layer embedding": "embedding"}  # of pa
 _ADDS_UP = 1e-3  # rounding of the sum of all parts, as a share of the largest difference
 
 
-@verb()
 def edges(
-    model: Model | None = None,
-    pairs: Pairs | None = None,
+    model: Model | None,
+    pairs: Pairs | None,
     *,
-    answer: str | None = None,
-    wrong: str | None = None,
-    method: Literal["eap", "eap_ig", "exact"] = "eap_ig",
-    steps: Count = 5,
-    sizes: Sequence[float] = SIZES,
-    draws: int = 3,
-    batch_size: Count | None = None,
+    answer: str | None,
+    wrong: str | None,
+    method: Literal["eap", "eap_ig", "exact"],
+    steps: int,
+    sizes: Sequence[float],
+    draws: int,
+    batch_size: int | None,
     **reading: Unpack[ModelReading],
 ) -> xr.Dataset:
-    r"""Attribute the answer to every edge between heads, MLPs and logits, and test circuits of the best edges.
-
-    An edge goes from what a part adds to the residual stream to what a later part reads there: the queries, keys or
-    values of a head, an MLP, or the logits. Its score is the change of answer minus wrong answer in the clean run if it
-    alone carries the corrupted run's activation, :math:`(u' - u) \cdot \partial m / \partial v`, u what the sender
-    adds, v the receiver's input. Behind a norm of a layer's output (Gemma 2) or of its sum with the stream (BERT), u is
-    the part of the normed sum, with each run's own denominators, so that the parts still add up; biases of norms count
-    as the input's.
-
-    Parameters
-    ----------
-    model, pairs, answer, wrong, batch_size
-        See `attnscope.patch`. Texts are those of the encoder, if there is one; a pair may then add ``target``, the text
-        that the decoder has written before the answer, and ``corrupted_target`` (by default the same).
-    method
-        ``eap``: edge attribution patching, two forward passes and one backward pass (Syed et al. 2023). ``eap_ig``:
-        mean gradient at `steps` inputs between both (Hanna et al. 2024). ``exact``: a patched pass for each edge.
-    steps
-        Gradients of ``eap_ig``.
-    sizes
-        Sizes of the circuits, as shares of all edges, from 0 to 1. All other edges carry corrupted activations. With 6
-        or more pairs, circuits are chosen on a random half of the pairs and tested on the other, both ways.
-    draws
-        Number of random orders of the edges, the null of the curves.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``score`` ``(sender, receiver)``, logits, NaN where there is no edge; mean over pairs with a 95% interval, and
-        ``shown``: significant by random signs of pairs, corrected for all edges. Names are those of EAP-IG:
-        ``input``, ``a4.h2`` (with ``<q>``, ``<k>`` or ``<v>`` as a receiver; key heads for k and v), ``m4``,
-        ``mixer2`` (Mamba and other mixers), ``logits``, and ``target``, the embeddings of a decoder with an encoder,
-        whose cross-attention reads the encoder through ``<k>`` and ``<v>``; then ``sender_stack`` and
-        ``receiver_stack`` are encoder, decoder or cross.
-        ``faithfulness`` ``(order, size)``, :math:`f = (m_C - m_\emptyset) / (m - m_\emptyset)`, with ``_low`` and
-        ``_high`` over pairs, for circuits of the edges that raise the answer most (``raising``), change it most
-        (``changing``), and of random edges (``random``); ``cpr`` and ``cmd`` ``(order)``, the areas
-        :math:`\int f` and :math:`\int |1 - f|` over the share of edges (Mueller et al. 2025, MIB). ``difference``
-        ``(pair, order, size)``: answer minus wrong answer of each circuit; ``half`` ``(pair)``: the pair's half.
-
-    Raises
-    ------
-    AttnscopeError
-        If the residual stream is not the sum of these parts (one norm for attention and MLP), or for the reasons of
-        `attnscope.patch`.
-
-    Examples
-    --------
-    >>> from attnscope_zoo.catalogue import build  # pip install packages/attnscope-zoo
-    >>> planted = build("copying-decoder-1")
-    >>> words = planted.tokenizer.decode(planted.ids[0]).split()
-    >>> pair = {"clean": " ".join(words), "corrupted": " ".join(words[::-1]), "answer": "t9", "wrong": "t8"}
-    >>> found = edges(planted.model, [pair], tokenizer=planted.tokenizer, method="eap", sizes=[0.0, 1.0])
-    >>> found.score.dims, found.receiver.values[[0, -1]].tolist()
-    (('sender', 'receiver'), ['a0.h0<q>', 'logits'])
-    """
+    """The work of `attnscope.edges`."""
     check_whole(1, 1000, draws=draws)
     if not sizes or sorted(sizes) != [*sizes] or not 0 <= sizes[0] <= sizes[-1] <= 1:
         raise AttnscopeError(f"found sizes {[*sizes]}; expected shares of the edges from 0 to 1, the smallest first")

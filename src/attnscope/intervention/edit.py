@@ -15,13 +15,12 @@ import xarray as xr
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.capture.borrow import LoadedModel, alone, borrowed, inner_model, verb
+from attnscope.capture.borrow import LoadedModel, alone, borrowed, inner_model
 from attnscope.capture.forward import forward
 from attnscope.capture.load import Model, load_model
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.outline import rejecting
-from attnscope.capture.parameters import SessionReading, loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
@@ -34,9 +33,9 @@ from attnscope.kernels.full import scores_of, softmax_of, values_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.raw import LIMIT
 from attnscope.measure.texts import first_windows, window_length
+from attnscope.options import SessionReading, loading
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.read.windows import Window, window_name
-from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 On = Literal["output", "z", "weights", "scores", "query", "key", "value"]
@@ -49,62 +48,16 @@ _HOOKS: dict[str, On] = {"result": "output", "z": "z", "pattern": "weights", "at
 _HOOK = re.compile(rf"(blocks|encoder|decoder)\.([0-9]{{1,6}})\.(attn|cross_attn)\.hook_({'|'.join(_HOOKS)})")
 
 
-@validated
 @contextmanager
 def edit(
     model: Model,
     heads: Mapping[Any, Any],
     *,
-    on: Literal["output", "z", "weights", "scores", "query", "key", "value"] = "output",
-    kind: Literal["self", "causal", "cross"] | None = None,
-    inputs: Mapping[str, Any] | None = None,
+    on: Literal["output", "z", "weights", "scores", "query", "key", "value"],
+    kind: Literal["self", "causal", "cross"] | None,
+    inputs: Mapping[str, Any] | None,
 ) -> Generator[PreTrainedModel]:
-    """Replace tensors of chosen heads by what functions make of them, in every forward pass within the context.
-
-    Parameters
-    ----------
-    model
-        A model object (or a folder or hub id, to be loaded), in the mode that you have set.
-    heads
-        A function for each head, ``{(layer, head): f}``. It takes the tensor of that head and returns one of the same
-        shape. A key can also be TransformerLens' name of a hook (``"blocks.3.attn.hook_z"``: ``hook_result``,
-        ``hook_z``, ``hook_pattern``, ``hook_attn_scores``); f then takes all heads, in the shape of TransformerLens.
-    on
-        What f takes:
-
-        * ``output``: what the head adds to the output of its layer, ``(batch, query, model_width)``, without bias.
-        * ``z``: weights times values, ``(batch, query, value_width)``.
-        * ``weights``: ``(batch, query, key)``, after the softmax.
-        * ``scores``: ``(batch, query, key)``, before the softmax, with scale, cap and bias; -inf where masked.
-        * ``query``, ``key``, ``value``: ``(batch, token, width)``, after any rotation. Heads that share keys and values
-          get a copy each.
-    kind
-        Count only layers of this kind: of an encoder-decoder, ``self`` (encoder), ``causal`` (decoder) or ``cross``.
-        By default layers are numbered as in `attnscope.scan`: encoder, then self- and cross-attention of the decoder.
-    inputs
-        Arguments of a forward pass, for a model that reads no tokens: its layers are found with them.
-
-    Yields
-    ------
-    PreTrainedModel
-        The model. Call it as you like, also with gradients and in ``generate()``. It is restored afterwards.
-
-    Raises
-    ------
-    AttnscopeError
-        If a head does not exist, a function returns another shape, attention is not captured (see `attnscope.scan`),
-        or no linear layer reads the heads of an edited ``output``.
-
-    Examples
-    --------
-    >>> loaded = load_model("bundled", device="cpu")
-    >>> ids = loaded.tokenizer("The tide<mask> in twice a day.", return_tensors="pt").input_ids
-    >>> before = loaded.model(ids).logits
-    >>> with edit(loaded.model, {(0, 1): torch.zeros_like}) as edited:
-    ...     after = edited(ids).logits
-    >>> bool((before - after).abs().max() > 0.1), torch.equal(loaded.model(ids).logits, before)
-    (True, True)
-    """
+    """The work of `attnscope.edit`."""
     inner = inner_model(model)
     pairs = [key for key in heads if isinstance(key, tuple) and [*map(type, key)] == [int, int]]
     first = rejecting(pairs, "heads", kind)
@@ -261,51 +214,17 @@ def attend_changed(call: AttentionCall, changes: Mapping[On, Change]) -> Tensor:
     return changes["z"](output) if "z" in changes else output
 
 
-@verb(limit=100)
 def head_outputs(
-    model: Model | None = None,
-    texts: Sources = None,
+    model: Model | None,
+    texts: Sources,
     *,
-    on: str = "output",
-    layer: int | None = None,
-    head: int | None = None,
-    kind: Literal["self", "causal", "cross"] | None = None,
+    on: str,
+    layer: int | None,
+    head: int | None,
+    kind: Literal["self", "causal", "cross"] | None,
     **reading: Unpack[SessionReading],
 ) -> xr.DataArray:
-    """Tensors of every head over texts, as arrays.
-
-    Parameters
-    ----------
-    model, texts
-        See `attnscope.scan`.
-    on
-        ``output``, ``z``, ``weights``, ``scores``, ``query``, ``key`` or ``value``, as in `attnscope.edit`; or a layer
-        by TransformerLens' name of a hook (``"blocks.3.attn.hook_z"``).
-    layer, head
-        Layer and head, from 0; by default all.
-    kind
-        Only layers of this kind, as in `attnscope.edit`.
-
-    Returns
-    -------
-    xarray.DataArray
-        ``(window, layer, head, position, width)``, or ``(window, layer, head, query, key)`` of weights and scores;
-        float32, NaN beyond a window's tokens; without the dimensions of a chosen layer or head. Coordinates: ``source``
-        and ``length`` (tokens) of each window, and ``position_token``, or ``query_token`` and ``key_token``. The
-        outputs of all heads of a layer, plus the bias of its output matrix, sum to the output of the layer.
-
-    Raises
-    ------
-    AttnscopeError
-        If the layer or head does not exist, attention is not captured, the arrays need more than 1 GiB, or the layers
-        read several texts (source and target).
-
-    Examples
-    --------
-    >>> found = head_outputs("bundled", ["The tide comes in.", "It rained."], on="z", layer=0)
-    >>> found.dims, found.length.values.tolist()
-    (('window', 'head', 'position', 'width'), [9, 8])
-    """
+    """The work of `attnscope.head_outputs`."""
     if "." not in on and on not in get_args(On):
         raise AttnscopeError(f"found on {on!r}; expected {', '.join(get_args(On))}, or the name of a hook")
     reject_modalities("head_outputs", model if model is not None else "bundled", texts, revision=reading["revision"])

@@ -24,7 +24,6 @@ from attnscope.read.windows import Window
 from attnscope.statistics.effects import effect_variables
 from attnscope.statistics.units import units_of
 from attnscope.store.arrays import by_layer
-from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 
@@ -83,7 +82,6 @@ class Forbidden:
         return forbidden
 
 
-@validated
 def knock_out(session: PredictionSession, rule: Forbidden, *, renormalise: bool = True, seed: int = 0) -> xr.Dataset:
     """Apply a rule to each head alone, and measure the change of the loss."""
     changes: list[np.ndarray] = []
@@ -162,7 +160,6 @@ class _Knocked:
         return change
 
 
-@validated
 def shuffled_weights(session: PredictionSession, *, texts: int = 8, seed: int = 0) -> xr.Dataset:
     """Shuffle each row of a head's weights among the keys that it may attend to, one head at a time."""
     slices = [part for part in session.slices() if part.start < texts]

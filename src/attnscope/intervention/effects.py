@@ -12,12 +12,10 @@ from scipy import stats
 
 from attnscope.statistics.effects import effect_variables
 from attnscope.statistics.units import numbered, units_of
-from attnscope.support.arguments import validated
 
 _PERMUTATIONS = 2000
 
 
-@validated
 def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each head, with its interval over documents."""
     documents = effects.source.values.tolist()
@@ -41,7 +39,6 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     return heads
 
 
-@validated
 def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Rank correlation of each estimate with the measured effects, over heads."""
     names = [*effects.estimator.values.tolist(), "importance"]

@@ -11,11 +11,10 @@ import numpy as np
 import xarray as xr
 
 from attnscope.bundled import MODEL, NOUNS, SENTENCES
-from attnscope.capture.borrow import LoadedModel, verb
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.outline import rejecting
-from attnscope.capture.parameters import StudyReading, loading
 from attnscope.explanation.analyses.verdict import WHY
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.study import DEFAULT_TEXTS, FEW_TEXTS, Study
@@ -28,11 +27,11 @@ from attnscope.intervention.predictions import ABLATIONS, Ablation, PredictionSe
 from attnscope.intervention.profiles import contribution_profiles
 from attnscope.measure.ranking import majority_names, peaks
 from attnscope.measure.texts import statistics_of, window_length
+from attnscope.options import StudyReading, loading
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.read.windows import Window
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.units import task_for
-from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import STEPS, check_installed, check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -40,96 +39,27 @@ from attnscope.support.progress import Progress, Tell, no_progress
 LONGEST = 512  # default limit of tokens in a window: every head of every window needs a pass
 
 
-@verb(limit=DEFAULT_TEXTS)
 def intervene(
-    model: Model | None = None,
-    texts: Sources = None,
+    model: Model | None,
+    texts: Sources,
     *,
-    batch_size: Count | None = None,
-    variants: Count | None = None,
-    ablations: Sequence[str] = ABLATIONS,
-    metric: Callable[..., Any] | Sequence[tuple[str, str]] | None = None,
-    steps: int = 5,
-    search: bool = False,
-    curves: bool = False,
-    together: Sequence[Sequence[tuple[int, int]]] = (),
-    forbid_offsets: Sequence[int] = (),
-    forbid_first: bool = False,
-    forbid_tokens: Sequence[str] = (),
-    renormalise: bool = True,
-    why: bool = True,
-    band: Count = 10,
+    batch_size: int | None,
+    variants: int | None,
+    ablations: Sequence[str],
+    metric: Callable[..., Any] | Sequence[tuple[str, str]] | None,
+    steps: int,
+    search: bool,
+    curves: bool,
+    together: Sequence[Sequence[tuple[int, int]]],
+    forbid_offsets: Sequence[int],
+    forbid_first: bool,
+    forbid_tokens: Sequence[str],
+    renormalise: bool,
+    why: bool,
+    band: int,
     **reading: Unpack[StudyReading],
 ) -> xr.DataTree:
-    """Ablate every head of a model, one at a time, and measure the change of its loss.
-
-    A masked language model predicts 15% of the words, behind masks, or with targets each word that differs there; a
-    causal one the next token; an encoder-decoder the translation.
-
-    Parameters
-    ----------
-    model, texts
-        See `attnscope.scan`.
-    task
-        Which part of the effects this process measures, as in `attnscope.scan`: every N-th batch. The last process to
-        finish computes everything else.
-    window
-        Tokens of a window; by default the longest that the model takes, at most 512.
-    batch_size
-        Windows in a batch; by default about 1,024 tokens, and at least two windows.
-    variants
-        Largest number of variants of a batch that run together; memory grows with it. By default the number that is
-        fastest on the device, with at most 256 MiB of logits.
-    ablations
-        Replacements of a head's output: ``zero``, ``mean`` (the head's mean over all texts), ``resample`` (its output
-        on another text).
-    metric
-        A function of the logits ``(text, position, vocabulary)`` and the model's inputs that returns a number for each
-        text. Or the right and the wrong answer of every text or one pair for all: then the metric is the logit of the
-        right answer minus that of the wrong one, at the mask or after the last token, and loss, KL divergence and
-        accuracy are those of this answer. After a text, an answer may have several tokens: then the metric is the
-        difference of the summed log probabilities. One text suffices, without intervals and ``resample``.
-    steps
-        Points of the integrated gradients; 0 for no estimates.
-    search
-        Whether to estimate all effects from random sets of heads too: see `search_heads`.
-    curves
-        Whether to remove heads cumulatively in several orders too: see `removal_curves`.
-    together
-        Sets of heads, ``(layer, head)`` each, to ablate at once too: see `joint_ablation`.
-    forbid_offsets, forbid_first, forbid_tokens
-        What each head, alone, may not attend to: offsets (key minus query; -1 is the previous token), the first token,
-        tokens by their text. All of them form one rule: see `knock_out`.
-    renormalise
-        Whether to scale the remaining weights of each row to their previous sum.
-    why
-        Whether to explain each head as `attnscope.explain` does, on the same windows, and to test its weights.
-    band
-        Largest offset of the profiles.
-
-    Returns
-    -------
-    xarray.DataTree
-        ``effects``: ``loss_change``, ``kl`` (nats), ``accuracy_change`` of each text ``(text, ablation, layer, head)``,
-        estimates ``(text, estimator, ablation, layer, head)``, and ``loss`` and ``accuracy`` of the unchanged model;
-        with a metric, ``metric_change`` and ``metric``.
-        ``heads``: means with intervals over documents, see `heads_of`. ``agreement``: rank correlations of the
-        estimates, see `agreement_of`. ``where`` and ``why``: results of `scan` and `explain`; ``trust``: see
-        `trust_in_weights`; ``shuffled``: see `shuffled_weights`. On request, ``forbidden`` (see `knock_out`),
-        ``search`` and ``curves``. The attribute ``skipped`` lists missing parts with reasons, as JSON.
-
-    Raises
-    ------
-    AttnscopeError
-        If the model returns no logits of tokens, a layer's output projection is not found, or an encoder-decoder has no
-        targets.
-
-    Examples
-    --------
-    >>> effects = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
-    >>> effects["effects"].loss_change.dims
-    ('window', 'ablation', 'layer', 'head')
-    """
+    """The work of `attnscope.intervene`."""
     if search:
         check_installed("search (--search)", "sklearn", "sklearn")
     task, unknown = task_for(intervene, locals()), [name for name in ablations if name not in ABLATIONS]
@@ -311,7 +241,6 @@ _MEANS = ("profile", "entropy", "first_token", "special_tokens", "max_weight", "
 _ENOUGH = 8  # full windows that are needed to separate position from text
 
 
-@validated
 def attention_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
     """Label, peak and mean statistics of every head, as `attnscope.scan` measures them on these windows."""
     results = statistics_of(loaded, windows, band=band)
@@ -323,7 +252,6 @@ def attention_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int 
     return means if top is None else means.merge(top, combine_attrs="override")
 
 
-@validated
 def explanations_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int = 10, seed: int = 0) -> xr.Dataset:
     """Share of position, and offsets from weights and scores, as `attnscope.explain` measures them."""
     length = max(map(len, windows))
@@ -363,7 +291,6 @@ def _lacking(windows: list[Window], whole: int, length: int) -> str:
     return ""
 
 
-@validated
 def trust_in_weights(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
     """Peak of each head by norms (Kobayashi et al. 2020), and how far its output determines its weights."""
     study = Study(loaded.model, windows[:FEW_TEXTS], name=loaded.name, loaded=loaded)

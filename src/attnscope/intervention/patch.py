@@ -18,11 +18,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.bundled import MODEL, PAIRS
-from attnscope.capture.borrow import LoadedModel, borrowed, verb
+from attnscope.capture.borrow import LoadedModel, borrowed
 from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.outline import outlined, reject_absent
-from attnscope.capture.parameters import PairReading, loading
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.capture.weights import blocks_of
 from attnscope.explanation.sublayers import BlockRun, sublayers
@@ -45,11 +44,11 @@ from attnscope.intervention.predictions import TOKENS, check_read
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import weights_of
 from attnscope.measure.texts import window_length
+from attnscope.options import PairReading, loading
 from attnscope.statistics.effects import by_document, effect_variables, interval_variables, joint_variables
 from attnscope.store.arrays import by_layer, padded_heads
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.units import task_for
-from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import STEPS, check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -61,88 +60,23 @@ _STEPS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloa
 MOVED = {"denoising": "recovered", "noising": "removed"}
 
 
-@verb()
 def patch(
-    model: Model | None = None,
-    pairs: Pairs | None = None,
+    model: Model | None,
+    pairs: Pairs | None,
     *,
-    answer: str | None = None,
-    wrong: str | None = None,
-    what: Literal["heads", "query", "key", "value", "weights", "attention", "mlp", "residual"] = "heads",
-    by_position: bool = False,
-    direction: Literal["noising", "denoising"] | None = None,
-    receiver: str | tuple[int, int] | Sequence[str | tuple[int, int]] | None = None,
-    together: Sequence[str | Sequence[str | tuple[int, int]]] = (),
-    steps: int = 5,
-    batch_size: Count | None = None,
-    variants: Count | None = None,
+    answer: str | None,
+    wrong: str | None,
+    what: Literal["heads", "query", "key", "value", "weights", "attention", "mlp", "residual"],
+    by_position: bool,
+    direction: Literal["noising", "denoising"] | None,
+    receiver: str | tuple[int, int] | Sequence[str | tuple[int, int]] | None,
+    together: Sequence[str | Sequence[str | tuple[int, int]]],
+    steps: int,
+    batch_size: int | None,
+    variants: int | None,
     **reading: Unpack[PairReading],
 ) -> xr.DataTree:
-    """Patch activations of one run into another, one at a time, and measure how much of their difference moves.
-
-    Each pair is a clean and a corrupted text of equal length in tokens with different answers. A masked language model
-    predicts the mask, a causal one the next token, an encoder-decoder the token after `target`.
-
-    Parameters
-    ----------
-    model
-        See `attnscope.scan`.
-    pairs
-        A file of JSON Lines; two text files (clean, corrupted) or four (answers and wrong answers too) that match line
-        by line; or pairs, as `attnscope.intervention.pairs.Pair` or mappings with ``clean``, ``corrupted``, ``answer``
-        and ``wrong``, of an encoder-decoder also ``target`` and ``corrupted_target``. The bundled model has bundled
-        pairs.
-    answer, wrong
-        Answers of all pairs without their own. After the texts of a causal model they may have several tokens: then
-        the difference is that of their summed log probabilities, which for one token each is that of the logits.
-    task
-        Which part of the pairs this process patches, as in `attnscope.scan`: every N-th batch.
-    what
-        ``heads``: each head's output; ``query``, ``key``, ``value`` or ``weights`` of each head alone. ``attention``,
-        ``mlp``: what each block adds, at each position; ``residual``: the residual stream after each block. The MLP
-        includes shared experts; mixers (Mamba) and per-layer embeddings (Gemma 4) are not part of it.
-    by_position
-        Whether to patch heads at one position at a time; all pairs must then have the same length.
-    direction
-        ``denoising``: clean activations go into the corrupted run (do they restore the answer?); ``noising``: corrupted
-        activations go into the clean run (do they break it?). By default denoising; noising with a receiver.
-    receiver
-        Path patching: the part of each head's effect that reaches the answer through a later component alone (Wang et
-        al. 2022). ``(layer, head)`` or ``"3.6"``, a head; ``"3.6.q"``, its queries (``k``: keys, ``v``: values);
-        ``"m3"``, the MLP of block 3; several of them, in a list or with commas between; or ``"logits"``. All other
-        heads keep their output on the way there; MLPs do not.
-    together
-        Sets of heads and MLPs, named alike, to patch at once too, at all positions: of heads the tensor `what`.
-    steps
-        Gradients of the EAP-IG estimate; 0 for no estimates.
-    batch_size
-        Pairs in a batch; by default about 1,024 tokens.
-    variants
-        Largest number of variants of a batch that run together; by default the number that is fastest on the device.
-
-    Returns
-    -------
-    xarray.DataTree
-        ``pairs``: ``difference`` (logit of the answer minus that of the wrong one in the patched run), of each pair
-        ``(pair, layer, head[, position])`` or ``(pair, block, position)``, ``clean`` and ``corrupted`` ``(pair)`` of
-        the two runs, and ``estimate`` ``(pair, estimator, layer, head[, position])``. ``patched``: means over pairs
-        with intervals, see `patched_of`. ``agreement``: rank correlations of the estimates. ``together``: of each set
-        ``effect`` and ``recovered``, ``alone``, the sum of the changes with each component alone, and ``between``, the
-        change beyond that sum, with intervals.
-
-    Raises
-    ------
-    AttnscopeError
-        If the texts of a pair differ in length, the answer to a mask is not one token, the model predicts the same for
-        clean and corrupted texts, or one position of an encoder-decoder is requested.
-
-    Examples
-    --------
-    >>> effects = patch(steps=0)
-    >>> best = effects["patched"].recovered
-    >>> {name: int(index) for name, index in best.argmax(...).items()}, bool(best.max() > 0.4)
-    ({'layer': 0, 'head': 3}, True)
-    """
+    """The work of `attnscope.patch`."""
     task, path = task_for(patch, locals()), _receivers(receiver, what, alone=not (by_position or together))
     towards = direction or ("denoising" if path is None else "noising")
     on: Any = what if what in {"query", "key", "value", "weights"} else "z"
@@ -515,7 +449,6 @@ class Runs:
         return self.passes.sweep(cells, self.most, edits, self.encoded.difference, of=of).T.double().cpu().numpy()
 
 
-@validated
 def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each patched activation, with its interval over pairs."""
     change, each, effect = _changes(pairs), texts_of(pairs), "Change of answer minus wrong answer"
@@ -553,7 +486,6 @@ def _shares(pairs: xr.Dataset, change: xr.DataArray, shown: np.ndarray, seed: in
     return interval_variables(share, change.dims[1:], words, name="recovered", unit="share")
 
 
-@validated
 def estimators_agreement(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Rank correlation of each estimate with the measured changes."""
     change = _changes(pairs).values

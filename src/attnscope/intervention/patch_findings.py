@@ -13,9 +13,9 @@ from scipy.stats import binom
 from attnscope.intervention.pairs import texts_of
 from attnscope.intervention.patch import MOVED
 from attnscope.intervention.verdicts import ESTIMATORS, HEADS, SURE, describe_agreement, describe_largest, together_rows
+from attnscope.report.reads import reads
 from attnscope.report.schema import HEAD, Effect, Finding, Quantity, Report, Row, Table, heads_by, rows_of, with_ends
 from attnscope.statistics.units import LEAST, numbered
-from attnscope.support.arguments import reads
 from attnscope.support.numbers import are, count
 
 _OF_SUMS = "sum of the changes over the sum of the differences between both runs"

@@ -28,7 +28,6 @@ from attnscope.models.translator import IGNORED
 from attnscope.read.encoded import EncodedTexts, Texts
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, window_name
-from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
@@ -396,7 +395,6 @@ def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
         )
 
 
-@validated
 def prediction_session(
     loaded: LoadedModel,
     corpus: Texts,

@@ -21,8 +21,8 @@ from attnscope.intervention import calls
 from attnscope.intervention.blocks import Block, Record, find_blocks, record, value_outputs
 from attnscope.kernels import full
 from attnscope.kernels.call import AttentionCall
+from attnscope.options import Count
 from attnscope.read.windows import window_name
-from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
 
@@ -52,7 +52,6 @@ _VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
 }
 
 
-@validated
 def contribution_profiles(study: Study, *, kinds: Sequence[Kind | str] | None = None, band: Count = 10) -> xr.Dataset:
     r"""Measure the contributions of tokens to heads and layers, beyond attention weights."""
     kinds_chosen = chosen("kind", kinds, KINDS)

@@ -19,7 +19,7 @@ from attnscope.intervention.blocks import find_blocks, record, value_outputs
 from attnscope.intervention.profiles import BlockNorms, Rollout, cannot_follow, residual_part, shares
 from attnscope.kernels import full
 from attnscope.read.windows import window_name
-from attnscope.support.arguments import validated
+from attnscope.support.checked import checked
 from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
 
@@ -30,7 +30,7 @@ _OF_PREDICTIONS = _OF_GRADIENTS | {"leave_one_out"}
 _THROUGH_LAYERS = {"rollout", "flow", "gradient_attention", "block_norms_rollout"}
 
 
-@validated
+@checked
 def token_contributions(
     study: Study,
     *,

@@ -11,6 +11,7 @@ import xarray as xr
 
 from attnscope.explanation.analyses.verdict import POSITION
 from attnscope.intervention.edits import HARDLY
+from attnscope.report.reads import reads
 from attnscope.report.schema import (
     Effect,
     Finding,
@@ -26,7 +27,6 @@ from attnscope.report.schema import (
 )
 from attnscope.statistics.units import units_of
 from attnscope.store.runs import skipped_note, skipped_of
-from attnscope.support.arguments import reads, validated
 from attnscope.support.numbers import are, count, places
 
 SHARP_SHARE = 0.5  # share of all weight at one offset, from which a head counts as sharp
@@ -490,7 +490,6 @@ def _listed(names: Sequence[str], last: str = "and") -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {last} {names[-1]}"
 
 
-@validated
 def describe_effect(effect: Effect) -> str:
     """A change with its interval, with more digits if it is small and significant."""
     digits = places(effect.mean, 3) if effect.shown else 3

@@ -26,9 +26,10 @@ from attnscope.intervention.gradients import check_gradients
 from attnscope.intervention.predictions import MASKED
 from attnscope.kernels import full
 from attnscope.kernels.call import AttentionCall
+from attnscope.options import Count, Draws, Seed
 from attnscope.read.windows import Window, window_name
 from attnscope.statistics.intervals import interval
-from attnscope.support.arguments import Count, Draws, Seed, validated
+from attnscope.support.checked import checked
 from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -268,7 +269,7 @@ EFFECTS = {
 }
 
 
-@validated(masked=MASKED)
+@checked(masked=MASKED)
 def permutation_test(study: Study, *, draws: Draws = 100, **options: Unpack[HeadOptions]) -> xr.Dataset:
     """Permute each row of a head's weights, and measure how far predictions move."""
 
@@ -280,7 +281,7 @@ def permutation_test(study: Study, *, draws: Draws = 100, **options: Unpack[Head
     return over_heads(study, "permutation_test", variables, lambda _, __: of_head, **options)
 
 
-@validated(masked=MASKED)
+@checked(masked=MASKED)
 def uniform_test(study: Study, *, draws: Draws = 20, **options: Unpack[HeadOptions]) -> xr.Dataset:
     """Replace a head's weights by uniform attention, and measure how far predictions move."""
 
@@ -324,7 +325,7 @@ _ERASURE = {
 }
 
 
-@validated(masked=MASKED)
+@checked(masked=MASKED)
 def erasure_test(
     study: Study, *, fractions: Sequence[float] = FRACTIONS, draws: Draws = 5, **options: Unpack[HeadOptions]
 ) -> xr.Dataset:
@@ -379,7 +380,7 @@ _SAME_OUTPUT_VARIABLES = {
 }
 
 
-@validated(masked=MASKED)
+@checked(masked=MASKED)
 def same_output_test(
     study: Study,
     *,
@@ -408,7 +409,7 @@ def same_output_test(
     return found.assign_attrs(objective=objective)
 
 
-@validated(masked=MASKED)
+@checked(masked=MASKED)
 def frozen_test(study: Study, *, draws: Draws = 20, **options: Unpack[HeadOptions]) -> xr.Dataset:
     """Replace a head's weights by its weights on another text, and measure how far predictions move."""
     lengths = [(len(window), len(getattr(window, "target", None) or window)) for window in study.windows]
@@ -457,7 +458,7 @@ _ADVERSARIAL = {
 }
 
 
-@validated(masked=MASKED)
+@checked(masked=MASKED)
 def adversarial_test(
     study: Study, *, bound: float = 0.05, steps: Draws = 50, draws: Draws = 4, **options: Unpack[HeadOptions]
 ) -> xr.Dataset:
@@ -531,7 +532,6 @@ class WeightSearch:
         return prediction_distance(self.one.changed(output[None]), self.one.text.log_probabilities).mean()
 
 
-@validated(masked=MASKED)
 def with_intervals(effects: xr.Dataset, names: Sequence[str], documents: Sequence[str], *, seed: int = 0) -> xr.Dataset:
     """Add to each variable its mean over texts and its 95% interval over documents."""
     added: dict[str, xr.DataArray] = {}

@@ -12,10 +12,9 @@ import numpy as np
 import xarray as xr
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnscope.capture.borrow import verb
+from attnscope.capture.borrow import borrowed
 from attnscope.capture.load import Model, load_model
 from attnscope.capture.outline import rejecting
-from attnscope.capture.parameters import AlignmentReading, loading
 from attnscope.lineage.data import encode_pairs
 from attnscope.lineage.links import (
     LEAST_WEIGHT,
@@ -33,84 +32,39 @@ from attnscope.lineage.links import (
     within,
 )
 from attnscope.lineage.parallel_text import Lines, TaskText, check_parallel, is_unsegmented, lines_of_text, lines_sha256
+from attnscope.options import AlignmentReading, loading
 from attnscope.read.windows import TargetTokenizer
 from attnscope.report.schema import HEAD, Finding, Quantity, Report, Row, Table, value_of
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.units import task_for
-from attnscope.support.arguments import Count, Natural
+from attnscope.support.checked import left_out
 from attnscope.support.checks import check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count, percent
 from attnscope.support.progress import Progress, Tell, no_progress
+from attnscope.support.state import own_state
 
 
-@verb()
 def align(
     model: Model,
     texts: Lines,
     targets: Lines,
     *,
-    gold: str | Path | Gold | None = None,
-    gold_first: int = 1,
-    layer: Natural | None = None,
-    head: Natural | None = None,
-    end: Literal["drop", "keep", "null"] = "drop",
-    step: Literal["predicts", "reads"] = "predicts",
-    words: Literal["space", "piece"] = "space",
-    rule: Literal["argmax", "intersection", "threshold"] = "argmax",
-    threshold: float | None = None,
-    shown: Natural = 0,
-    batch_size: Count = 16,
+    gold: str | Path | Gold | None,
+    gold_first: int,
+    layer: int | None,
+    head: int | None,
+    end: Literal["drop", "keep", "null"],
+    step: Literal["predicts", "reads"],
+    words: Literal["space", "piece"],
+    rule: Literal["argmax", "intersection", "threshold"],
+    threshold: float | None,
+    shown: int,
+    batch_size: int,
     **reading: Unpack[AlignmentReading],
 ) -> xr.DataTree:
-    """Align the words of a parallel text by cross-attention; evaluate it against human alignments.
-
-    Attention was not trained to align: the mean of a layer is often poor where a single head is good. With gold
-    alignments and neither `layer` nor `head`, every head is evaluated and the best one is used. Its error rate is then
-    slightly optimistic, because it was chosen on the same sentences.
-
-    Parameters
-    ----------
-    model
-        An encoder-decoder: see `attnscope.scan`.
-    texts, targets
-        Sentences and their translations: lists of strings, or the `Path` of a file with one sentence per line.
-    gold
-        Gold alignments by people (see `read_gold`), with words split at spaces.
-    gold_first
-        The number of the first word in that file.
-    layer, head
-        Layer and head of the decoder, counted from 0; None for the mean of all.
-    end
-        Treatment of weight on marks such as ``</s>``: ``drop`` it, ``keep`` it as one more column, or ``null``: a word
-        that prefers a mark has no link.
-    step
-        The decoder step whose row belongs to a word: the one that ``predicts`` it, or the one that ``reads`` it.
-    words, batch_size
-        Unit of alignment: ``space`` (words between spaces) or ``piece`` (tokens); sentence pairs at a time.
-    rule, threshold
-        As in `links`; the threshold, 0.2 by default, is only for the rule ``threshold``.
-    shown
-        Number of sentence pairs stored with their weights. Pairs with no word, or more than 40, on one side are
-        skipped. Draw one with `attnscope.results.figures.alignment.pair_map`.
-
-    Returns
-    -------
-    xarray.DataTree
-        ``pairs``: words and links of each sentence pair, as lines of Pharaoh's format; with every head evaluated, the
-        ``links_of_heads (pair, layer, head)``. ``links``: the links one by one (words counted from 0), with layer and
-        head as coordinates unless they are means. With gold alignments ``scores``: error rate, precision, recall and
-        baselines (see `attnscope.lineage.links.Baselines`), and ``gold_links_outside``, links beyond the end of their
-        sentence; with every head evaluated ``heads``: its rates ``(layer, head)``. ``shown``: by line, the stored
-        sentence pairs, with gold alignments evenly from the best to the worst.
-
-    Raises
-    ------
-    AttnscopeError
-        If line counts differ, a text has no spaces between words, the model is not an encoder-decoder, an option does
-        not exist, the folder cannot be used, or a part of it is damaged.
-    """
+    """The work of `attnscope.align`."""
     part = task_for(align, locals())
     check_whole(0, 1, gold_first=gold_first)
     check_real(0.0, 1.0, threshold=threshold)
@@ -440,10 +394,28 @@ def best_aligning_head(
     if not attends(model) or len(short) < 2:  # noqa: PLR2004 one to choose on, one to judge on
         return None
 
-    def aligned(pairs: Sequence[int], **head: int) -> xr.DataTree:
+    def aligned(pairs: Sequence[int], layer: int | None = None, head: int | None = None) -> xr.DataTree:
         links = [frozenset(text.alignments[i]) for i in pairs]
-        texts = ([side[i] for i in pairs] for side in (text.source, text.target))
-        return align(model, *texts, tokenizer=tokenizer, gold=Gold(links, links), **head)
+        source, target = ([side[i] for i in pairs] for side in (text.source, text.target))
+        reading: Any = left_out(AlignmentReading) | {"tokenizer": tokenizer}
+        with own_state(), borrowed(model):
+            return align(
+                model,
+                source,
+                target,
+                gold=Gold(links, links),
+                gold_first=1,
+                layer=layer,
+                head=head,
+                end="drop",
+                step="predicts",
+                words="space",
+                rule="argmax",
+                threshold=None,
+                shown=0,
+                batch_size=16,
+                **reading,
+            )
 
     choice = aligned(short[::2])["links"].coords
     layer, head = int(choice["layer"]), int(choice["head"])

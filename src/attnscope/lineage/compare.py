@@ -39,7 +39,6 @@ from attnscope.statistics.units import LEAST
 from attnscope.store.arrays import packed
 from attnscope.store.files import SUFFIX, explained, json_bytes, local_folder
 from attnscope.store.folder import OwnedFolder
-from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import BEAMS, THREADS, check_installed, check_kind, check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -55,103 +54,29 @@ _BUCKETS = 6  # of length, about as many as a curve needs
 _TENTHS, _LONG = 10, 100  # parts of a source; number of sentences, the longest ones, whose gradients are measured
 FORWARD = ", forward state only"  # after the name of a fixed vector
 
+_SEED = 12345  # of the bootstrap, as `attnscope.score` has it
 
-@validated
+
 def compare(
-    systems: Sequence[str | Path] | Mapping[str, str | Path | TrainConfig] | None = None,
-    texts: Lines | None = None,
+    systems: Sequence[str | Path] | Mapping[str, str | Path | TrainConfig] | None,
+    texts: Lines | None,
     *,
-    targets: Lines | None = None,
-    out: str | Path = "attnscope-comparison",
-    join: Count | None = None,
-    by_length: Sequence[int] | None = None,
-    length_in: Literal["words", "characters"] | None = None,
-    line: Count | None = None,
-    seeds: Count = 1,
-    beams: int = 5,
-    tokenize: str | None = None,
-    lowercase: bool | None = None,
-    resamples: int = 1000,
-    threads: int | None = None,
-    device: str | None = None,
-    progress: Tell | None = None,
+    targets: Lines | None,
+    out: str | Path,
+    join: int | None,
+    by_length: Sequence[int] | None,
+    length_in: Literal["words", "characters"] | None,
+    line: int | None,
+    seeds: int,
+    beams: int,
+    tokenize: str | None,
+    lowercase: bool | None,
+    resamples: int,
+    threads: int | None,
+    device: str | None,
+    progress: Tell | None,
 ) -> xr.DataTree:
-    """Train systems that are not trained yet, translate one text with all of them, and compare.
-
-    Parameters
-    ----------
-    systems
-        YAML files of settings (`TrainConfig`), each trained in ``out/systems/NAME``; folders that `attnscope train`
-        made, used as they are; names of position schemes (``rope``, ``learned``, ...), small Transformers that differ
-        in it alone; or a mapping from names to these. None, the default, trains three that learn the generated task in
-        a few minutes each: a recurrent model with one fixed vector, the same with additive attention, and a
-        Transformer.
-    texts, targets
-        Sentences to translate and their references: lists of strings, or paths as `read_parallel` reads them.
-        By default new sentences of the generated task, or the validation text that all systems share (see
-        `read_test_text`).
-    out
-        Folder of trainings (``systems``), translations and results. Use the same folder again to resume an interrupted
-        comparison.
-    join
-        Largest number of neighbouring pairs joined into one; by default as in training.
-    by_length
-        Upper limits of the buckets of source length, as in `attnscope.score`; by default about six from the text.
-    length_in
-        ``words`` or ``characters``; by default words if any sentence has a space.
-    line
-        Line of the sentence pair whose alignments are compared, from 1; by default the longest of at most 24 words
-        per side.
-    seeds
-        Trainings of each system, with its seed and those that follow, so that learning curves have intervals. All else
-        is of the first. A seed also draws the generated task, the same for all systems.
-    beams
-        Beam width; 1 is greedy.
-    tokenize, lowercase, resamples
-        As in `attnscope.score`; by default the tokenizer and case of the first system's validation.
-    threads, device
-        For training and translating, one system after another. By default systems of few threads are trained at once
-        on a CPU, each in a process of its own.
-    progress
-        Called with a `Progress` during the work; its name says which step of which system is running.
-
-    Returns
-    -------
-    xarray.DataTree
-        Four nodes, which are also stored in `out`, each as a file such as ``scores.npz``:
-
-        ``scores``
-            What `attnscope.score` gives, with the first system as the baseline; and by system ``parameters``,
-            ``sentences_per_second`` (of translating), ``sentences_cut`` (longer than it was trained for),
-            ``training_tokens_per_second`` (target tokens, median of the log), ``training_seconds``,
-            ``training_tokens``; on the generated task ``alignment_error_rate``, ``alignment_precision`` and
-            ``alignment_recall`` (see `best_aligning_head`), with ``alignment_error_rate_lower`` and
-            ``alignment_error_rate_upper``, the interval over sentence pairs; as baselines, ``alignment_diagonal`` and
-            ``alignment_chance`` (random words), and ``alignment_chance_level``, below which random words fall in 1 of
-            100 cases.
-        ``curves``
-            ``bleu`` and ``loss`` (nats per token) on the validation text ``(system, validation)``, with ``updates``,
-            ``tokens`` (target tokens seen) and ``seconds`` at each: means over seeds, with the ends of Student's 95%
-            interval over seeds, ``loss_lower`` and so on. By system ``mean_loss``, the mean of the loss over all
-            validations, which is low if a system learns soon, and ``difference`` from the first, paired by seed, with
-            their intervals; and ``loss_of_seed (system, seed, validation)``.
-        ``alignment``
-            One sentence pair: ``weights (system, target_word, source_word)`` by forced decoding, NaN for a system
-            without attention; ``read_from``, the heads used; ``translation (system)``; ``gold``, the known links if
-            any.
-        ``gradients``
-            ``share (system, tenth)``: share of each tenth of the source in the gradient of the loss (its norm by the
-            embedding of each token, under teacher forcing), mean over the 100 longest sentences of at least ten
-            tokens, with ``lower`` and ``upper``, the 95% interval over sentences, and ``sentences``, their number. A
-            fixed vector has a second row, with the gradient through its forward state alone.
-
-        Attributes: ``signature`` (JSON) and ``run``, the folder.
-
-    Raises
-    ------
-    AttnscopeError
-        If systems, files, texts or settings are invalid.
-    """
+    """The work of `attnscope.compare`."""
     check_whole(1, BEAMS, beams=beams)
     check_whole(1, THREADS, threads=threads)
     check_installed("attnscope compare", "sacrebleu", "translation")
@@ -175,7 +100,10 @@ def compare(
             length_in=length_in,
             tokenize=words,
             lowercase=usual.lowercase if lowercase is None else lowercase,
+            language=None,
             resamples=resamples,
+            seed=_SEED,
+            progress=None,
         )
 
     tell = progress or no_progress

@@ -15,10 +15,10 @@ import xarray as xr
 from scipy import special
 
 from attnscope.lineage.parallel_text import Lines, check_parallel, has_entries, is_unsegmented, lines_of_text
+from attnscope.report.reads import reads
 from attnscope.report.schema import Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.statistics.intervals import FEW, SKEWED, long_tail, outside, reach
 from attnscope.statistics.units import LEAST
-from attnscope.support.arguments import Seed, reads, validated
 from attnscope.support.checks import check_installed, check_whole, shortly, unexpected
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count as counted
@@ -32,86 +32,21 @@ _OF_NO_SPACES = frozenset({"ja-mecab", "zh", "char"})
 _TOKENIZER_OF = {"ja": "ja-mecab", "zh": "zh"}
 
 
-@validated
 def score(
     hypotheses: Lines | Sequence[Lines] | Mapping[str, Lines],
     targets: Lines | Sequence[Lines],
     *,
-    texts: Lines | None = None,
-    by_length: Sequence[int] = (),
-    length_in: Literal["words", "characters"] = "words",
-    tokenize: Literal["13a", "intl", "zh", "ja-mecab", "char", "none", "moses"] | None = None,
-    lowercase: bool = False,
-    language: str | None = None,
-    resamples: int = 1000,
-    seed: Seed = 12345,
-    progress: Tell | None = None,
+    texts: Lines | None,
+    by_length: Sequence[int],
+    length_in: Literal["words", "characters"],
+    tokenize: Literal["13a", "intl", "zh", "ja-mecab", "char", "none", "moses"] | None,
+    lowercase: bool,
+    language: str | None,
+    resamples: int,
+    seed: int,
+    progress: Tell | None,
 ) -> xr.Dataset:
-    """Score translations with sacreBLEU's BLEU and chrF; compare systems; follow the score over length.
-
-    Intervals come from a bootstrap over sentences, widened for small samples (Hesterberg 2015). With the default seed
-    and 400 sentences or more, they equal those of sacreBLEU. All systems share the resamples, so that each is compared
-    in pairs with the first one, the baseline. `p_value` is two-sided: the share of resamples whose gap is at least as
-    far from the mean gap as the difference is from 0. It is 0.05 or less when the interval of the difference excludes
-    0. sacreBLEU's paired bootstrap centres the absolute gap instead; at the 5% level it calls equal systems different
-    in 9% to 20% of cases.
-
-    Parameters
-    ----------
-    hypotheses
-        The output of a system: a list of sentences, or the `Path` of a file with one sentence per line. For several
-        systems, a list of these or a mapping from names to these.
-    targets
-        The references, in the same form; several if each sentence has several.
-    texts
-        The sentences that were translated; needed for `by_length`.
-    by_length
-        Increasing upper limits of the buckets of source length: ``(10, 20)`` makes 1-10, 11-20 and 21 or more. A
-        sentence of length 0 belongs to the first.
-    length_in
-        Unit of length: words between spaces, or characters other than spaces.
-    tokenize
-        Tokenizer of BLEU: ``13a`` (the default of sacreBLEU), ``intl``, ``zh``, ``ja-mecab`` (needs
-        ``attnscope[ja]``), ``char``, ``none`` (the text is tokenised already), or ``moses``: the tokenizer of the
-        Moses scripts in its Python form, sacremoses, for `language`, without their normalisation of punctuation.
-        By default ``ja-mecab`` and ``zh`` for their languages, else ``13a``. chrF always uses the original text.
-    lowercase
-        Ignore case. Many published scores come from ``multi-bleu.perl`` on text tokenised by Moses and lower-cased.
-        Here this is ``tokenize="moses", lowercase=True`` (or ``none`` for tokenised files), except that multi-bleu
-        gives 0 if no n-gram of some order matches, and sacreBLEU smooths. Do not compare such a score with a cased
-        ``13a`` one.
-    language
-        Language of the references, such as ``ja`` or ``ja-JP``; for ``moses`` English by default.
-    resamples
-        Number of resamples of the bootstrap; 0 for no intervals and tests.
-    seed
-        Seed of the bootstrap.
-    progress
-        Called with a `Progress` before the whole text, before each bucket, and at the end.
-
-    Returns
-    -------
-    xarray.Dataset
-        ``score``, ``lower`` and ``upper`` (its 95% interval), ``p_value``, ``difference``,
-        ``difference_lower``, ``difference_upper`` (from the baseline, which has NaN itself), all ``(system, metric)``
-        in points from 0 to 100. Intervals need 20 sentences or more, tests 6 or more (with 5, no paired test can
-        reach p below 1 in 16). With `by_length` also ``score_by_length``,
-        ``lower_by_length``, ``upper_by_length`` ``(system, metric, bucket)`` and ``sentences (bucket)``; an empty
-        bucket is NaN. The attribute ``signature`` is JSON with the signature of each metric; ``note`` is a warning if
-        the references have no spaces between words and the tokenizer needs them.
-
-    Raises
-    ------
-    AttnscopeError
-        If a file cannot be read, line counts differ, two systems have the same name, a tokenizer is unknown or not
-        installed, the limits do not increase, or the references have no spaces between words and neither a tokenizer
-        nor a language with one is given.
-
-    References
-    ----------
-    Post, "A call for clarity in reporting BLEU scores" (WMT 2018); Koehn, "Statistical significance tests for
-    machine translation evaluation" (EMNLP 2004); Popović, "chrF" (WMT 2015).
-    """
+    """The work of `attnscope.score`."""
     check_installed("attnscope score", "sacrebleu", "translation")
     systems = _systems(hypotheses)
     references = [lines_of_text(text, "the references") for text in _several(targets, "targets")]

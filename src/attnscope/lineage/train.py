@@ -36,7 +36,6 @@ from attnscope.models.translator import IGNORED
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.store.files import explained, local_folder
 from attnscope.store.folder import OwnedFolder
-from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers, own_threads
@@ -47,49 +46,11 @@ _MODEL = ("model", "config.json", "generation_config.json")  # prefixes of the m
 _log = logging.getLogger("attnscope")
 
 
-@validated
 @own_random_numbers()
 def train(
-    config: TrainConfig | Path | str | None = None,
-    out: Path | str = "attnscope-model",
-    *,
-    progress: Tell | None = None,
-    **settings: object,
+    config: TrainConfig | Path | str | None, out: Path | str, *, progress: Tell | None, **settings: object
 ) -> xr.Dataset:
-    """Train a model on parallel text, on plain text, or on the generated task.
-
-    Parameters
-    ----------
-    config
-        Settings, or a YAML file of them. Without settings and data, the preset in `PRESETS` for this type of model (by
-        default additive attention) on the generated task, which takes a few minutes on two cores.
-    out
-        Folder of the training. Use the same folder again to resume an interrupted training.
-    progress
-        Called with a `Progress` for every line of the log, with ``update``, ``loss`` (nats per target token since the
-        previous line), ``tokens/s`` and the metrics of the last validation (``validation loss``, ...).
-    **settings
-        Fields of `TrainConfig`, which override those in `config`.
-
-    Returns
-    -------
-    xarray.Dataset
-        On the validation text at the end: ``loss`` (nats per token), for translation ``bleu`` (greedy), and on the
-        generated task, for a model with attention, ``alignment_error_rate`` of its best head against the known
-        alignments (between 0 and 1; see `best_aligning_head`) with its interval, ``alignment_error_rate_lower`` and
-        ``alignment_error_rate_upper``, with the baselines ``alignment_diagonal``, ``alignment_chance`` (random words)
-        and ``alignment_chance_level`` (below which random words fall in 1 of 100 cases). The learning curve:
-        ``validation_loss`` and ``validation_bleu (validation_update)``; ``training_loss``, ``learning_rate``,
-        ``tokens_per_second``, ``tokens`` (target tokens seen), ``seconds`` and ``epoch (training_update)``, an entry
-        for each line of the log.
-        Attributes: ``signature``, ``model``, ``chosen`` (which weights were saved), ``left_out``;
-        ``.encoding["source"]`` is the folder.
-
-    Raises
-    ------
-    AttnscopeError
-        If settings, texts or the folder are invalid.
-    """
+    """The work of `attnscope.train`."""
     config = settings_for(config, **settings)
     folder = OwnedFolder(local_folder(out), "train")
     threads = own_threads(config.threads or threads_of_one())

@@ -15,17 +15,16 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnscope.capture.borrow import quiet, verb
+from attnscope.capture.borrow import quiet
 from attnscope.capture.families import configured_length
 from attnscope.capture.forward import check_ids
 from attnscope.capture.load import Model, load_model
-from attnscope.capture.parameters import TranslationOptions, loading
 from attnscope.lineage.data import collate, encode_lines
 from attnscope.lineage.parallel_text import Lines, lines_of_text, lines_sha256
+from attnscope.options import TranslationOptions, loading
 from attnscope.read.windows import TargetTokenizer
 from attnscope.report.schema import Finding, Quantity, Report, Table
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
-from attnscope.support.arguments import Count, Seed
 from attnscope.support.checks import BEAMS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
@@ -35,63 +34,23 @@ from attnscope.support.state import own_random_numbers
 _USUAL_BEAMS = 5
 
 
-@verb()
 def translate(
     model: Model,
     texts: Lines,
     *,
-    beams: int = _USUAL_BEAMS,
-    length_penalty: float = 1.0,
-    n_best: int = 1,
-    sample: bool = False,
-    temperature: float = 1.0,
-    seed: Seed = 0,
-    batch_tokens: Count = 4_096,
-    overlong: Literal["reject", "split", "cut"] = "reject",
-    scores: bool = False,
-    progress: Tell | None = None,
+    beams: int,
+    length_penalty: float,
+    n_best: int,
+    sample: bool,
+    temperature: float,
+    seed: int,
+    batch_tokens: int,
+    overlong: Literal["reject", "split", "cut"],
+    scores: bool,
+    progress: Tell | None,
     **options: Unpack[TranslationOptions],
 ) -> Translations:
-    """Translate sentences with a model folder, a hub id or a loaded model.
-
-    Parameters
-    ----------
-    model
-        An encoder-decoder from `attnscope train` or transformers: see `attnscope.scan`.
-    texts
-        Sentences: a list of strings, a string with one sentence per line, or the `Path` of such a file. Empty lines
-        stay empty.
-    beams
-        Beam width; 1 is greedy.
-    length_penalty
-        Exponent of the length in tokens that divides the log-probability of a finished translation.
-    n_best
-        Number of translations of each sentence.
-    sample, temperature, seed
-        Whether to sample tokens; divisor of their logits; seed of the samples.
-    batch_tokens
-        Source tokens times beams per batch.
-    overlong
-        Treatment of a line longer than ``tokenizer.model_max_length`` or than the model's position table: ``reject`` it
-        (an error that names it), ``split`` it into pieces and join their translations, or ``cut`` it.
-    scores
-        Whether to score translations, with one more forward pass; otherwise ``.score`` is None. Several samples of a
-        sentence (`sample` with `n_best` above 1) are always scored, because the scores order them.
-    progress
-        Called with a `Progress` after each batch, with the number of ``lines`` done.
-
-    Returns
-    -------
-    Translations
-        The translations of each sentence in order, best first; ``.texts`` has only the best ones. With ``scores=True``
-        each has its ``.score``.
-
-    Raises
-    ------
-    AttnscopeError
-        If the model is not an encoder-decoder, the file cannot be read, a line is too long (with ``reject``), or
-        settings contradict each other.
-    """
+    """The work of `attnscope.translate`."""
     lines, language = lines_of_text(texts, "the text"), options["target_language"]
     settings: dict[str, Any] = {"beams": beams, "length_penalty": length_penalty, "n_best": n_best, "sample": sample}
     settings |= {"temperature": temperature, "seed": seed, "batch_tokens": batch_tokens, "overlong": overlong}

@@ -19,15 +19,16 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.bundled import MODEL, MODELS
-from attnscope.capture.borrow import LoadedModel, inner_model, verb
+from attnscope.capture.borrow import LoadedModel, inner_model
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import Model, load_model
 from attnscope.capture.modalities import Sense, modality_of
 from attnscope.capture.outline import rejecting
-from attnscope.capture.parameters import Loading, ScanSettings, TextModelOptions
+from attnscope.capture.parameters import Loading, ScanSettings
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE, position_table_length, verify
 from attnscope.capture.watch import Site
+from attnscope.catalogue import VERBS
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import Projections, projections
 from attnscope.kernels.call import AttentionCall
@@ -41,6 +42,7 @@ from attnscope.measure.forms import compare_call
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.scan import READERS
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
+from attnscope.options import TextModelOptions
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import TargetTokenizer, Window, Windows, shifted
 from attnscope.support.checks import check_seed
@@ -48,7 +50,6 @@ from attnscope.support.errors import AttnscopeError, explaining, out_of_memory, 
 from attnscope.support.numbers import count
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
-from attnscope.verbs import VERBS
 
 if TYPE_CHECKING:
     from attnscope.lineage.recurrent_walk import RecurrentWalk
@@ -61,63 +62,19 @@ MOST_TOKENS = 1024  # far more than a reader needs
 Matrices = dict[str, tuple[np.ndarray, np.ndarray]]  # matrix and bias by "Q", "K", "V"
 
 
-@verb()
 def walk(
-    model: Model | None = None,
-    texts: str | Sequence[str] | Path | Tensor | None = None,
+    model: Model | None,
+    texts: str | Sequence[str] | Path | Tensor | None,
     *,
-    targets: str | None = None,
-    layer: int | None = None,
-    head: int = 0,
-    query_token: int | str | None = None,
-    forms: bool = False,
-    progress: Tell | None = None,
+    targets: str | None,
+    layer: int | None,
+    head: int,
+    query_token: int | str | None,
+    forms: bool,
+    progress: Tell | None,
     **options: Unpack[TextModelOptions],
 ) -> Walk | RecurrentWalk:
-    r"""Follow one head of a model over one sentence, from its input X to the output of its layer.
-
-    Each number is computed here in float64, by the equations of Vaswani et al. (2017, section 3.2), and compared with
-    the model's own. If they do not agree, attnscope stops with an error.
-
-    Parameters
-    ----------
-    model
-        See `attnscope.scan`; or PyTorch's ``nn.MultiheadAttention``; or a module of one head or several, with linear
-        layers for queries, keys and values (or one for all three) and at most one for the output, which maps X to its
-        output, or to its output and weights.
-    texts
-        One sentence of at least two tokens; by default a sentence about a tired animal. Of several sentences, which
-        differ in length, the shortest is shown, with the padding of their batch. Or one image or sound, in any form of
-        `attnscope.scan`, for a model that reads it: tokens are then patches (``r0c0`` in row 0 and column 0) or frames
-        (named by the second at which they begin). For a module, X of shape ``(text, token, width)``, whose first text
-        is shown.
-    targets
-        Target text of an encoder-decoder, which the decoder reads shifted by one token, as in training. By default the
-        model's own greedy translation.
-    layer, head
-        Counted from 0; layers are attention calls, as in `attnscope.scan`. By default layer 0, and of bundled models
-        layer 1: in one, each head of layer 0 attends to a single token, so that the division by √d_k changes little; in
-        the other, the head of layer 1 attends from "it" to its noun.
-    query_token
-        Query whose row is shown: a position, or a piece of the sentence (of the target in decoder layers). By default
-        the last token that is not special; in the default sentence, "it".
-    forms
-        Compare the head with sparse and linear forms of attention, over the same queries, keys and values.
-    progress
-        Called with a `Progress` before loading the model, before the forward pass, and at the end.
-
-    Returns
-    -------
-    Walk
-        The numbers; of a recurrent translator of `attnscope train`, a `RecurrentWalk` with all decoder steps. Use
-        `attnscope.lineage.steps.steps` to explain them, and `markdown` or `terminal` to format them.
-
-    Raises
-    ------
-    AttnscopeError
-        If the steps differ from the model's own numbers, a text is empty or too long, a layer, head or token does not
-        exist, a target is given for a model that is not an encoder-decoder, or no target for one that cannot translate.
-    """
+    """The work of `attnscope.walk`."""
     if isinstance(model, type):
         raise AttnscopeError(f"model is the class {model.__name__}; expected an instance of it")
     if isinstance(inner := inner_model(model), nn.Module) and not isinstance(inner, PreTrainedModel):

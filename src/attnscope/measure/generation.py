@@ -11,15 +11,15 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import LoadedModel, quiet, verb
+from attnscope.capture.borrow import LoadedModel, quiet
 from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
-from attnscope.capture.parameters import PromptReading, loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.measure.generation_pass import GenerationCall, together
 from attnscope.measure.generation_rows import check_name
 from attnscope.measure.texts import beyond_note, grouping_for, read_sides, window_length
+from attnscope.options import PromptReading, loading
 from attnscope.read.chats import Chats, ChatTexts
 from attnscope.read.encoded import Sources, Texts
 from attnscope.read.groups import Grouping
@@ -30,7 +30,6 @@ from attnscope.read.windows import Frame, Window, Windows, padded
 from attnscope.report.signature import short_hash
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.runs import RunFolder, load_tree
-from attnscope.support.arguments import Count
 from attnscope.support.checks import BEAMS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -136,79 +135,21 @@ _CACHES: dict[str, dict[str, Any]] = {
 }
 
 
-@verb()
 def generate(
     model: Model,
-    texts: Sources = None,
+    texts: Sources,
     *,
-    new_tokens: Count = 64,
-    beams: int = 1,
-    sample: bool = False,
-    temperature: float = 1.0,
-    top_p: float = 1.0,
-    spans: Mapping[str, str] | None = None,
-    cache: str = "dynamic",
-    batch_size: Count = 1,
+    new_tokens: int,
+    beams: int,
+    sample: bool,
+    temperature: float,
+    top_p: float,
+    spans: Mapping[str, str] | None,
+    cache: str,
+    batch_size: int,
     **reading: Unpack[PromptReading],
 ) -> xr.Dataset:
-    """Continue texts with a model, and measure where every head attends at each new token.
-
-    A step is a new token. Its numbers are those of the query that predicted it, the token before it. They equal those
-    of one full pass over the final text; each run checks this on its first text.
-
-    Parameters
-    ----------
-    model
-        See `attnscope.scan`; a causal model or an encoder-decoder. There is no default, because the bundled model is a
-        masked language model and cannot generate. In a chat, a last message of the assistant is left out.
-    texts
-        See `attnscope.scan`; the beginning of each text is a prompt. An encoder-decoder reads it with its encoder.
-    new_tokens
-        Largest number of new tokens; the model may end a text earlier.
-    beams
-        Beams of the search.
-    sample, temperature, top_p
-        Sample each token, from scores divided by `temperature`, among the most likely ones with a total probability of
-        `top_p`. By default the most likely token is chosen.
-    spans
-        Parts of the prompts by name and text, with ``...`` for any text in between: ``{"document":
-        "<doc>...</doc>"}``. All matches are marked; each span must match a prompt.
-    groups
-        Groups of the prompts' tokens, each a span: see `attnscope.scan`; for chats, their roles.
-    cache
-        Cache of keys and values: ``dynamic``, ``static`` (of a fixed length), or ``none``.
-    window
-        Largest number of tokens of a prompt; by default the model's length minus `new_tokens`.
-    limit
-        Largest number of prompts.
-    batch_size
-        Prompts in a batch, padded on the left.
-
-    Returns
-    -------
-    xarray.Dataset
-        Dimensions ``sequence, step, layer, head``. ``span_weight`` (and ``span``): weight on the prompt, on each named
-        span, and on the model's ``own output``; for an encoder-decoder, on the ``source`` in cross-attention, and on
-        the decoder's ``start`` and its ``own output`` in its self-attention. ``entropy`` (nats), ``max_weight``,
-        ``first_token``, ``mean_offset`` (key minus query, tokens), ``top_key`` (position of the key with the largest
-        weight), ``bin_weight`` over ``offset_bin``. ``equal_span_weight``, ...: uniform attention over the same keys;
-        ``position_span_weight``: predicted from the head's offsets and first token alone. NaN after the end of a text.
-        Coordinates ``token_id`` (of the chosen token) and ``position`` (of the query, from the start of the text), over
-        ``sequence, step``; ``text_token`` has the whole texts, ``written`` the new part.
-
-    Raises
-    ------
-    AttnscopeError
-        If an argument or the model cannot be used; the message says what to do.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> attnscope.generate("bundled", ["Once upon a time"])
-    Traceback (most recent call last):
-    ...
-    attnscope.AttnscopeError: the bundled masked language model cannot generate: give ...
-    """
+    """The work of `attnscope.generate`."""
     window, patterns = reading["window"], spans or {}
     settings: dict[str, Any] = {"new_tokens": new_tokens, "beams": beams, "sample": sample, "temperature": temperature}
     settings |= {"top_p": top_p, "seed": reading["seed"], "cache": cache, "window": window}

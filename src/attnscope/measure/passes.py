@@ -16,7 +16,6 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
-from attnscope.capture.parameters import OBSERVATION
 from attnscope.kernels.bins import bin_ranges, far_starts
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, with_mass
 from attnscope.kernels.engines import measure, output_of
@@ -45,6 +44,7 @@ from attnscope.measure.rows import (
     reduce_call,
     second_pass,
 )
+from attnscope.options import OBSERVATION
 from attnscope.read.windows import Batch, collate
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from attnscope.measure.means import queries
 from attnscope.measure.offset_shares import pairs_of, profile_of, rows_of, with_profile
 from attnscope.measure.quantities import BY_GROUP, EQUAL, GROUP_ROWS, OF_GROUPS, OF_OFFSETS, wording
 from attnscope.measure.stored import WINDOWS
+from attnscope.report.reads import reads
 from attnscope.store.arrays import in_a_row
-from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
     from attnscope.read.windows import Window

@@ -12,7 +12,7 @@ import xarray as xr
 from attnscope.measure.labels import LEAST_SHARE, LOCAL, MORE, beyond_chance, beyond_shared
 from attnscope.measure.means import queries, text_mean
 from attnscope.measure.quantities import EQUAL, SEVERAL, without_end, wording
-from attnscope.support.arguments import reads
+from attnscope.report.reads import reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

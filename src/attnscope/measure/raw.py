@@ -18,7 +18,7 @@ from attnscope.capture.load import load_model
 from attnscope.capture.modalities import modality_of, reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.outline import rejecting
-from attnscope.capture.parameters import Loading, ModelOptions, ScanSettings, TextModelOptions
+from attnscope.capture.parameters import Loading, ScanSettings
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
@@ -31,11 +31,11 @@ from attnscope.measure.passes import WindowBatch
 from attnscope.measure.sample import WordBatch
 from attnscope.measure.scan import READERS
 from attnscope.measure.texts import first_windows, window_length
+from attnscope.options import ModelOptions, TextModelOptions
 from attnscope.read.encoded import EncodedTexts, texts_and_targets
 from attnscope.read.sounds import Sounds
 from attnscope.read.words import WordedWindows, in_words, word_rule_of
 from attnscope.store.arrays import padded_heads
-from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -52,59 +52,19 @@ if TYPE_CHECKING:
 LIMIT = 1 << 30  # bytes of weights
 
 
-@validated
 def weights(
-    model: Model | None = None,
-    texts: Sources = None,
+    model: Model | None,
+    texts: Sources,
     *,
-    targets: Sources = None,
-    layer: int | None = None,
-    head: int | None = None,
-    tokenizer: Processor = None,
-    window: int | None = None,
-    words: Words | None = None,
+    targets: Sources,
+    layer: int | None,
+    head: int | None,
+    tokenizer: Processor,
+    window: int | None,
+    words: Words | None,
     **options: Unpack[ModelOptions],
 ) -> xr.DataArray:
-    """Raw attention weights of some heads over one text, image or sound.
-
-    Parameters
-    ----------
-    model, tokenizer
-        See `attnscope.scan`.
-    texts
-        One text, or its token ids; only the first window of a long text is used. Or one image, sound or text with
-        images, in any form of `attnscope.scan`.
-    targets
-        Input of the decoder of an encoder-decoder, by default that of the encoder. For a sound, its transcript, by
-        default the text file next to it.
-    layer, head
-        Layer and head, from 0; by default all.
-    window
-        Tokens of the window; by default the model's length.
-    words
-        Weights from word to word: see `attnscope.scan`.
-
-    Returns
-    -------
-    xarray.DataArray
-        A, ``(layer, head, query, key)``, float32, without the dimensions of a chosen layer or head; coordinates
-        ``query_token`` and ``key_token``: for images ``r0c0`` is the patch in row 0 and column 0, for sounds the second
-        at which a frame begins. Rows sum to 1 (less with a learned sink).
-
-    Raises
-    ------
-    AttnscopeError
-        If there are several texts, the layer or head does not exist, its layer attends in windows of an image, or the
-        weights need more than 1 GiB.
-
-    Examples
-    --------
-    >>> matrix = weights("bundled", "The tide comes in twice a day.", layer=0, head=3)
-    >>> matrix.dims, matrix.key_token.values[:3].tolist()
-    (('query', 'key'), ['<s>', ' The', ' t'])
-    >>> int(matrix[2].argmax("key")), round(float(matrix[2].sum()), 5)
-    (1, 1.0)
-    """
+    """The work of `attnscope.weights`."""
     heads = ChosenHeads(layer, head)
 
     def observe(site: Site, call: AttentionCall, merging: WordBatch | None = None) -> Tensor:
@@ -238,62 +198,20 @@ def _names(window: Window, count: int) -> np.ndarray:
     return np.array(list(window.tokens if len(window.tokens) == count else map(str, range(count))), dtype=object)
 
 
-@validated
 @torch.no_grad()
 def received(
-    model: Model | None = None,
-    texts: Sources = None,
+    model: Model | None,
+    texts: Sources,
     *,
-    targets: Sources = None,
-    layer: int | None = None,
-    head: int | None = None,
-    observation: int | None = None,
-    window: int | None = None,
-    progress: Tell | None = None,
+    targets: Sources,
+    layer: int | None,
+    head: int | None,
+    observation: int | None,
+    window: int | None,
+    progress: Tell | None,
     **options: Unpack[TextModelOptions],
 ) -> xr.DataArray:
-    r"""Attention received by each token of a text: :math:`\sum_i A_{ij}` over all queries, or over the last ones.
-
-    The result is exact, and memory grows linearly with the length of the text.
-
-    Parameters
-    ----------
-    model
-        See `attnscope.scan`.
-    texts
-        One text, or its token ids; only the first window of a long text is used.
-    targets
-        Input of the decoder of an encoder-decoder, by default that of the encoder.
-    layer, head
-        Layer and head, from 0; by default all.
-    observation
-        Size of the observation window: only these last queries count, as in methods that drop keys (SnapKV, Li et al.
-        2024). By default all count.
-    window
-        Tokens of the window; by default the model's length.
-    progress
-        Called with a `Progress` before loading the model, before the pass, and at the end.
-
-    Returns
-    -------
-    xarray.DataArray
-        ``(layer, head, key)``, in queries, float64, without the dimensions of a chosen layer or head; coordinate
-        ``key_token``. It sums to the number of queries (less with a learned sink).
-
-    Raises
-    ------
-    AttnscopeError
-        If there are several texts, the layer or head does not exist, or `observation` is below 1.
-
-    Examples
-    --------
-    >>> received_weights = received("bundled", "The tide comes in twice a day.", layer=0, head=3)
-    >>> received_weights.dims, round(float(received_weights.sum()), 4) == received_weights.sizes["key"]
-    (('key',), True)
-    >>> most = received_weights.sortby(received_weights, ascending=False)[:2]  # the keys that receive most
-    >>> most.key_token.shape
-    (2,)
-    """
+    """The work of `attnscope.received`."""
     heads = ChosenHeads(layer, head)
     reject_modalities("received", MODEL if model is None else model, texts, revision=options["revision"])
     check_whole(1, observation=observation)

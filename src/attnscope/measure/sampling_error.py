@@ -6,8 +6,8 @@ import scipy
 import xarray as xr
 
 from attnscope.measure.quantities import EFFECTIVE, ERROR, FREEDOM, SKEWNESS, wording
+from attnscope.report.reads import reads
 from attnscope.statistics.intervals import long_tail, without_skewness
-from attnscope.support.arguments import reads
 from attnscope.support.numbers import significant
 
 _FEW = 128  # effective rows; with fewer, a spread counts as skewed: a row that was not drawn may attend far

@@ -18,12 +18,12 @@ from attnscope.measure.offset_shares import with_profile
 from attnscope.measure.passes import WEIGHT_AT
 from attnscope.measure.quantities import BY_GROUP, EQUAL, KNOWN
 from attnscope.measure.sampling_error import intervals_note
+from attnscope.report.reads import signed
 from attnscope.report.signature import Signature
 from attnscope.statistics.units import called_in
 from attnscope.store.files import local_folder, read_as
 from attnscope.store.folder import manifest_of
 from attnscope.store.runs import RunFolder
-from attnscope.support.arguments import signed
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count

@@ -27,7 +27,6 @@ from attnscope.measure.passes import Marks, labelled, measure_call, stacked
 from attnscope.measure.pools import joined
 from attnscope.measure.quantities import EQUAL, STATISTICS, choose
 from attnscope.measure.reader import BAND
-from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import own_state, replaced
@@ -225,68 +224,11 @@ class WatchedCalls:
         self._now = MeasuredPass()
 
 
-@validated
 @contextmanager
 def watch(
-    module: nn.Module, *, statistics: Sequence[str] | str | None = None, band: int = 10, spans: GivenSpans | None = None
+    module: nn.Module, *, statistics: Sequence[str] | str | None, band: int, spans: GivenSpans | None
 ) -> Generator[WatchedCalls]:
-    """Measure the attention inside any PyTorch module while you call it.
-
-    Every call of ``torch.nn.functional.scaled_dot_product_attention``, of ``flex_attention`` and of
-    ``torch.nn.MultiheadAttention`` (its fast path included) is measured as it happens; so are layers of transformers
-    that are set to eager attention. The module's output does not change. Calls of submodules, in order, are the layers;
-    two calls with the same queries, keys and mask count once.
-
-    Parameters
-    ----------
-    module
-        A module in eval mode, from Hugging Face or not. Attention with active dropout is rejected.
-    statistics, band
-        See `attnscope.scan`; not for ``generate()``. Instead of ``offsets``, use a wider band or ``offset_sum``.
-    spans
-        For ``generate()``: parts of the prompt by name, each as its first token and the one after the last
-        (``{"question": (3, 12)}``), a slice, or a list of tokens. Give one mapping for all prompts, a list with one
-        for each, or a function from the token ids of a prompt to a mapping. Padding does not count.
-
-    Yields
-    ------
-    Seen
-        Its ``result()`` has the form of `attnscope.scan`, with one entry of ``window`` for each text of each pass, and
-        the calling submodule in ``layer_name``. ``length`` counts the real tokens: a token that no query can see
-        (or that ``key_padding_mask`` names) is padding. No token counts as special. Layers are ``cross`` if queries and
-        keys differ in number, or in their states in ``nn.MultiheadAttention``. For ``generate()`` it is another
-        Dataset, over ``sequence, step, layer, head``: see Notes.
-
-    Raises
-    ------
-    AttnscopeError
-        If calls cannot be captured (scripted, compiled or data-parallel modules), if dropout is active, if keys are
-        not tokens (a cache, a prefix), if passes differ in their layers, or if the captured calls do not reproduce the
-        module's output.
-
-    Notes
-    -----
-    Hand-written attention is not captured: use `measure_weights`. The attribute ``uncaptured`` of the result names
-    submodules without a captured call that have "attention" in their name or call a softmax over as many keys; the
-    attribute ``packed`` counts texts of several documents. The scores of ``flex_attention`` are in memory, one
-    layer at a time; PyTorch modules with a fast path (``nn.TransformerEncoder``, ...) run twice. ``flex_attention``
-    runs without ``torch.compile``, and its ``score_mod`` must accept all scores of a call at once.
-
-    ``generate()`` of a model of transformers is measured token by token. A step is a new token; its numbers are those
-    of the query that predicted it, the token before it. They equal those of one full pass over the final text, with any
-    cache; with beams, those of the beam that wrote the token. ``span_weight`` is the weight on the prompt, on each of
-    its named spans, and on the model's own output; ``equal_span_weight`` is that of uniform attention over the same
-    keys. See docs/guides/generation.md.
-
-    Examples
-    --------
-    >>> module = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3).eval()
-    >>> with watch(module, band=2) as seen, torch.no_grad():
-    ...     _ = module(torch.randn(4, 7, 8))
-    >>> results = seen.result()
-    >>> dict(results.profile.sizes), results.layer_name.values[0]
-    ({'window': 4, 'layer': 3, 'head': 2, 'offset': 5}, 'layers.0.self_attn')
-    """
+    """The work of `attnscope.watch`."""
     check_kind("a torch.nn.Module", nn.Module, module=module)
     check_whole(1, _WIDEST, band=band)
     seen = WatchedCalls(module, choose(statistics), band)
@@ -362,64 +304,19 @@ _FOUR, _FIVE = 4, 5  # batch, head, query, key; a layer before them
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
-@validated
 @torch.no_grad()
 def measure_weights(
     weights: Weights | Sequence[Weights] | Sequence[Sequence[Weights]] | Mapping[str, Weights],
     *,
-    statistics: Sequence[str] | str | None = None,
-    tokens: Sequence[Sequence[str]] | None = None,
-    lengths: Sequence[int] | None = None,
-    mask: Mask | None = None,
-    special: Sequence[Sequence[bool]] | None = None,
-    causal: bool | None = None,
-    band: int = BAND,
+    statistics: Sequence[str] | str | None,
+    tokens: Sequence[Sequence[str]] | None,
+    lengths: Sequence[int] | None,
+    mask: Mask | None,
+    special: Sequence[Sequence[bool]] | None,
+    causal: bool | None,
+    band: int,
 ) -> xr.Dataset:
-    """Measure attention weights that you have, as `attnscope.scan` measures a model's.
-
-    Parameters
-    ----------
-    weights
-        A tuple or list over layers of ``(batch, head, query, key)``, torch or NumPy, as returned with
-        ``output_attentions=True`` and used by BertViz; numbers of heads may differ. Or one array, layers first.
-        Rows sum to 1; if they sum to less, the rest counts as weight on no token (a learned sink). A tuple over
-        steps of a tuple over layers, from ``generate(output_attentions=True)`` without beams, counts as one pass over
-        the whole text. A single query with several keys is the last token. Or the activation cache of
-        TransformerLens, or any mapping with its names (``blocks.3.attn.hook_pattern``) for every layer.
-    statistics, band
-        See `attnscope.scan`. Instead of ``offsets``, use a wider band or ``offset_sum``.
-    tokens
-        The tokens of each text, as strings. They set `lengths` and ``token (text, position)`` of the result.
-    lengths
-        Real tokens of each text, without padding on the right; by default all are real.
-    mask
-        Instead of `lengths`: ``(text, position)``, 1 on real tokens and 0 on padding, like ``attention_mask``; padding
-        may be on either side. For steps of ``generate``, that of the prompts.
-    special
-        For each text, which of its tokens are special; by default none.
-    causal
-        Whether queries attend to no later key; by default inferred for each layer. With ``True``, fewer queries than
-        keys are the last tokens. Otherwise a layer with different numbers of queries and keys is ``cross``, except
-        that a single query counts as the last token by default.
-
-    Returns
-    -------
-    xarray.Dataset
-        In the form of `attnscope.scan`. Uniform attention covers the keys with weight from any head of the layer.
-
-    Raises
-    ------
-    AttnscopeError
-        If shapes do not match, a weight is negative or not finite, a row sums to more than 1, weight is on padding or
-        (with `causal`) to the right, or texts seem to be padded on the left without a `mask`.
-
-    Examples
-    --------
-    >>> previous = torch.eye(6)[[0, 0, 1, 2, 3, 4]]  # each token attends to the one before
-    >>> statistics = measure_weights([previous.expand(1, 2, 6, 6)], band=2)
-    >>> statistics.profile.sel(offset=-1).values.tolist(), statistics.layer_kind.item()
-    ([[[1.0, 1.0]]], 'causal')
-    """
+    """The work of `attnscope.measure_weights`."""
     names, weights = choose(statistics), _patterns(weights) if hasattr(weights, "keys") else weights
     is_steps = isinstance(weights, list | tuple) and any(isinstance(step, list | tuple) for step in weights)
     layers = _in_one_pass(weights) if is_steps else [_placed(layer, causal) for layer in _layers(weights)]

@@ -16,7 +16,6 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 LANGUAGES = ("en", "ja")
@@ -24,32 +23,8 @@ PLACEHOLDER = re.compile(r"\{(\d+)\}")
 _current = "en"
 
 
-@validated
 def set_language(name: str | None = None) -> None:
-    """Choose the language of summaries, pages, figures and views: English or Japanese.
-
-    Names and values in results stay in English, and so do errors. A command has the option ``--lang``.
-
-    Parameters
-    ----------
-    name
-        ``"en"``, the default in Python, or ``"ja"``. None stands for the locale's language (``LC_ALL``,
-        ``LC_MESSAGES``, ``LANG``), which commands use by default.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such language.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> result = attnscope.scan(limit=4)
-    >>> attnscope.set_language("ja")
-    >>> "ヘッド" in repr(result.attnscope)
-    True
-    >>> attnscope.set_language("en")
-    """
+    """The work of `attnscope.set_language`."""
     global _current  # noqa: PLW0603
     if name not in {None, *LANGUAGES}:
         raise AttnscopeError(f"name is {name!r:.60}; expected {' or '.join(map(repr, LANGUAGES))}")

@@ -9,6 +9,7 @@ from typing import Any
 
 import xarray as xr
 
+from attnscope.catalogue import VERBS
 from attnscope.measure import stored
 from attnscope.report.schema import hyphen_minus
 from attnscope.report.signature import Signature
@@ -16,9 +17,8 @@ from attnscope.results.open import Node, Run, in_memory, known_run, nodes_of, pa
 from attnscope.results.reports import report_of
 from attnscope.store.files import PIECES, RUN, SUFFIX, VIEWS, local_folder, read_as, texts_of
 from attnscope.store.folder import OwnedFolder, manifest_of
-from attnscope.support.arguments import validated
+from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError
-from attnscope.verbs import VERBS
 
 _PAGE, _FIGURES = VIEWS
 _KINDS = {
@@ -58,7 +58,7 @@ class Description:
     unread: str  #: the reason if the arrays could not be read, else empty
 
 
-@validated
+@checked
 def describe(path: str | Path, *, verify: bool = False) -> Description:
     """Describe a run and the files in its folder.
 
@@ -135,7 +135,6 @@ def notes_of(command: str, opened: Any) -> list[str]:
     return list(stored.notes_of(opened).values()) if command == "scan" else []
 
 
-@validated
 def settings_of(signature: Signature) -> list[tuple[str, str]]:
     """A signature in long form: a name and a value for each dependency of the results."""
     parts = signature.to_dict()

@@ -17,11 +17,12 @@ import pandas as pd
 import xarray as xr
 
 from attnscope.detection.head_files import FORMATS, head_files
+from attnscope.options import Count
 from attnscope.report.signature import short_hash
 from attnscope.results.open import Node, Run, chosen, in_memory, known_run, nodes_of, read_run
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import explained, json_bytes, local_folder, locked, read_as, sync
-from attnscope.support.arguments import Count, validated
+from attnscope.support.checked import checked
 from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import safe_cell, with_nulls
@@ -120,7 +121,7 @@ _SAFE = "The run is unchanged, and no partial export remains. Free some disk spa
 _TABLES = {"parquet": parquet_file, "csv": csv_file}
 
 
-@validated
+@checked
 def export(
     path: str | Path,
     to: Format,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from attnscope.catalogue import VERBS
 from attnscope.measure.pools import part_rows
 from attnscope.measure.scan import finish_scan
 from attnscope.results.open import known_run
@@ -14,9 +15,8 @@ from attnscope.store.files import InUseError, local_folder, read_as
 from attnscope.store.folder import manifest_of
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.units import Parts, parts_of
-from attnscope.support.arguments import validated
+from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError
-from attnscope.verbs import VERBS
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Merged:
     complete: bool  #: whether it is finished
 
 
-@validated
+@checked
 def merge(path: str | Path) -> Merged:
     """Merge the parts that the tasks of a run have measured.
 
@@ -91,7 +91,7 @@ def _without_parts(folder: Path) -> Merged:
     manifest = manifest_of(folder)
     if manifest is not None:
         name = manifest.command
-        verb = name in VERBS and getattr(import_module(f"attnscope.{VERBS[name].module}"), name)
+        verb = name in VERBS and getattr(import_module("attnscope"), name)
         if not verb or "task" not in inspect.signature(verb).parameters:
             raise AttnscopeError(f"{folder} is a run of {name}, which has no parts; expected a run with --task")
     if not is_finished(folder):

@@ -11,12 +11,12 @@ from typing import Any
 
 import xarray as xr
 
+from attnscope.catalogue import VERBS
 from attnscope.report.language import translate
+from attnscope.report.reads import signed
 from attnscope.report.schema import NO_NUMBERS, Report, hyphen_minus
 from attnscope.results.reports import grid_of, report_of, write_page
-from attnscope.support.arguments import signed
 from attnscope.support.errors import AttnscopeError
-from attnscope.verbs import VERBS
 
 _COMMANDS = [name for name, verb in VERBS.items() if verb.report and verb.result]
 _SMALL = "font-size: 85%; opacity: 0.7; margin: 0.2em 0"

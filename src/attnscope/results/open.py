@@ -14,51 +14,16 @@ from pathlib import Path
 
 import xarray as xr
 
+from attnscope.catalogue import VERBS
 from attnscope.report.signature import Signature
 from attnscope.store.files import MANIFEST, PIECES, RUN, TASKS, VIEWS, local_folder, read_as, texts_of
 from attnscope.store.folder import Manifest, OwnedFolder, damage, manifest_of
 from attnscope.store.runs import RunFolder
-from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
-from attnscope.verbs import VERBS
 
 
-@validated
-def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.DataTree:
-    """Open the results of a finished run, as the command's function returned them.
-
-    Parameters
-    ----------
-    path
-        Folder of a run of ``scan``, ``generate``, ``roles``, ``explain``, ``intervene``, ``patch``, ``diff``,
-        ``align``, ``compare`` or ``train``.
-    part
-        For a scan with pools, ``"windows"`` opens the values stored for every window, and ``"heads"`` the totals of
-        each head (see `attnscope.measure.pools.over_documents`). ``"sample"`` opens the first windows on the page of a
-        scan: weights, attention received by each key, and blocks of a long window; ``"examples"`` the windows where
-        each head attends most strongly. A run with ``--no-report`` has neither.
-
-    Returns
-    -------
-    xarray.Dataset or xarray.DataTree
-        The result of `attnscope.scan`, `attnscope.generate`, `attnscope.roles`, `attnscope.diff` and `attnscope.train`
-        (a Dataset), `attnscope.explain`, `attnscope.intervene`, `attnscope.patch`, `attnscope.align` and
-        `attnscope.compare` (a DataTree). No model is loaded, and nothing is recomputed.
-
-    Raises
-    ------
-    AttnscopeError
-        If the folder contains no run, or the run is unfinished or damaged.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import attnscope
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     result = attnscope.scan(texts=["The tide is out."], out=Path(folder) / "run")
-    ...     attnscope.open_run(Path(folder) / "run").identical(result)
-    True
-    """
+def open_run(path: str | Path, *, part: str | None) -> xr.Dataset | xr.DataTree:
+    """The work of `attnscope.open_run`."""
     folder = local_folder(path)
     manifest = manifest_of(folder)
     if manifest is None:
@@ -232,35 +197,8 @@ class Run:
         return f"{begun}, {measured}" if measured else begun
 
 
-@validated
 def runs(*folders: str | Path) -> list[Run]:
-    """List the runs in folders: each folder itself, and those one level below.
-
-    Parameters
-    ----------
-    *folders
-        Folders to search; by default ``attnscope-runs`` and the current folder.
-
-    Returns
-    -------
-    list of Run
-        The latest first. Folders that are not runs are skipped. A run with a damaged manifest is listed with its
-        `damage`.
-
-    Raises
-    ------
-    AttnscopeError
-        If a folder does not exist.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import attnscope
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(folder) / "tide")
-    ...     [(run.path.name, run.command, run.model, run.progress) for run in attnscope.runs(folder)]
-    [('tide', 'scan', 'small-mlm', 'all 1 window')]
-    """
+    """The work of `attnscope.runs`."""
     listed: dict[Path, Run] = {}
     for folder in folders or map(Path, USUAL):
         path = local_folder(folder)
@@ -271,7 +209,6 @@ def runs(*folders: str | Path) -> list[Run]:
     return sorted(listed.values(), key=lambda run: run.when, reverse=True)
 
 
-@validated
 def run_at(folder: Path) -> Run | None:
     """The run in a folder, or that of the tasks next to it; None without any."""
     run = _of_manifest(folder)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from attnscope.catalogue import VERBS
 from attnscope.report.render import page_table
 from attnscope.report.schema import Report
 from attnscope.statistics.units import original
 from attnscope.support.errors import AttnscopeError
-from attnscope.verbs import VERBS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

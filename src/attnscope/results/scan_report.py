@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.comparison.contrasts import contrast_rows, contrasts, describe_contrasts, field_of
+from attnscope.comparison.diff import LEVEL
 from attnscope.comparison.groups import NULLS, MeanGroupWeights, describe_group_pairs, explain_no_interval, group_pairs
 from attnscope.measure import stored
 from attnscope.measure.contexts import examples_by_head
@@ -22,11 +23,11 @@ from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, SEVERAL, STATISTICS, STRONGEST, without_end
 from attnscope.measure.ranking import majority_names, peaks, rank_heads, top_keys
 from attnscope.measure.sampling_error import intervals
+from attnscope.report.reads import reads
 from attnscope.report.schema import HEAD, Finding, Quantity, Report, Row, Table, value_of
 from attnscope.report.signature import Signature
 from attnscope.results.figures.selection import noun_of, of_entries
 from attnscope.store.runs import RunFolder
-from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count, with_nulls
 
@@ -334,7 +335,7 @@ def contrasts_table(results: xr.Dataset) -> tuple[Table, list[str]]:
     if len(values) == 1:
         sentence = f"{field_of(results)}: all texts have the value {values.pop()}; nothing to compare."
         return Table("by", title, _CONTRASTS, []), [sentence]
-    tested = contrasts(results)
+    tested = contrasts(results, level=LEVEL)
     rows: list[Row] = [dict(row) for row in contrast_rows(tested)]
     number = sum(bool(row["differs"]) for row in rows)  # of significant differences
     corrected = "by the false discovery rate"

@@ -13,15 +13,15 @@ import numpy as np
 import torch
 import xarray as xr
 
-from attnscope.capture.borrow import LoadedModel, verb
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import Model, load_model
 from attnscope.capture.outline import rejecting
-from attnscope.capture.parameters import TextModelOptions
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.measure.maps import weight_rows
 from attnscope.measure.raw import first_window, observe_window
 from attnscope.measure.texts import window_length
+from attnscope.options import TextModelOptions
 from attnscope.read.encoded import Sources
 from attnscope.read.windows import Window
 from attnscope.report.language import language, translate
@@ -269,62 +269,20 @@ def _view_at(maps: Maps, layer: int | None, head: int | None, name: str) -> View
     return kind(maps, layer, head or 0, name)
 
 
-@verb()
 def view(
-    model: Model | xr.Dataset | xr.DataTree | Sequence[Any] | np.ndarray | None = None,
-    texts: Sources = None,
+    model: Model | xr.Dataset | xr.DataTree | Sequence[Any] | np.ndarray | None,
+    texts: Sources,
     *,
-    pair: tuple[str, str] | None = None,
-    targets: Sources = None,
-    tokens: Sequence[str] | None = None,
-    query_tokens: Sequence[str] | None = None,
-    layer: int | None = None,
-    head: int | None = None,
-    window: int | None = None,
+    pair: tuple[str, str] | None,
+    targets: Sources,
+    tokens: Sequence[str] | None,
+    query_tokens: Sequence[str] | None,
+    layer: int | None,
+    head: int | None,
+    window: int | None,
     **options: Unpack[TextModelOptions],
 ) -> View | Page:
-    """Look at the attention of one text: all heads, one head over the running text, and its map.
-
-    In a notebook with anywidget (``pip install 'attnscope[notebook]'``) the result is a widget: heads and tokens that
-    you click are read back as ``view.layer``, ``view.head``, ``view.token`` and ``view.span``. Elsewhere it is a page:
-    ``view.save("view.html")``.
-
-    Parameters
-    ----------
-    model
-        A model, as in `attnscope.scan`; or weights that you have (``outputs.attentions`` of a model of transformers, an
-        array ``(layer, head, query, key)``), with their `tokens`; or what a verb returned, whose page is shown.
-    texts
-        One text. A long one is cut to the model's length.
-    pair
-        Two sentences that the tokenizer joins; one part can be shown alone, such as A to B.
-    targets
-        Input of the decoder of an encoder-decoder.
-    tokens, query_tokens
-        Names of the keys and of the queries, for weights.
-    layer, head
-        The head that opens, counted from 0. By default the first.
-    window
-        Tokens of the text, at most.
-
-    Returns
-    -------
-    View
-        With the open `layer`, `head` and `token`, their `weights`, a `figure` and `save`. For results, the frame with
-        their page.
-
-    Raises
-    ------
-    AttnscopeError
-        If weights and tokens differ in number, or the head is not there.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> view = attnscope.view("bundled", "The tide comes in twice a day.", layer=0, head=3)
-    >>> view, view.weights.dims
-    (<view of small-mlm: head 0.3>, ('query', 'key'))
-    """
+    """The work of `attnscope.view`."""
     if isinstance(model, xr.Dataset | xr.DataTree):
         return model.attnscope.show()
     if isinstance(model[0] if isinstance(model, tuple | list) and model else model, np.ndarray | torch.Tensor):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from attnscope.support.arguments import signed
+from attnscope.report.reads import signed
 
 LEAST = 6  # with fewer units no mean can be significant: all have one sign in more than 5% of cases
 _BATCHES = 20  # of windows, where documents are few

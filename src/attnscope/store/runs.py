@@ -15,7 +15,6 @@ from attnscope.report.signature import Signature
 from attnscope.store import files
 from attnscope.store.arrays import in_a_row, packed
 from attnscope.store.folder import OwnedFolder, damage, manifest_of
-from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
@@ -206,7 +205,6 @@ def along(measured: xr.Dataset, dimension: str) -> xr.Dataset:
     return measured if dimension == "window" else measured.rename(window=dimension).sortby(dimension)
 
 
-@validated
 def skipped_of(result: xr.Dataset | xr.DataTree) -> dict[str, str]:
     """The skipped parts by name, and the reasons; none where they cannot be read."""
     try:

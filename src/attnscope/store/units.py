@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -146,7 +147,8 @@ def task_for(verb: Callable[..., object], arguments: Mapping[str, Any], *, in_me
     read = [arguments[name] for name in ("texts", "targets", "pairs") if name in arguments]
     _check_sent(arguments["model"], arguments["tokenizer"], arguments["device"], *read)
     sent = {name: value for name, value in arguments.items() if name not in _OWN}
-    return ByRay(1, 1, cluster, Beginning(verb, sent, Path.cwd()), arguments["progress"] or no_progress)
+    public = getattr(import_module("attnscope"), verb.__name__)
+    return ByRay(1, 1, cluster, Beginning(public, sent, Path.cwd()), arguments["progress"] or no_progress)
 
 
 def _check_sent(model: object, tokenizer: object, device: str | None, *texts: Any) -> None:

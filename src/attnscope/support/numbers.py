@@ -6,8 +6,6 @@ import math
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 _MOST = 5  # digits after the point; what needs more is written by its power of ten
 
 
@@ -59,7 +57,7 @@ def count(number: int, what: str) -> str:
 
 def with_nulls(value: Any) -> Any:
     """The same with None for each number that is not finite, at any depth; arrays as lists."""
-    values: Any = value.tolist() if isinstance(value, np.ndarray) else value
+    values: Any = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(values, dict):
         return {name: with_nulls(inner) for name, inner in values.items()}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(values, list | tuple):

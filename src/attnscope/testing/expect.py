@@ -9,7 +9,6 @@ import numpy as np
 import xarray as xr
 
 from attnscope.results.open import open_run
-from attnscope.support.arguments import Natural, validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import significant
 
@@ -141,38 +140,9 @@ class Expectation:
         return Measured(name, mean, low, high, str(values.attrs.get("units", "1")), f"{len(set(units))} {called}")
 
 
-@validated
-def expect(run: str | Path | xr.Dataset, *, layer: Natural, head: Natural) -> Expectation:
-    """Check a head in a test suite; the 95% interval decides, not the mean.
-
-    Parameters
-    ----------
-    run
-        A finished scan: its folder, or the result of `attnscope.scan`.
-    layer, head
-        Layer and head, from 0.
-
-    Returns
-    -------
-    Expectation
-        The head, whose methods return a `Measured` number.
-
-    Raises
-    ------
-    AttnscopeError
-        If the run is not a scan or does not have the head.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> run = attnscope.scan(limit=20)
-    >>> assert attnscope.expect(run, layer=0, head=3).attends_to(-1) > 0.9
-    >>> assert attnscope.expect(run, layer=0, head=3).label == "previous"
-    >>> assert attnscope.expect(run, layer=2, head=2).statistic("max_weight") < 0.2
-    >>> attnscope.expect(run, layer=0, head=3).attends_to(-1)
-    <mean weight of head 0.3 at offset -1: 0.982, 95% interval 0.982 to 0.983 over 20 windows>
-    """
-    opened = run if isinstance(run, xr.Dataset) else open_run(run)
+def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectation:
+    """The work of `attnscope.expect`."""
+    opened = run if isinstance(run, xr.Dataset) else open_run(run, part=None)
     if not isinstance(opened, xr.Dataset) or not {"window", "layer", "head"} <= set(opened.dims):
         raise AttnscopeError("found no scan; expected a result of attnscope.scan, or its run folder")
     for name, number in (("layer", layer), ("head", head)):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from transformers import LlamaConfig, LlamaModel
 
-from attnscope import AttnscopeError
+from attnscope import AttnscopeError, explain
 from attnscope.explanation.analyses.interventions import interventions
 from attnscope.explanation.analyses.position_content import position_content
 from attnscope.explanation.analyses.position_scheme import bias_effect, rotation_effect, scheme_kernel
@@ -13,7 +13,6 @@ from attnscope.explanation.analyses.repeated_tokens import repeated_tokens
 from attnscope.explanation.analyses.shift import cross_correlation, cross_spectrum, shift_controls
 from attnscope.explanation.analyses.wave_removal import wave_removal
 from attnscope.explanation.analyses.waves import query_key_waves
-from attnscope.explanation.explain import explain
 from attnscope.explanation.study import Study, study
 
 pytestmark = pytest.mark.usefixtures("no_types")

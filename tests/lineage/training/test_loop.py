@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from attnscope import AttnscopeError
+from attnscope import AttnscopeError, train
 from attnscope.lineage import checkpoints
 from attnscope.lineage import compare as held_out
 from attnscope.lineage.checkpoints import LOG, Log, read_log
 from attnscope.lineage.config import TrainConfig, read_config
 from attnscope.lineage.data import read_data
-from attnscope.lineage.train import Processes, Training, train
+from attnscope.lineage.train import Processes, Training
 from attnscope.store.folder import OwnedFolder, manifest_of
 from tests.command_processes import Started, wait_until
 from tests.lineage.training.small_trainings import small_train

@@ -6,9 +6,10 @@ import re
 import pytest
 
 import attnscope
+from attnscope import walk
 from attnscope.bundled import MODEL
 from attnscope.lineage.steps import steps
-from attnscope.lineage.walk import walk, walk_toy
+from attnscope.lineage.walk import walk_toy
 from attnscope.results.page.walk import write
 
 

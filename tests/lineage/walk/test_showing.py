@@ -10,10 +10,11 @@ from matplotlib.mathtext import MathTextParser
 from rich.cells import cell_len
 from rich.console import Console
 
+from attnscope import walk
 from attnscope.bundled import MODEL
 from attnscope.kernels.heads import SelfAttention
 from attnscope.lineage.steps import LANGUAGES, markdown, steps, terminal, words
-from attnscope.lineage.walk import walk, walk_inputs, walk_toy, with_forms
+from attnscope.lineage.walk import walk_inputs, walk_toy, with_forms
 from tests.lineage.walk.walked_translators import TARGET, walk_translator
 from tests.tiny_models import inputs, tiny
 

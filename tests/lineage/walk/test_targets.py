@@ -7,9 +7,8 @@ import transformers as T
 from numpy.testing import assert_allclose
 
 import attnscope
-from attnscope import AttnscopeError
+from attnscope import AttnscopeError, walk
 from attnscope.bundled import MODEL
-from attnscope.lineage.walk import walk
 from tests.lineage.translation.small_translators import small_tokenizer
 from tests.lineage.walk.walked_translators import SENTENCE, TARGET, translator, walk_translator
 from tests.models.small_lineage import small

@@ -8,13 +8,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import attnscope
-from attnscope import AttnscopeError
+from attnscope import AttnscopeError, walk
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.kernels.efficient import sliding_window_attention
 from attnscope.kernels.heads import SelfAttention
 from attnscope.lineage.steps import same_output, steps
-from attnscope.lineage.walk import walk, walk_inputs, walk_toy
+from attnscope.lineage.walk import walk_inputs, walk_toy
 from tests import image_models, speech_models
 from tests.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.lineage.walk.walked_translators import SENTENCE, TARGET, translator

@@ -2,7 +2,7 @@
 
 import torch
 
-from attnscope.lineage.walk import walk
+from attnscope import walk
 from tests.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.models.small_lineage import small
 

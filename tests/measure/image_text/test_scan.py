@@ -13,10 +13,9 @@ from pyarrow import parquet
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
 import attnscope
-from attnscope import AttnscopeError
+from attnscope import AttnscopeError, measure_weights
 from attnscope.capture.load import Loading
 from attnscope.capture.modalities import load_pictured_model
-from attnscope.measure.watched import measure_weights
 from attnscope.read.image_text import pictured_of
 from attnscope.store.arrays import unpacked
 from tests.image_models import save_vision_model

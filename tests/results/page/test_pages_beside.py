@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnscope.report.language import set_language
+from attnscope import set_language
 from attnscope.results.page.heads import DATA, beside, numbers_tab, of_report, tabs_of_others
 from attnscope.results.page.parts import write_page
 from attnscope.results.reports import report_of

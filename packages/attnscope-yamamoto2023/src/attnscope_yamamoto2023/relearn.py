@@ -16,7 +16,7 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import LoadedModel, quiet, verb
+from attnscope.capture.borrow import LoadedModel, borrowed_arguments, quiet
 from attnscope.capture.load import load_model
 from attnscope.capture.processors import Tokenizer
 from attnscope.capture.watch import Site
@@ -34,10 +34,11 @@ from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources, Texts, texts_of, windows_of
 from attnscope.read.windows import Window
 from attnscope.store.files import explained
+from attnscope.support.checked import checked
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
-from attnscope.support.state import own_random_numbers
+from attnscope.support.state import own_random_numbers, own_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -53,7 +54,7 @@ MAPS, WORDS_SHOWN = 4, 6  # heads, and tokens between spacers, of the maps
 Sample = dict[str, list[int]]
 
 
-@verb()
+@checked
 def relearn_positions(
     model: Model | None = None,
     texts: Sources = None,
@@ -65,8 +66,9 @@ def relearn_positions(
     **settings: Any,
 ) -> tuple[PreTrainedModel, xr.Dataset]:
     """Reset a masked language model's position table and train it alone, on texts with unknown tokens between."""
-    loaded = load_model(MODEL if model is None else model, tokenizer=tokenizer, device=device)
-    return Relearning(loaded, texts_of(texts), **settings).run(band=band, progress=progress)
+    with own_state(), borrowed_arguments("relearn_positions", {"model": model}):
+        loaded = load_model(MODEL if model is None else model, tokenizer=tokenizer, device=device)
+        return Relearning(loaded, texts_of(texts), **settings).run(band=band, progress=progress)
 
 
 @dataclass(eq=False)

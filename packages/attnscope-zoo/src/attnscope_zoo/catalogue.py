@@ -11,7 +11,7 @@ from typing import overload
 
 import torch
 
-from attnscope.support.arguments import validated
+from attnscope.support.checked import checked
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope_zoo import circuits
@@ -63,7 +63,6 @@ CIRCUITS: dict[str, Circuit] = {
 _NAME = re.compile(r"(?P<circuit>[a-z-]+?)-(?P<form>encoder-decoder|encoder|decoder)-(?P<number>[1-9][0-9]*)")
 
 
-@validated
 def names(each: int = 2) -> tuple[str, ...]:
     """The names of planted models: circuit, form and number; `each` is the number of each circuit and form."""
     check_whole(1, each=each)
@@ -75,7 +74,7 @@ def names(each: int = 2) -> tuple[str, ...]:
     )
 
 
-@validated
+@checked
 def build(name: str) -> PlantedModel:
     """Build a planted model, the same at every call.
 
@@ -159,7 +158,7 @@ class Zoo(Sequence[PlantedModel]):
         return map(build, self.names)
 
 
-@validated
+@checked
 def zoo(each: int = 2) -> Zoo:
     """All planted models, `each` of every circuit and form; see `names`."""
     return Zoo(names(each))

@@ -24,9 +24,9 @@ from attnscope.explanation.inputs import Tokens, batches, read, targets_of, toke
 from attnscope.explanation.study import POSITION_TABLE, Picture, Section, Study, analysis
 from attnscope.explanation.tables import position_table, position_tables, replaced_positions, word_embedding
 from attnscope.kernels.call import AttentionCall
+from attnscope.options import Count, Draws, Seed
 from attnscope.report.schema import HEAD, Quantity, Row, Table, value_of, with_ends
 from attnscope.statistics.units import units_of
-from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
 from attnscope.support.errors import AttnscopeError
 

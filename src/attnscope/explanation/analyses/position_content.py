@@ -38,10 +38,10 @@ from attnscope.explanation.study import Picture, Section, Study, analysis
 from attnscope.explanation.tables import FirstLayerSplit, first_layer_split
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
+from attnscope.options import Count, Draws, Seed
 from attnscope.report.schema import Row
 from attnscope.statistics.intervals import jackknife_interval
 from attnscope.statistics.units import LEAST, numbered, units_of, without_each
-from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
 from attnscope.support.errors import AttnscopeError
 

@@ -33,9 +33,9 @@ from attnscope.explanation.study import (
 )
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.positions import Rotation, pair_columns
+from attnscope.options import Count, Draws, Seed
 from attnscope.report.schema import Quantity, Row
 from attnscope.statistics.units import units_of
-from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
 
 KERNEL = Section(

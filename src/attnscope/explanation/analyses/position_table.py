@@ -14,7 +14,7 @@ from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.evidence import Layer
 from attnscope.explanation.study import POSITION_TABLE, Analysis, Picture, Section, Study, analysis, table_of_model
 from attnscope.store.arrays import stacked
-from attnscope.support.arguments import validated
+from attnscope.support.checked import checked
 
 _KEPT = (
     "mean", "lower_quartile", "upper_quartile", "power", "root_power", "local_ratio", "is_peak",
@@ -30,7 +30,7 @@ TABLE = Section(
 )
 
 
-@validated
+@checked
 def position_spectrum(
     model: Model | Study | None = None,
     *,
@@ -99,7 +99,7 @@ POSITION_SPECTRUM = Analysis(
 )
 
 
-@validated
+@checked
 def position_pca(model: Model | Study | None = None, *, part: str | None = None, centred: bool = True) -> xr.Dataset:
     """Principal components of a model's position table (mathematics.md, Principal components).
 

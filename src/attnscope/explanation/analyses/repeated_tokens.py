@@ -14,8 +14,8 @@ from attnscope.explanation.inputs import interval, read_all, token_ids
 from attnscope.explanation.study import Picture, Section, Study, analysis
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import attend_in_full
+from attnscope.options import Seed
 from attnscope.store.arrays import padded_heads
-from attnscope.support.arguments import Seed
 from attnscope.support.checks import check_whole
 
 _TOKENS, _TEXTS = 32, 16

@@ -27,10 +27,10 @@ from attnscope.explanation.profiles import Collected, mean_profile, profile_and_
 from attnscope.explanation.study import BILINEAR_SCORES, POSITION_TABLE, Picture, Study, analysis
 from attnscope.explanation.tables import position_tables, replaced_positions
 from attnscope.kernels.call import AttentionCall
+from attnscope.options import Count, Draws, Seed
 from attnscope.report.schema import Row
 from attnscope.statistics.intervals import jackknife_interval
 from attnscope.statistics.units import LEAST, units_of, without_each
-from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.numbers import count
 
 _UNMOVED = 0.01  # root mean square change of a profile, below which there is nothing to predict

@@ -11,8 +11,8 @@ from attnscope.explanation.arrays.spectrum import maximum_spectrum
 from attnscope.explanation.arrays.spectrum import query_key_waves as waves_of_head
 from attnscope.explanation.evidence import Layer, over_heads
 from attnscope.explanation.study import BILINEAR_SCORES, Picture, Section, Study, analysis
+from attnscope.options import Natural, Seed
 from attnscope.store.arrays import stacked
-from attnscope.support.arguments import Natural, Seed
 
 WAVES_ALONG_TEXT = Section(
     "waves",

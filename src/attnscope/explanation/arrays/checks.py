@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float
 
-from attnscope.support.arguments import validated
 from attnscope.support.checks import agree, shaped, shortly
 from attnscope.support.errors import AttnscopeError
 
@@ -20,7 +19,6 @@ Values = np.ndarray | np.generic | float | int | bool
 Labelled = tuple[tuple[str, ...], Values, dict[str, str]]
 
 
-@validated
 def labelled(dims: str, values: Values, long_name: str, units: str = "1") -> Labelled:
     """A variable of a Dataset: dimensions (separated by spaces), values, long name and unit."""
     return tuple(dims.split()), values, {"long_name": long_name, "units": units}
@@ -82,7 +80,6 @@ def choose(name: str, value: object, known: tuple[str, ...]) -> None:
         raise AttnscopeError(f"{name} is {shortly(value)}; expected one of {', '.join(known)}")
 
 
-@validated
 def in_band(length: int, band: tuple[int, int] | None, lowest: int = 3) -> Bool[np.ndarray, " frequency"]:
     """Mask of the frequencies of ``0..length // 2`` in a band, ends included."""
     highest = (length - 1) // 2

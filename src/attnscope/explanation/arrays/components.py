@@ -12,7 +12,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from attnscope.explanation.arrays.checks import NotDefinedError, over, series
-from attnscope.support.arguments import validated
+from attnscope.support.checked import checked
 from attnscope.support.checks import agree, shaped
 from attnscope.support.errors import AttnscopeError
 
@@ -20,7 +20,7 @@ _CLIPPED = 1e-6  # tolerance by which a correlation may exceed 1
 _GOOD = 0.01  # ... and where the covariance itself is rounded, or its smallest components are left out
 
 
-@validated
+@checked
 def principal_components(table: Float[np.ndarray, "position column"], *, centred: bool = True) -> xr.Dataset:
     r"""Singular values of a position table and the share of its variance in the leading ones.
 
@@ -86,7 +86,7 @@ class StateMoments:
         self.texts = total
 
 
-@validated
+@checked
 def canonical_correlations(
     position_mean: Float[np.ndarray, "position width"],
     covariance: Float[np.ndarray, "state_width state_width"],

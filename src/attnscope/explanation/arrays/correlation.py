@@ -17,7 +17,8 @@ from scipy.stats import rankdata
 from attnscope.explanation.arrays import checks
 from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.arrays.spectrum import NEAR, RANGES, Offsets, Peaks, find_peaks, fisher_g, transform
-from attnscope.support.arguments import Natural, validated
+from attnscope.options import Natural
+from attnscope.support.checked import checked
 from attnscope.support.checks import agree, shaped
 
 Mode = Literal["paper", "centre_k", "centre_both"]
@@ -25,7 +26,7 @@ MODES: tuple[Mode, ...] = ("paper", "centre_k", "centre_both")
 CLEAR = 4.0  # white-noise standard deviations above which a peak counts
 
 
-@validated
+@checked
 def cross_correlation(
     query: Float[np.ndarray, "position column"],
     key: Float[np.ndarray, "key_position key_column"],
@@ -182,7 +183,7 @@ def _spread(
     return float(np.sqrt(max(((left.T @ left) * (right.T @ right)).sum(), 0.0)) / len(query))
 
 
-@validated
+@checked
 def cross_spectrum(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],

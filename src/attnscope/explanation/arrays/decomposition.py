@@ -14,7 +14,7 @@ from jaxtyping import Complex, Float, Int
 from scipy.linalg import schur
 
 from attnscope.explanation.arrays.checks import choose, weights_of
-from attnscope.support.arguments import validated
+from attnscope.support.checked import checked
 from attnscope.support.checks import agree, shaped
 from attnscope.support.errors import AttnscopeError
 
@@ -35,7 +35,7 @@ class Decomposition:
     dropped: int  # columns left out because their singular value is rounding noise
 
 
-@validated
+@checked
 def reparametrize(
     query_weight: Float[np.ndarray, "width r"], key_weight: Float[np.ndarray, "key_width key_r"]
 ) -> Decomposition:
@@ -76,7 +76,6 @@ def reparametrize(
     return Decomposition(query * sign, values, key * sign, group, query_weight.shape[1] - rank)
 
 
-@validated
 def append_one(inputs: Float[np.ndarray, "position width"]) -> Float[np.ndarray, "position affine_width"]:
     """[X, 1], for weights with their bias in a row below: ``[X, 1] [W; b] = X W + b``."""
     values = shaped("the inputs", inputs, "position, width")

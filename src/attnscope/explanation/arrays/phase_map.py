@@ -15,13 +15,14 @@ from attnscope.explanation.arrays.checks import check_offsets, frequencies, head
 from attnscope.explanation.arrays.correlation import common_shift, cross_spectrum, shifts_near
 from attnscope.explanation.arrays.decomposition import Completion, haar, head_rotation, reparametrize
 from attnscope.explanation.arrays.spectrum import Offsets, transform
-from attnscope.support.arguments import Count, Natural, validated
+from attnscope.options import Count, Natural
+from attnscope.support.checked import checked
 from attnscope.support.checks import shaped
 
 _REAL = 1e-8  # |sin angle| below which an eigenvalue is +1 or -1: its vector is real and has no direction
 
 
-@validated
+@checked
 def phase_map(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],
@@ -156,7 +157,7 @@ def _line_of(
 _SHARE = {"units": "1"}
 
 
-@validated
+@checked
 def shift_controls(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],

@@ -19,14 +19,15 @@ from scipy.special import gammaln
 
 from attnscope.explanation.arrays.checks import frequencies, head_arrays, labelled, over, series
 from attnscope.explanation.arrays.decomposition import reparametrize
-from attnscope.support.arguments import Count, Natural, validated
+from attnscope.options import Count, Natural
+from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError
 
 QUARTILES = (0.25, 0.75)
 CLEAR = 4.0  # standard deviations by which a peak stands out
 
 
-@validated
+@checked
 def amplitude_spectrum(
     table: Float[np.ndarray, "position column"],
     *,
@@ -349,7 +350,7 @@ def _parabola(curve: Float[np.ndarray, " offset"], at: int) -> float:
 _QUARTER = np.pi / 6  # how far from 90 degrees apart the phases of a pair may be
 
 
-@validated
+@checked
 def query_key_waves(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],
@@ -450,7 +451,7 @@ def query_key_waves(
     )
 
 
-@validated
+@checked
 def maximum_spectrum(columns: Float[np.ndarray, "position column"]) -> xr.Dataset:
     """Strongest amplitude at each frequency over many columns: all heads' q, all heads' k, or X itself.
 

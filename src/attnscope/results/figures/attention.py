@@ -12,14 +12,14 @@ from matplotlib.colors import PowerNorm
 
 from attnscope.results.figures import style
 from attnscope.results.figures.panels import colour_bar, heat, largest
-from attnscope.support.arguments import validated
+from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError
 
 _LETTERS = 0.105  # inches a token, below which names would touch
 _LONGEST = 12  # letters of a token's name
 
 
-@validated
+@checked
 @style.figure_style()
 def attention(
     weights: xr.DataArray | np.ndarray,

@@ -18,6 +18,7 @@ from attnscope.explanation.catalogue import analyses_of, known_analyses
 from attnscope.explanation.report import rank_explanations
 from attnscope.explanation.study import Analysis, Picture, Words
 from attnscope.explanation.study import Section as AnalysisSection
+from attnscope.report.reads import reads
 from attnscope.report.render import Cell, Column
 from attnscope.report.schema import Report
 from attnscope.results.figures import panels
@@ -25,7 +26,6 @@ from attnscope.results.figures.positions import position_components, position_sp
 from attnscope.results.figures.selection import NothingToShowError, axis_values, layer_labels, require
 from attnscope.results.figures.style import MARK, Figure, figure_style, name_heads, one_scale, printed
 from attnscope.results.page.parts import Section, TextRows, picture, pieces_note
-from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 
 

@@ -17,12 +17,12 @@ from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import Wording
 from attnscope.measure.ranking import patch_shares
 from attnscope.measure.stored import unit_of
+from attnscope.report.reads import reads
 from attnscope.report.schema import Report
 from attnscope.results.figures import panels, selection, style
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, patch_profiles, weight_maps
 from attnscope.results.figures.style import Figure
 from attnscope.results.scan_report import sample_of
-from attnscope.support.arguments import reads
 
 _OVERVIEWS = (
     "entropy",

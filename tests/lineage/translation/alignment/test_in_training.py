@@ -5,9 +5,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import attnscope
+from attnscope import train
 from attnscope.figures import alignment_in_training
 from attnscope.lineage.links import Forcing
-from attnscope.lineage.train import train
 
 PAIR = "monday march twenty one", "21 III Mo"
 SMALL = {

@@ -1,0 +1,615 @@
+"""The options that verbs share, each declared once: its name, type, bounds and sentences.
+
+A verb takes them by ``**reading: Unpack[Reading]``. Its check, its command, its docstring and the reference derive from
+its signature. An option is ``Annotated[type, ...]`` with its sentences last. The first one is the help of the command
+and begins with a verb; ``By default ...`` is what the help shows as the default. A type that is typed in a form of
+its own (heads as 3.6,10.5) has that form here. Nothing heavy is imported, so that a help appears at once.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict
+
+from attnscope.support.checked import Bounds, Kind
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from attnscope.read.urls import Url
+
+OBSERVATION = 32  # queries, as in SnapKV
+DRAWS = 10_000  # of a path, a search or a test: far more never end
+SEEDS = 2**32  # as many as every generator of random numbers takes
+
+
+# --- what stands next to a type ---
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The heading under which a help lists an option; `MEASURE` where there is none."""
+
+    name: str
+
+
+INPUT, MODEL, MEASURE, OUTPUT, SCALE = PANELS = (*map(Panel, ("Input", "Model", "Measure", "Output", "Scale")),)
+
+
+@dataclass(frozen=True)
+class Typed:
+    """How a value is typed on the command line: `parse` takes the flag and what was typed."""
+
+    parse: Callable[[str, str], Any] = lambda _, text: text
+    metavar: str = "TEXT"  # with a comma if one word holds several values
+    repeated: bool = False  # each use of the flag adds a value
+    usual: str = ""  # what stands for an argument that is left out, where the verb needs one
+    gathered: Callable[[list[Any]], Any] = list  # of the values of all uses
+
+
+@dataclass(frozen=True)
+class Flag:
+    """The name on the command line, where it is not that of the parameter; empty for an option of Python alone."""
+
+    name: str
+    short: str = ""
+    off: str = ""  # of a flag that is on or off
+
+
+IN_PYTHON = Flag("")
+
+
+def of_class(name: str) -> Any:
+    """A class that is imported for type checkers alone, or one derived from it."""
+    return Annotated[Any, Kind(lambda value: any(base.__name__ == name for base in type(value).__mro__), name, name)]
+
+
+def _reader(words: str) -> Any:
+    def takes(value: Any) -> bool:
+        return value is None or callable(value) or isinstance(value, str | os.PathLike)
+
+    return Annotated[Any, Kind(takes, f"{words}, a folder or a hub id", f"{words}s, folders or hub ids"), Typed()]
+
+
+# --- how values are typed ---
+
+
+def is_sentence(name: str) -> bool:
+    """Whether a text was typed: with a space or letters beyond ASCII, and neither a URL nor the form of a path."""
+    typed = " " in name or not (name.isascii() or "/" in name)
+    return typed and not re.search(r"://|\.[A-Za-z]\w{1,6}$|/$", name) and not os.path.exists(name)  # noqa: PTH110 of any length
+
+
+def text_or_place(_: str, name: str) -> "str | Path | Url":
+    """A text, a path or a URL."""
+    from attnscope.read.urls import Url
+
+    if not name.strip():
+        raise AttnscopeError("found an empty text; expected a text, a path or a URL")
+    return name if is_sentence(name) else Url(name) if "://" in name else Path(name)
+
+
+def run_folder(_: str, name: str) -> Path:
+    """A local folder; a URL and an empty name are rejected."""
+    from attnscope.store.files import local_folder
+
+    return local_folder(name)
+
+
+def names_of(_: str, text: str) -> list[str]:
+    """Names with commas between."""
+    return [name.strip() for name in text.split(",")]
+
+
+def numbers_of(flag: str, text: str) -> list[int]:
+    """Whole numbers as people write them."""
+    try:
+        return [int(number) for number in text.replace("\u2212", "-").split(",")]
+    except ValueError:
+        example = "-1,-64" if flag == "--offsets" else "10,20,30"
+        raise AttnscopeError(
+            f"{flag} is {text!r}; expected whole numbers with commas between, as in {example}"
+        ) from None
+
+
+def heads_of(flag: str, text: str) -> list[tuple[int, int]]:
+    """Heads as people write them."""
+    heads: list[tuple[int, int]] = []
+    for name in text.split(",") if text else []:
+        layer, _, head = name.strip().partition(".")
+        if not (layer.isdecimal() and head.isdecimal()):
+            raise AttnscopeError(f"{flag} is {text!r}: give heads as layer.head, with commas between, as in 3.6,10.5")
+        heads.append((int(layer), int(head)))
+    return heads
+
+
+def head_of(flag: str, text: str) -> tuple[int, int]:
+    """One head."""
+    heads = heads_of(flag, text)
+    if len(heads) != 1:
+        raise AttnscopeError(f"{flag} is {text!r}: give one head as layer.head, as in 3.6")
+    return heads[0]
+
+
+def heads_or_run(flag: str, text: str) -> list[tuple[int, int]] | str:
+    """Heads, or the run folder of a scan."""
+    return text if Path(text).is_dir() else heads_of(flag, text)
+
+
+def caches_of(flag: str, text: str) -> list[tuple[int, int]]:
+    """Caches as their latest and first tokens."""
+    try:
+        pairs = [one.split("+") for one in text.split(",")]
+        return [(int(recent), int(sinks)) for recent, sinks in pairs]
+    except ValueError as error:
+        raise AttnscopeError(f"{flag} is {text!r:.60}; expected caches such as 64+4,256+4") from error
+
+
+def range_of(flag: str, text: str) -> tuple[int, int]:
+    """Two whole numbers, as in 3:60."""
+    low, _, high = text.partition(":")
+    if not (low.isdecimal() and high.isdecimal() and int(low) <= int(high)):
+        raise AttnscopeError(f"{flag} is {text!r}: give two whole numbers, the smaller first, as in 3:60")
+    return int(low), int(high)
+
+
+def memory_of(flag: str, text: str) -> dict[int | str, str]:
+    """Memory limits by device, from ``0=10GiB,cpu=30GiB``."""
+    sizes: dict[int | str, str] = {}
+    for part in text.split(","):
+        device, equals, size = part.strip().partition("=")
+        if not equals or not size or not (device == "cpu" or device.isdecimal()):
+            raise AttnscopeError(f"{flag} is {text!r:.60}; expected devices and sizes, as in 0=10GiB,cpu=30GiB")
+        sizes[device if device == "cpu" else int(device)] = size
+    return sizes
+
+
+def path_of(_: str, text: str) -> Path:
+    """A path; - is standard input or output."""
+    return Path(text)
+
+
+def int_of(flag: str, text: str) -> int:
+    """A whole number."""
+    try:
+        return int(text.replace("\u2212", "-"))
+    except ValueError:
+        raise AttnscopeError(f"{flag} is {text!r:.60}; expected a whole number") from None
+
+
+def float_of(flag: str, text: str) -> float:
+    """A number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise AttnscopeError(f"{flag} is {text!r:.60}; expected a number") from None
+
+
+def run_of(_: str, name: str) -> Any:
+    """The results in a run folder."""
+    import attnscope
+
+    return attnscope.open_run(run_folder("", name))
+
+
+def _rule_or_file(*rules: str) -> Callable[[str, str], str | Path]:
+    """A parser of the name of a rule, or of the path of a file of rules."""
+
+    def parse(_: str, text: str) -> str | Path:
+        if text in rules:
+            return text
+        if not Path(text).is_file():
+            raise AttnscopeError(f"{text}: no such file; choose {' or '.join(rules)}, or a file that is there")
+        return Path(text)
+
+    return parse
+
+
+def span_of(flag: str, text: str) -> tuple[str, str]:
+    """The name of a span and its pattern."""
+    name, _, pattern = text.partition("=")
+    if not name.strip() or not pattern:
+        raise AttnscopeError(f"{flag} is {text!r:.60}; expected a name and a pattern, as document='<doc>...</doc>'")
+    return name.strip(), pattern
+
+
+# --- types ---
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    import xarray as xr
+    from torch import Tensor, nn
+
+    from attnscope.capture.load import Model as Model
+    from attnscope.capture.processors import Processor as Processor
+    from attnscope.capture.processors import Tokenizer as Tokenizer
+    from attnscope.detection.probes import Needles as Needles
+    from attnscope.explanation.arrays.decomposition import Completion as Completion
+    from attnscope.explanation.study import Analysis as Analysis
+    from attnscope.intervention.pairs import Pairs as Pairs
+    from attnscope.lineage.config import TrainConfig as TrainConfig
+    from attnscope.lineage.links import Gold as Gold
+    from attnscope.lineage.parallel_text import Lines as Lines
+    from attnscope.measure.generation_rows import GivenSpans as GivenSpans
+    from attnscope.measure.watched import Mask as Mask
+    from attnscope.measure.watched import Weights as Weights
+    from attnscope.read.encoded import Sources as Sources
+    from attnscope.read.groups import Groups as Groups
+    from attnscope.read.words import Words as Words
+    from attnscope.report.signature import Signature as Signature
+    from attnscope.store.units import Task as Task
+    from attnscope.support.progress import Tell as Tell
+
+    Array: TypeAlias = np.ndarray
+    Dataset: TypeAlias = xr.Dataset
+    Tree: TypeAlias = xr.DataTree
+    Scan: TypeAlias = str | Path | xr.Dataset
+    Module: TypeAlias = nn.Module
+    Device: TypeAlias = torch.device
+    AnyTensor: TypeAlias = Tensor
+    Out: TypeAlias = str | Path | Callable[[Signature], Path]
+    Memory: TypeAlias = Mapping[int | str, int | str]
+    Count: TypeAlias = int
+    Natural: TypeAlias = int
+    Draws: TypeAlias = int
+    Seed: TypeAlias = int
+    Beams: TypeAlias = int
+    PathOrName: TypeAlias = str | Path
+    Names: TypeAlias = Sequence[str]
+    Several: TypeAlias = Sequence[str]
+    Numbers: TypeAlias = Sequence[int]
+    Head: TypeAlias = tuple[int, int]
+    Heads: TypeAlias = Sequence[tuple[int, int]]
+    HeadSets: TypeAlias = Sequence[Sequence[tuple[int, int]]]
+    Caches: TypeAlias = Sequence[tuple[int, int]]
+    Range: TypeAlias = tuple[int, int]
+    Spans: TypeAlias = Mapping[str, str]
+else:
+    Array = Annotated[Any, Kind(lambda value: hasattr(value, "__array__"), "an array", "arrays")]
+    Dataset, Tree, Module, Task, Analysis, TrainConfig, Gold, AnyTensor = map(
+        of_class, ("Dataset", "DataTree", "Module", "Task", "Analysis", "TrainConfig", "Gold", "Tensor")
+    )
+    Device = Any
+    Tell = Annotated[Any, Kind(callable, "a function", "functions")]
+    Completion = Literal["minimal", "lapack", "haar", "thin"]
+    Model = Annotated[Any, Typed()]
+    GivenSpans = Weights = Mask = Any
+    Tokenizer, Processor = _reader("a tokenizer"), _reader("a tokenizer, a processor")
+    Sources = Annotated[Any, Typed(text_or_place, "PATH", repeated=True)]
+    Scan = Annotated[Any, Typed(path_of, "PATH")]
+    Lines = Annotated[Any, Typed(path_of, "PATH")]
+    Needles = Annotated[Any, Typed(path_of, "PATH")]
+    Pairs = Annotated[Any, Typed(path_of, "PATH", repeated=True)]
+    Groups = Annotated[Any, Typed(_rule_or_file("types", "roles"), "RULE|FILE")]
+    Words = Annotated[Any, Typed(_rule_or_file("unicode", "space"), "RULE|FILE")]
+    Out = Annotated[str | Path | Callable[..., Any], Typed(run_folder, "PATH")]
+    Memory = Annotated[Mapping[Any, Any], Typed(memory_of, "SIZE,...")]
+    Count = Annotated[int, Bounds(1)]
+    Natural = Annotated[int, Bounds(0)]
+    Draws = Annotated[int, Bounds(1, DRAWS)]
+    Seed = Annotated[int, Bounds(0, SEEDS - 1)]
+    Beams = Annotated[int, Bounds(1, 1_000)]  # far more do not fit into memory
+    PathOrName = Annotated[str | Path, Typed(path_of, "PATH")]
+    Names = Annotated[Sequence[str], Typed(names_of, "NAME,...")]
+    Several = Annotated[Sequence[str], Typed(repeated=True)]
+    Numbers = Annotated[Sequence[int], Typed(numbers_of, "N,...")]
+    Head = Annotated[tuple[int, int], Typed(head_of, "L.H")]
+    Heads = Annotated[Sequence[tuple[int, int]], Typed(heads_of, "L.H,...")]
+    HeadSets = Annotated[Sequence[Sequence[tuple[int, int]]], Typed(heads_of, "L.H,...", repeated=True)]
+    Caches = Annotated[Sequence[tuple[int, int]], Typed(caches_of, "W+S,...")]
+    Range = Annotated[tuple[int, int], Typed(range_of, "LOW:HIGH")]
+    Spans = Annotated[Mapping[str, str], Typed(span_of, "NAME=PATTERN", repeated=True, gathered=dict)]
+
+ModelOrBundled: TypeAlias = Annotated[
+    Model | None,
+    INPUT,
+    "Measure this model: a folder or a hub id. In Python also a loaded model, with its `tokenizer`, if it was "
+    "loaded from elsewhere. It may be inside a TransformerLens bridge, nnsight's ``LanguageModel``, a "
+    "``PeftModel`` or a ``SentenceTransformer``, or the result of `attnscope.capture.load.load_model`. The "
+    "folder of an adapter means its base model with the adapter. For any other module: `attnscope.watch`. By "
+    "default bundled. That is a small model of attnscope.",
+]
+Texts: TypeAlias = Annotated[
+    Sources,
+    INPUT,
+    "Read these texts, in quotes, or files, folders or URLs of text, as .txt .md .jsonl .csv .parquet; - is "
+    "standard input. See `attnscope.scan`. By default the bundled sample.",
+]
+Band: TypeAlias = Annotated[Count, "Measure profiles up to this offset."]
+
+
+# --- how a model is loaded ---
+
+
+class ModelOptions(TypedDict, total=False):
+    """How a model is loaded."""
+
+    revision: Annotated[str | None, MODEL, "Load this branch, tag or commit of the hub."]
+    trust_remote_code: Annotated[
+        bool, MODEL, "Run code that comes with the model. Use it only for sources that you trust."
+    ]
+    device: Annotated[
+        str | None,
+        MODEL,
+        "Compute on this device: cpu, cuda, ... By default cuda if there is one. A model object stays where it is.",
+    ]
+    dtype: Annotated[
+        str | None,
+        MODEL,
+        "Load weights in this format: float32, bfloat16, float16, float64, int8, int4. By default as saved.",
+    ]
+
+
+class TextModelOptions(ModelOptions, total=False):
+    """How a model of texts is loaded."""
+
+    tokenizer: Annotated[
+        Tokenizer, MODEL, "Use this tokenizer (folder or hub id). Also the object itself. By default the model's."
+    ]
+
+
+class SeedOptions(TypedDict, total=False):
+    """How random numbers are seeded."""
+
+    seed: Annotated[Seed, "Seed the random number generators with this number."]
+
+
+class CorpusOptions(SeedOptions, total=False):
+    """Which part of the texts is read."""
+
+    window: Annotated[
+        Count | None,
+        INPUT,
+        "Cut texts into windows of this many tokens. Special tokens are included. By default the model's length, up to "
+        "a limit of the verb.",
+    ]
+    limit: Annotated[Count | None, INPUT, "Read at most this many windows, images or prompts. By default all."]
+    field: Annotated[str | None, INPUT, "Read texts from this field of JSON Lines. By default text."]
+    by_line: Annotated[bool, INPUT, "Read each line as a text of its own."]
+
+
+class FolderOptions(TypedDict, total=False):
+    """Where results go."""
+
+    out: Annotated[
+        Out | None,
+        OUTPUT,
+        "Write results to this run folder; a stopped run resumes there. Also a function that names it from the "
+        "signature. Results are written as they come. By default one under attnscope-runs. In Python, results stay "
+        "in memory without `out`.",
+    ]
+
+
+class ComparisonOptions(FolderOptions, SeedOptions, total=False):
+    """Where results go, and the seed, of a comparison of results."""
+
+
+class UnitOptions(TypedDict, total=False):
+    """Which processes measure."""
+
+    task: Annotated[
+        str | Task | None,
+        SCALE,
+        Typed(metavar="I/N|env"),
+        "Measure this part of the run, I of N; env: as torchrun or Slurm says. Processes that name the same `out` on a "
+        "shared disk measure the parts. The last one to finish returns the results, the others none.",
+    ]
+    ray: Annotated[
+        str | None,
+        SCALE,
+        Typed(metavar="ADDRESS"),
+        "Measure by actors of this Ray cluster: local, auto or HOST:PORT. This process then loads no model. "
+        "See docs/scale/clusters.md.",
+    ]
+    workers: Annotated[int | None, SCALE, "Start this many of Ray's actors. By default as many as fit."]
+    ray_gpus: Annotated[float | None, SCALE, "Give each actor this many GPUs, or a part of one. By default 1 if any."]
+
+
+class RunOptions(FolderOptions, total=False):
+    """Where results go, how progress is reported, and repair."""
+
+    progress: Annotated[Tell | None, IN_PYTHON, "Call this function with a `Progress` after each batch."]
+    repair: Annotated[bool, SCALE, "Measure damaged files of a finished run again. Without it such a run is rejected."]
+
+
+class SharedRunOptions(RunOptions, UnitOptions, total=False):
+    """Where results go, and which processes measure them."""
+
+
+class ModelReading(TextModelOptions, RunOptions, SeedOptions, total=False):
+    """A model of texts and where results go, for a verb that reads no texts."""
+
+
+class TranslationOptions(TextModelOptions, total=False):
+    """How a translation model is loaded, and into which language it translates."""
+
+    target_language: Annotated[
+        str | None,
+        MODEL,
+        Typed(metavar="CODE"),
+        "Translate into this language, by the code of a tokenizer of many languages, such as fra_Latn. By default "
+        "the model's. That is the tokenizer's ``tgt_lang``, or the model's ``forced_bos_token_id``.",
+    ]
+
+
+class AlignmentReading(TranslationOptions, SharedRunOptions, total=False):
+    """A translation model, where results go, and which processes measure them."""
+
+
+class ChatOptions(TypedDict, total=False):
+    """How chats are read, and which groups tokens are in."""
+
+    chat: Annotated[
+        bool,
+        INPUT,
+        "Read each line of JSON Lines as a chat of messages. Lists of messages are chats in any case. By default by "
+        "the first line.",
+    ]
+    chat_template: Annotated[
+        PathOrName | None,
+        INPUT,
+        "Write chats out by this Jinja template. In Python a `Path`, or the template itself. By default "
+        "the tokenizer's.",
+    ]
+    groups: Annotated[
+        Groups | None,
+        "Measure the weights of groups of tokens on each other: types, roles, or a file of rules. ``types`` are word "
+        "starts, punctuation, ...; ``roles`` those of a chat; rules are a `Path`. Also a function from the tokens of a "
+        "window, as they are shown, to the name of a group for each. See `attnscope.read.groups.grouping_of`. By "
+        "default roles of a chat.",
+    ]
+
+
+class Reading(TextModelOptions, CorpusOptions, RunOptions, total=False):
+    """A model of texts, the texts, and where results go."""
+
+
+class PromptReading(Reading, ChatOptions, total=False):
+    """The same for prompts, which may be chats."""
+
+
+class SessionReading(TextModelOptions, CorpusOptions, total=False):
+    """A model of texts and the texts, for several verbs."""
+
+    targets: Annotated[
+        Sources,
+        INPUT,
+        Flag("target"),
+        "Read this translation with the decoder, line by line; may be repeated. Line i translates line i of the texts.",
+    ]
+
+
+class StudyReading(SessionReading, SharedRunOptions, total=False):
+    """The same, where results go, and which processes measure them."""
+
+
+class PairReading(TextModelOptions, SharedRunOptions, SeedOptions, total=False):
+    """The same without texts, for a verb that reads pairs."""
+
+
+class ScanReading(ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, total=False):
+    """Inputs of `attnscope.scan`, how they are read, and what is measured."""
+
+    tokenizer: Annotated[
+        Processor,
+        MODEL,
+        "Use this tokenizer (folder or hub id). Also the object itself. For images, the image processor; for texts "
+        "with images, the processor. By default the model's.",
+    ]
+    targets: Annotated[
+        Sources,
+        INPUT,
+        Flag("target"),
+        "Read this translation with the decoder, or transcripts of sounds, line by line; may be repeated. One sentence "
+        "is a line on both sides (each string is one), in the same order. The decoder reads them as in training, after "
+        "its start token. Without them it reads the encoder's input. With a tokenizer of many languages, "
+        '``{"fra_Latn": texts}`` names theirs (or its ``tgt_lang``, or the model\'s ``forced_bos_token_id``).',
+    ]
+    statistics: Annotated[
+        Names | str | None,
+        "Measure these statistics, with commas between; default for the usual ones, list shows all. They are names "
+        "from ``attnscope.measure.quantities.STATISTICS``, as a list or a comma-separated string. ``default`` means "
+        'all default statistics (``"default,block_recall"`` adds one): all except ``learned_sink``, distances, largest '
+        "weights, and those that need a second pass over the scores (docs/questions/attention-received.md). Labels "
+        "need ``band_sum``, ``bin_sum``, ``entropy``, ``first_token``, ``special_tokens`` and ``mean_offset``; with "
+        "`clusters` only the first. By default the usual ones.",
+    ]
+    band: Annotated[
+        Count | None,
+        "Measure profiles up to this offset: the band ``-band..band``. By default 10 tokens; images 3 patches.",
+    ]
+    offsets: Annotated[
+        Numbers | None,
+        Typed(numbers_of, "OFFSET,..."),
+        "Measure the share of weight at these further offsets, such as -1,-64. An offset is key minus query; negative "
+        "is left. ``weight_at`` has the shares. Each costs as much as an offset of the band. See "
+        "docs/guides/long-contexts.md.",
+    ]
+    observation: Annotated[
+        Count,
+        "Observe this many queries at the end of each window for statistics recent_... These are ``recent_top_key``, "
+        "``recent_top_10_keys`` and ``recent_effective_keys``: the observation window of SnapKV and similar methods. "
+        "In shorter windows they cover all queries, with a note.",
+    ]
+    by: Annotated[
+        str | None,
+        Typed(metavar="FIELD"),
+        "Compare heads by this field of JSON Lines or of a table (language, source, year). Each text has its value in "
+        "the coordinate ``by``, and `attnscope.contrasts` reports the differences.",
+    ]
+    clusters: Annotated[
+        int | None,
+        "Label heads by this number of clusters, by k-means over profiles. This is as in the papers. Otherwise "
+        "each head gets a label from its own statistics: see `summarize`. By default as many as are named.",
+    ]
+    rows: Annotated[
+        int | None,
+        "Measure this many random queries per window: estimates, at little cost. They are drawn with `seed` (an even "
+        "number). The model then uses PyTorch's fused kernel, and statistics that do not follow from the log-sum-exp "
+        "are estimates with a standard error (``entropy_error``). Shorter windows are measured in full. See "
+        "docs/guides/long-contexts.md. By default all.",
+    ]
+    show: Annotated[
+        Heads | bool | None,
+        OUTPUT,
+        "Show these heads token by token on the page. The attention of these heads (layer, head) over the first three "
+        "windows is stored in addition to the first of the rankings; the others are stored in tiles, or all heads "
+        'token by token if they fit. It is stored in the run folder, or in ``.encoding["sample"]`` of a result in '
+        "memory. Without `show`, it is stored only with a run folder and in a notebook; False stores none and saves "
+        "these passes.",
+    ]
+    stride: Annotated[int | None, INPUT, "Start a window every this many tokens. By default no overlap."]
+    words: Annotated[
+        Words | None,
+        INPUT,
+        "Merge tokens to these words before measuring: unicode, space, or a file of spans. Queries of a word's tokens "
+        "are averaged and keys summed. ``unicode`` means word boundaries of the Unicode standard; spans are a `Path`, "
+        "or a function from a text to its spans, from a word segmenter. See `attnscope.read.words.word_rule_of`.",
+    ]
+    batch_size: Annotated[
+        Count | None,
+        SCALE,
+        "Measure this many windows at a time. By default about 2,048 tokens' worth. With `targets` they are those "
+        "of the longest line; of images too.",
+    ]
+    pool: Annotated[
+        Count | None,
+        SCALE,
+        "Pool at least this many windows: results by pool, for a corpus of any size. Statistics are then stored "
+        "for pools, each an entry of ``window``, with few numbers for each window, so that a corpus of any size "
+        "fits on a disk. With `by`, a pool has texts of one value. See docs/scale/clusters.md. By default by "
+        "window.",
+    ]
+    until: Annotated[
+        float | None,
+        SCALE,
+        "Stop once every 95% interval of a head's mean share is at most this wide. Intervals are by documents, over "
+        "all statistics that are shares of weight; they are checked after 4, 8, 16, ... batches. Without it "
+        "everything is measured.",
+    ]
+    device_map: Annotated[
+        str | Mapping[str, int | str | Device] | None,
+        MODEL,
+        Typed(metavar="RULE"),
+        "Spread a large model by this rule: auto, balanced, balanced_low_0, sequential. Also a mapping from modules to "
+        "devices; see `attnscope.capture.placement.Placement`.",
+    ]
+    max_memory: Annotated[
+        Memory | None,
+        MODEL,
+        "Fill at most this memory, such as 0=10GiB,cpu=30GiB, with --device-map; the rest is on disk. In Python "
+        '``{0: "10GiB", "cpu": "30GiB"}``.',
+    ]
+
+
+def loading(reading: TextModelOptions) -> TextModelOptions:
+    """The part of a verb's options by which `attnscope.capture.load.load_model` loads its model."""
+    return {
+        "tokenizer": reading["tokenizer"],
+        "device": reading["device"],
+        "dtype": reading["dtype"],
+        "revision": reading["revision"],
+        "trust_remote_code": reading["trust_remote_code"],
+    }

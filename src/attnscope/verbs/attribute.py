@@ -1,0 +1,117 @@
+"""`attnscope.attribute`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Unpack
+
+from attnscope.options import (
+    IN_PYTHON,
+    SCALE,
+    Array,
+    Count,
+    Flag,
+    Head,
+    ModelOrBundled,
+    Pairs,
+    StudyReading,
+    Texts,
+    Typed,
+    path_of,
+)
+from attnscope.verbs import run_on_model, verb
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@verb(
+    limit=100,
+    examples=(
+        ("attnscope attribute gpt2 corpus.txt", "the next token, everywhere in a file"),
+        ('attnscope attribute gpt2 "The Eiffel Tower is in" --token " Paris" --against " Rome"', "one prompt"),
+        ("attnscope attribute gpt2 corpus.txt --head 5.1", "why a head attends where it does"),
+        ("attnscope attribute gpt2 --pairs pairs.jsonl", "pairs with clean, corrupted, answer and wrong"),
+    ),
+)
+def attribute(
+    model: ModelOrBundled = None,
+    texts: Texts = None,
+    *,
+    token: Annotated[
+        str | None,
+        "Split the logit of this token, after each text, or at its masks. By default the next token, everywhere. "
+        "It is predicted as in `attnscope.intervene`.",
+    ] = None,
+    against: Annotated[str | None, "Subtract the logit of this token."] = None,
+    direction: Annotated[
+        Array | Sequence[float] | None,
+        IN_PYTHON,
+        "Split the product of this array ``(width,)`` with the input of the unembedding, in place of the logit of "
+        "a token.",
+    ] = None,
+    pairs: Annotated[
+        Pairs | None,
+        Flag("pairs"),
+        Typed(path_of, "PATH"),
+        "Read pairs in place of texts: answer against wrong after each clean text. See `attnscope.patch`.",
+    ] = None,
+    by_position: Annotated[
+        bool, "Store the parts of every prediction, not only their means. Also those of each key."
+    ] = False,
+    head: Annotated[
+        Head | None,
+        "Split the scores of this head in place of a logit, as layer.head, counted from 0. They are split by the "
+        "sources of queries and keys.",
+    ] = None,
+    batch_size: Annotated[
+        Count | None, SCALE, "Measure this many windows at a time. By default about 1,024 tokens' worth."
+    ] = None,
+    **reading: Unpack[StudyReading],
+) -> "xr.DataTree":
+    r"""Split the logit of a token into what heads, feed-forward layers and embeddings add; logit lens.
+
+    The final residual stream is a sum of what each part writes. The final norm, divided by its actual denominator
+    :math:`\sigma` at each token (frozen), and the unembedding :math:`w` are linear, so the logit is a sum too:
+
+    .. math:: w^T\left(\gamma \odot \frac{x - \bar x}{\sigma} + \beta\right) + b, \qquad
+        x = e + p + \sum_{lh} z_{lh} W_O^{lh} + \sum_l m_l
+
+    with :math:`\bar x = 0` for an RMSNorm; norms behind a layer's output, or of its sum with the stream (post-norm),
+    are frozen alike (Elhage et al. 2021). A part is what it adds directly, not through later layers. Sums are compared
+    with the logits in every run.
+
+    Returns
+    -------
+    xarray.DataTree
+        ``predictions``: ``part`` ``(window, component)``, logits, mean over the predictions of a window; a component
+        is a head (coordinates ``layer`` and ``head``), ``mlp``, ``mixer`` (Mamba), ``embedding``, ``layer embedding``
+        (Gemma 4), ``position`` or ``bias`` (coordinate ``kind``). ``total``: the logit; ``difference``: the largest
+        distance from it of a sum of parts. ``random``: parts of the mean token of the texts, by frequency, if a token
+        has none to subtract. ``lens_logit``,
+        ``lens_probability`` and ``lens_rank`` ``(window, position, depth)``: if the stream ended after that number of
+        attention layers, normed by its own denominator; probability and rank are those of the token. ``token``, and
+        ``query``, the position that predicts it ``(window, position)``; with `by_position`, ``part_at`` ``(window,
+        position, component)``, and ``by_key`` ``(window, component, key)``: the part of a head by token that it attends
+        to, ``key_token`` (in cross-attention a token of the source).
+
+        ``parts``: means over windows with 95% intervals over documents; ``excess``: over the mean token, with
+        ``shown``: significant by random signs of documents, corrected for all components. ``lens``: means by depth.
+
+        With `head`, ``scores`` and ``parts`` (docs/questions/circuits.md): of the score of some keys (``relation`` to
+        the query) less the row's mean, nats, the ``share`` ``(relation, side, source)`` that each component has through
+        queries or keys, and the largest pairs of both, with intervals. ``shown``: by random signs of documents; not of
+        the strongest key, which the scores choose.
+
+    Raises
+    ------
+    AttnscopeError
+        If the logits are not a linear function of a sum of parts (not with `head`): several layers between stream and
+        logits (BERT), or an unknown module in the stream.
+
+    Examples
+    --------
+    >>> found = attribute(limit=8, window=32)
+    >>> sums = found["predictions"].part.sum("component")
+    >>> bool(abs(sums - found["predictions"].total).max() < 1e-3)
+    True
+    """
+    return run_on_model("intervention.attribution:attribute", locals())

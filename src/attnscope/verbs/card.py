@@ -1,0 +1,110 @@
+"""`attnscope.card`."""
+
+from typing import TYPE_CHECKING, Annotated, Unpack
+
+from attnscope.options import (
+    SCALE,
+    Caches,
+    Count,
+    ModelOrBundled,
+    Names,
+    Needles,
+    PathOrName,
+    Reading,
+    Texts,
+    Tree,
+    Typed,
+    run_of,
+)
+from attnscope.verbs import run_on_model, verb
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@verb(
+    limit=32,
+    examples=(
+        ("attnscope card gpt2 corpus.txt --json", "the card of every head, as JSON"),
+        ("attnscope card gpt2 corpus.txt --effects runs/intervene", "with the effects of a run"),
+        ("attnscope card gpt2 corpus.txt --published heads.tsv", "next to a published list"),
+    ),
+)
+def card(
+    model: ModelOrBundled = None,
+    texts: Texts = None,
+    *,
+    kept: Annotated[
+        Caches,
+        "Measure reach with these caches, as latest + first tokens, such as 64+4,256+4. The latest tokens include "
+        "the query's own.",
+    ] = ((64, 4), (16, 4), (64, 0), (256, 4)),
+    effects: Annotated[
+        Tree | None,
+        Typed(run_of, "RUN"),
+        "Repeat the effects of this run folder of attnscope intervene. In Python the result of "
+        "`attnscope.intervene` on the same model.",
+    ] = None,
+    published: Annotated[
+        PathOrName | None,
+        "Compare every score with this file of heads, such as a published list. It is DuoAttention's table, "
+        "MInference's patterns, a list of QRHead, Whisper's generation config, or names of heads (L5H1 or 5.1).",
+    ] = None,
+    needles: Annotated[
+        Needles | None,
+        "Hide the needles of this file for retrieval heads: JSON Lines with needle and question in each line. Also "
+        "such objects; see `attnscope.detection.probes.needles_of`. By default three sentences in English.",
+    ] = None,
+    answers: Annotated[
+        bool, "Measure the loss of the answers to the needles without each head: a pass for each prompt and head."
+    ] = False,
+    limits: Annotated[
+        bool,
+        "Measure the loss if the keys of a key-value head are limited to each cache: a pass for each. Keys are "
+        "limited by masks, in a pass for each batch of windows, cache and key-value head.",
+    ] = False,
+    controls: Annotated[
+        Names | str | None,
+        "Compare with these untrained controls, with commas between: initialised, shuffled; or none. "
+        "``initialised`` has new random weights, ``shuffled`` each matrix in a random order. By default "
+        "initialised,shuffled.",
+    ] = None,
+    batch_size: Annotated[
+        Count | None, SCALE, "Measure this many windows at a time. By default about 2,048 tokens' worth."
+    ] = None,
+    **reading: Unpack[Reading],
+) -> "xr.Dataset":
+    """Write the card of every head: roles, reach of its weight, effects, stability over texts.
+
+    Reach is the share of a head's weight on tokens that a cache of the latest w and the first s tokens keeps, for
+    queries that see more tokens.
+
+    Returns
+    -------
+    xarray.Dataset
+        The scores of `attnscope.roles`, with the further roles ``reach_W_S``. Over ``layer``: ``query_heads``, the
+        number of query heads that share one key-value head. Over ``half, role, layer, head``: ``half_score``, from
+        alternate documents. Over ``role``: ``stability``, the rank correlation of both halves over heads, with its 95%
+        interval by the jackknife that leaves out a third of the documents (Shao and Wu 1989; of Fisher's z).
+        Over ``ablation, layer, head``: ``effect`` and its interval,
+        where given; with `answers`, of the ``answer`` and of as many tokens of the ``prompt`` if the head has its mean
+        over the prompt, with intervals and tests from 6 needles that the model answers; with `limits`, the
+        change of the loss ``limit_W_S`` over the windows of ``reach_W_S``, for each query head that of its key-value
+        head. With a published
+        list: ``listed`` ``(layer, head)``, and over ``role`` ``auroc``, its interval and ``auroc_p``, of random lists
+        of as many heads of each layer, corrected for all roles.
+
+    Raises
+    ------
+    AttnscopeError
+        If `effects` are of another model, the file lists heads that the model lacks, or as `attnscope.roles` does.
+
+    Examples
+    --------
+    >>> from attnscope_zoo.catalogue import build  # pip install packages/attnscope-zoo
+    >>> planted = build("previous-decoder-2")
+    >>> made = card(planted.model, planted.ids.tolist(), tokenizer=planted.tokenizer, kept=[(4, 1)], controls="none")
+    >>> bool((made.score.sel(role="reach_4_1") > made.equal.sel(role="reach_4_1")).any())
+    True
+    """
+    return run_on_model("detection.card:card", locals())

@@ -1,0 +1,104 @@
+"""`attnscope.edges`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
+
+from attnscope.options import SCALE, Count, Flag, ModelOrBundled, ModelReading, Pairs, Typed, float_of
+from attnscope.verbs import run_on_model, verb
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@verb(
+    examples=(
+        ("attnscope edges", "the bundled model on its pairs"),
+        ("attnscope edges gpt2 pairs.jsonl", "pairs with clean, corrupted, answer and wrong"),
+        ("attnscope edges gpt2 pairs.jsonl --method exact --csv", "every edge patched, one line for each"),
+        ("attnscope edges google-t5/t5-small pairs.jsonl", "encoder-decoder: pairs may add target, the answer so far"),
+    )
+)
+def edges(
+    model: ModelOrBundled = None,
+    pairs: Annotated[
+        Pairs | None,
+        Flag("pairs"),
+        "Read these pairs of a clean and a corrupted text: one file of JSON Lines with clean, corrupted, answer "
+        "and wrong in each line; or two text files with the same lines in order; or four, with the answers and the "
+        "wrong ones. In Python also pairs, as `attnscope.intervention.pairs.Pair` or mappings with ``clean``, "
+        "``corrupted``, ``answer`` and ``wrong``, of an encoder-decoder also ``target``, the text that the decoder "
+        "has written before the answer, and ``corrupted_target`` (by default the same). By default those of the "
+        "bundled model.",
+    ] = None,
+    *,
+    answer: Annotated[
+        str | None,
+        "Expect this answer of all pairs that have none of their own: for a mask a token. After the texts of a "
+        "causal model it may have several tokens: then the difference is that of their summed log probabilities, "
+        "which for one token each is that of the logits.",
+    ] = None,
+    wrong: Annotated[str | None, "Compare with this wrong answer of all pairs that have none of their own."] = None,
+    method: Annotated[
+        Literal["eap", "eap_ig", "exact"],
+        "Score an edge by eap (one gradient), eap_ig (mean of gradients) or exact (patched). ``eap``: edge "
+        "attribution patching, two forward passes and one backward pass (Syed et al. 2023). ``eap_ig``: mean "
+        "gradient at `steps` inputs between both (Hanna et al. 2024). ``exact``: a patched pass for each edge.",
+    ] = "eap_ig",
+    steps: Annotated[Count, "Take this many gradients of eap_ig."] = 5,
+    sizes: Annotated[
+        Sequence[float],
+        Flag("size"),
+        Typed(float_of, "X", repeated=True),
+        "Test a circuit of this size, as a share of all edges; may be repeated. All other edges carry corrupted "
+        "activations. With 6 or more pairs, circuits are chosen on a random half of the pairs and tested on the "
+        "other, both ways. By default 11 sizes from 0 to 1.",
+    ] = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
+    draws: Annotated[
+        int, "Compare circuits with this many random orders of the edges. They are the null of the curves."
+    ] = 3,
+    batch_size: Annotated[
+        Count | None, SCALE, "Measure this many pairs at a time. By default about 1,024 tokens' worth."
+    ] = None,
+    **reading: Unpack[ModelReading],
+) -> "xr.Dataset":
+    r"""Find the edges between heads, MLPs and logits that carry an answer, and test circuits of the best ones.
+
+    An edge goes from what a part adds to the residual stream to what a later part reads there: the queries, keys or
+    values of a head, an MLP, or the logits. Its score is the change of answer minus wrong answer in the clean run if it
+    alone carries the corrupted run's activation, :math:`(u' - u) \cdot \partial m / \partial v`, u what the sender
+    adds, v the receiver's input. Behind a norm of a layer's output (Gemma 2) or of its sum with the stream (BERT), u is
+    the part of the normed sum, with each run's own denominators, so that the parts still add up; biases of norms count
+    as the input's.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``score`` ``(sender, receiver)``, logits, NaN where there is no edge; mean over pairs with a 95% interval, and
+        ``shown``: significant by random signs of pairs, corrected for all edges. Names are those of EAP-IG:
+        ``input``, ``a4.h2`` (with ``<q>``, ``<k>`` or ``<v>`` as a receiver; key heads for k and v), ``m4``,
+        ``mixer2`` (Mamba and other mixers), ``logits``, and ``target``, the embeddings of a decoder with an encoder,
+        whose cross-attention reads the encoder through ``<k>`` and ``<v>``; then ``sender_stack`` and
+        ``receiver_stack`` are encoder, decoder or cross.
+        ``faithfulness`` ``(order, size)``, :math:`f = (m_C - m_\emptyset) / (m - m_\emptyset)`, with ``_low`` and
+        ``_high`` over pairs, for circuits of the edges that raise the answer most (``raising``), change it most
+        (``changing``), and of random edges (``random``); ``cpr`` and ``cmd`` ``(order)``, the areas
+        :math:`\int f` and :math:`\int |1 - f|` over the share of edges (Mueller et al. 2025, MIB). ``difference``
+        ``(pair, order, size)``: answer minus wrong answer of each circuit; ``half`` ``(pair)``: the pair's half.
+
+    Raises
+    ------
+    AttnscopeError
+        If the residual stream is not the sum of these parts (one norm for attention and MLP), or for the reasons of
+        `attnscope.patch`.
+
+    Examples
+    --------
+    >>> from attnscope_zoo.catalogue import build  # pip install packages/attnscope-zoo
+    >>> planted = build("copying-decoder-1")
+    >>> words = planted.tokenizer.decode(planted.ids[0]).split()
+    >>> pair = {"clean": " ".join(words), "corrupted": " ".join(words[::-1]), "answer": "t9", "wrong": "t8"}
+    >>> found = edges(planted.model, [pair], tokenizer=planted.tokenizer, method="eap", sizes=[0.0, 1.0])
+    >>> found.score.dims, found.receiver.values[[0, -1]].tolist()
+    (('sender', 'receiver'), ['a0.h0<q>', 'logits'])
+    """
+    return run_on_model("intervention.edges:edges", locals())

@@ -1,0 +1,72 @@
+"""`attnscope.edit`."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from attnscope.options import Model
+from attnscope.verbs import run, verb
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from transformers import PreTrainedModel
+
+
+@verb()
+def edit(
+    model: Annotated[
+        Model, "Edit a model object (or a folder or hub id, to be loaded), in the mode that you have set."
+    ],
+    heads: Annotated[
+        Mapping[Any, Any],
+        "Replace the tensors of these heads. A function for each head, ``{(layer, head): f}``. It takes the tensor "
+        "of that head and returns one of the same shape. A key can also be TransformerLens' name of a hook "
+        '(``"blocks.3.attn.hook_z"``: ``hook_result``, ``hook_z``, ``hook_pattern``, ``hook_attn_scores``); f then '
+        "takes all heads, in the shape of TransformerLens.",
+    ],
+    *,
+    on: Annotated[
+        Literal["output", "z", "weights", "scores", "query", "key", "value"],
+        "Replace what f takes:\n\n* ``output``: what the head adds to the output of its layer, ``(batch, query, "
+        "model_width)``, without bias.\n* ``z``: weights times values, ``(batch, query, value_width)``.\n* "
+        "``weights``: ``(batch, query, key)``, after the softmax.\n* ``scores``: ``(batch, query, key)``, before "
+        "the softmax, with scale, cap and bias; -inf where masked.\n* ``query``, ``key``, ``value``: ``(batch, "
+        "token, width)``, after any rotation. Heads that share keys and values\n  get a copy each.",
+    ] = "output",
+    kind: Annotated[
+        Literal["self", "causal", "cross"] | None,
+        "Count only layers of this kind: of an encoder-decoder, ``self`` (encoder), ``causal`` (decoder) or "
+        "``cross``. By default layers are numbered as in `attnscope.scan`: encoder, then self- and cross-attention "
+        "of the decoder.",
+    ] = None,
+    inputs: Annotated[
+        Mapping[str, Any] | None,
+        "Find the layers with these arguments of a forward pass, for a model that reads no tokens.",
+    ] = None,
+) -> "AbstractContextManager[PreTrainedModel]":
+    """Replace tensors of chosen heads by what functions make of them, in every forward pass within the context.
+
+    Yields
+    ------
+    PreTrainedModel
+        The model. Call it as you like, also with gradients and in ``generate()``. It is restored afterwards.
+
+    Raises
+    ------
+    AttnscopeError
+        If a head does not exist, a function returns another shape, attention is not captured (see `attnscope.scan`),
+        or no linear layer reads the heads of an edited ``output``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnscope.capture.load import load_model
+    >>> loaded = load_model("bundled", device="cpu")
+    >>> ids = loaded.tokenizer("The tide<mask> in twice a day.", return_tensors="pt").input_ids
+    >>> before = loaded.model(ids).logits
+    >>> with edit(loaded.model, {(0, 1): torch.zeros_like}) as edited:
+    ...     after = edited(ids).logits
+    >>> bool((before - after).abs().max() > 0.1), torch.equal(loaded.model(ids).logits, before)
+    (True, True)
+    """
+    return run("intervention.edit:edit", locals())

@@ -1,0 +1,88 @@
+"""`attnscope.generate`."""
+
+from typing import TYPE_CHECKING, Annotated, Unpack
+
+from attnscope.options import SCALE, Count, Flag, Model, PromptReading, Sources, Spans
+from attnscope.verbs import run_on_model, verb
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@verb(
+    examples=(
+        ("attnscope generate gpt2 --prompt 'The tide is'", "one prompt"),
+        ("attnscope generate gpt2 prompts.txt --by-line --limit 20", "prompts, one a line"),
+        ("attnscope generate ./chat-model chats.jsonl --groups roles", "chats, by role"),
+    )
+)
+def generate(
+    model: Annotated[
+        Model,
+        "Measure this model: a folder or hub id of a causal model or an encoder-decoder. See `attnscope.scan`. "
+        "There is no default, because the bundled model is a masked language model and cannot generate. In a chat, "
+        "a last message of the assistant is left out.",
+    ],
+    texts: Annotated[
+        Sources,
+        "Continue these texts: in quotes, or files or folders of text or their URLs; - is standard input. See "
+        "`attnscope.scan`; the beginning of each text is a prompt. An encoder-decoder reads it with its encoder.",
+    ] = None,
+    *,
+    new_tokens: Annotated[Count, "Write at most this many tokens; the model may end a text earlier."] = 64,
+    beams: Annotated[int, "Search with this many beams; 1 is greedy."] = 1,
+    sample: Annotated[
+        bool,
+        "Draw each token instead of searching for it. Scores are divided by `temperature`, and the token is among "
+        "the most likely ones with a total probability of `top_p`. Without it the most likely token is chosen.",
+    ] = False,
+    temperature: Annotated[
+        float, "Divide scores by this number with --sample; below 1, unlikely tokens become rarer."
+    ] = 1.0,
+    top_p: Annotated[
+        float, "Draw among the likeliest tokens that have this probability together, with --sample."
+    ] = 1.0,
+    spans: Annotated[
+        Spans | None,
+        Flag("span"),
+        "Mark this span of the prompts by name, as it reads, with ... for any text between: "
+        'document=\'<doc>...</doc>\'; may be repeated. In Python ``{"document": "<doc>...</doc>"}``. All matches '
+        "are marked; each span must match a prompt.",
+    ] = None,
+    cache: Annotated[
+        str, "Keep keys and values in this cache: dynamic, static or none. A static one has a fixed length."
+    ] = "dynamic",
+    batch_size: Annotated[Count, SCALE, "Continue this many prompts at a time. They are padded on the left."] = 1,
+    **reading: Unpack[PromptReading],
+) -> "xr.Dataset":
+    """Measure where every head attends while the model writes: each new token of continued texts.
+
+    A step is a new token. Its numbers are those of the query that predicted it, the token before it. They equal those
+    of one full pass over the final text; each run checks this on its first text.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``sequence, step, layer, head``. ``span_weight`` (and ``span``): weight on the prompt, on each named
+        span, and on the model's ``own output``; for an encoder-decoder, on the ``source`` in cross-attention, and on
+        the decoder's ``start`` and its ``own output`` in its self-attention. ``entropy`` (nats), ``max_weight``,
+        ``first_token``, ``mean_offset`` (key minus query, tokens), ``top_key`` (position of the key with the largest
+        weight), ``bin_weight`` over ``offset_bin``. ``equal_span_weight``, ...: uniform attention over the same keys;
+        ``position_span_weight``: predicted from the head's offsets and first token alone. NaN after the end of a text.
+        Coordinates ``token_id`` (of the chosen token) and ``position`` (of the query, from the start of the text), over
+        ``sequence, step``; ``text_token`` has the whole texts, ``written`` the new part.
+
+    Raises
+    ------
+    AttnscopeError
+        If an argument or the model cannot be used; the message says what to do.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> attnscope.generate("bundled", ["Once upon a time"])
+    Traceback (most recent call last):
+    ...
+    attnscope.AttnscopeError: the bundled masked language model cannot generate: give ...
+    """
+    return run_on_model("measure.generation:generate", locals())

@@ -1,0 +1,122 @@
+"""`attnscope.intervene`."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
+
+from attnscope.options import (
+    IN_PYTHON,
+    SCALE,
+    Band,
+    Count,
+    Flag,
+    HeadSets,
+    ModelOrBundled,
+    Names,
+    Several,
+    StudyReading,
+    Texts,
+    Typed,
+    int_of,
+)
+from attnscope.verbs import run_on_model, verb
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@verb(
+    limit=100,
+    examples=(
+        ("attnscope intervene", "the bundled model on the bundled text"),
+        ("attnscope intervene gpt2 corpus.txt --ablations zero", "one ablation of every head"),
+        ("attnscope intervene --together 0.1,0.3 --forbid-offset -1", "a set of heads; an offset forbidden"),
+    ),
+)
+def intervene(
+    model: ModelOrBundled = None,
+    texts: Texts = None,
+    *,
+    ablations: Annotated[
+        Names,
+        "Replace a head's output by zero, mean or resample, with commas between. ``mean`` is the head's mean over "
+        "all texts, ``resample`` its output on another text.",
+    ] = ("zero", "mean", "resample"),
+    metric: Annotated[
+        Callable[..., Any] | Sequence[tuple[str, str]] | None,
+        IN_PYTHON,
+        "Measure this in place of the loss. A function of the logits ``(text, position, vocabulary)`` and the "
+        "model's inputs that returns a number for each text. Or the right and the wrong answer of every text or "
+        "one pair for all: then the metric is the logit of the right answer minus that of the wrong one, at the "
+        "mask or after the last token, and loss, KL divergence and accuracy are those of this answer. After a "
+        "text, an answer may have several tokens: then the metric is the difference of the summed log "
+        "probabilities. One text suffices, without intervals and ``resample``.",
+    ] = None,
+    steps: Annotated[
+        int, "Estimate effects at this many points of the integrated gradients; 0 leaves out all estimates."
+    ] = 5,
+    search: Annotated[
+        bool, "Search too: random sets of heads ablated, and a sparse regression. See `search_heads`."
+    ] = False,
+    curves: Annotated[
+        bool, "Draw curves too: more and more heads ablated, in several orders. See `removal_curves`."
+    ] = False,
+    together: Annotated[
+        HeadSets,
+        "Ablate these heads together, in addition to each alone, as in 0.1,0.3; may be repeated. See `joint_ablation`.",
+    ] = (),
+    forbid_offsets: Annotated[
+        Sequence[int],
+        Flag("forbid-offset"),
+        Typed(int_of, "N", repeated=True),
+        "Forbid heads to attend to this offset (key minus query): -1 is the token before; may be repeated. All "
+        "that is forbidden forms one rule: see `knock_out`.",
+    ] = (),
+    forbid_first: Annotated[bool, "Forbid heads to attend to the first token."] = False,
+    forbid_tokens: Annotated[
+        Several, Flag("forbid-token"), "Forbid heads to attend to this token, by its text; may be repeated."
+    ] = (),
+    renormalise: Annotated[bool, "Scale rows to their sum before, if something in them is forbidden."] = True,
+    why: Annotated[
+        bool, "Explain the causes next to the effects, as in explain. The windows are the same, and weights are tested."
+    ] = True,
+    band: Band = 10,
+    batch_size: Annotated[
+        Count | None, SCALE, "Measure this many windows at a time. By default about 1,024 tokens' worth."
+    ] = None,
+    variants: Annotated[
+        Count | None,
+        SCALE,
+        "Run at most this many variants side by side. Memory grows with it. By default the quickest. That is the "
+        "number which is fastest on the device, with at most 256 MiB of logits.",
+    ] = None,
+    **reading: Unpack[StudyReading],
+) -> "xr.DataTree":
+    """Test whether a head matters: ablate every head, one at a time, and measure the loss.
+
+    A masked language model predicts 15% of the words, behind masks, or with targets each word that differs there; a
+    causal one the next token; an encoder-decoder the translation.
+
+    Returns
+    -------
+    xarray.DataTree
+        ``effects``: ``loss_change``, ``kl`` (nats), ``accuracy_change`` of each text ``(text, ablation, layer, head)``,
+        estimates ``(text, estimator, ablation, layer, head)``, and ``loss`` and ``accuracy`` of the unchanged model;
+        with a metric, ``metric_change`` and ``metric``.
+        ``heads``: means with intervals over documents, see `heads_of`. ``agreement``: rank correlations of the
+        estimates, see `agreement_of`. ``where`` and ``why``: results of `scan` and `explain`; ``trust``: see
+        `trust_in_weights`; ``shuffled``: see `shuffled_weights`. On request, ``forbidden`` (see `knock_out`),
+        ``search`` and ``curves``. The attribute ``skipped`` lists missing parts with reasons, as JSON.
+
+    Raises
+    ------
+    AttnscopeError
+        If the model returns no logits of tokens, a layer's output projection is not found, or an encoder-decoder has no
+        targets.
+
+    Examples
+    --------
+    >>> effects = intervene(limit=4, window=32, ablations=["zero"], steps=0, why=False)
+    >>> effects["effects"].loss_change.dims
+    ('window', 'ablation', 'layer', 'head')
+    """
+    return run_on_model("intervention.intervene:intervene", locals())

@@ -1,0 +1,109 @@
+"""`attnscope.patch`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
+
+from attnscope.options import SCALE, Count, Flag, ModelOrBundled, PairReading, Pairs, Typed
+from attnscope.verbs import run_on_model, verb
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@verb(
+    examples=(
+        ("attnscope patch", "the bundled model on its pairs"),
+        ("attnscope patch gpt2 pairs.jsonl", "pairs with clean, corrupted, answer and wrong"),
+        ("attnscope patch gpt2 pairs.jsonl --what residual", "the stream after each block"),
+        ("attnscope patch google-t5/t5-small pairs.jsonl", "encoder-decoder; pairs may add target"),
+    )
+)
+def patch(
+    model: ModelOrBundled = None,
+    pairs: Annotated[
+        Pairs | None,
+        Flag("pairs"),
+        "Read these pairs of a clean and a corrupted text: one file of JSON Lines with clean, corrupted, answer "
+        "and wrong in each line; or two text files with the same lines in order; or four, with the answers and the "
+        "wrong ones. In Python also pairs, as `attnscope.intervention.pairs.Pair` or mappings with ``clean``, "
+        "``corrupted``, ``answer`` and ``wrong``, of an encoder-decoder also ``target``, the text that the decoder "
+        "has written before the answer, and ``corrupted_target`` (by default the same). By default those of the "
+        "bundled model.",
+    ] = None,
+    *,
+    answer: Annotated[
+        str | None,
+        "Expect this answer of all pairs that have none of their own: for a mask a token. After the texts of a "
+        "causal model it may have several tokens: then the difference is that of their summed log probabilities, "
+        "which for one token each is that of the logits.",
+    ] = None,
+    wrong: Annotated[str | None, "Compare with this wrong answer of all pairs that have none of their own."] = None,
+    what: Annotated[
+        Literal["heads", "query", "key", "value", "weights", "attention", "mlp", "residual"],
+        "Patch heads; the query, key, value or weights of each; attention, mlp or residual (the stream after a "
+        "block). ``heads`` is each head's output. ``attention`` and ``mlp`` are what each block adds, at each "
+        "position. The MLP includes shared experts; mixers (Mamba) and per-layer embeddings (Gemma 4) are not part "
+        "of it.",
+    ] = "heads",
+    by_position: Annotated[
+        bool, "Patch heads at one position at a time. All pairs must then have the same length."
+    ] = False,
+    direction: Annotated[
+        Literal["noising", "denoising"] | None,
+        "Put clean activations into the corrupted run (denoising), or corrupted ones into the clean run (noising). "
+        "Do they restore the answer, or break it? By default denoising; noising with --receiver.",
+    ] = None,
+    receiver: Annotated[
+        str | tuple[int, int] | Sequence[str | tuple[int, int]] | None,
+        "Patch paths to this receiver alone: a later head (3.6), its queries, keys or values (3.6.q, 3.6.k, "
+        "3.6.v), an MLP (m3), several with commas, or logits. This is path patching: the part of each head's "
+        "effect that reaches the answer through a later component alone (Wang et al. 2022). In Python also "
+        "``(layer, head)``, or several in a list. All other heads keep their output on the way there; MLPs do not.",
+    ] = None,
+    together: Annotated[
+        Sequence[str | Sequence[str | tuple[int, int]]],
+        Typed(repeated=True),
+        "Patch these heads and MLPs together, in addition, as in 4.2,3.1,m3; may be repeated. They are patched at "
+        "all positions: of heads the tensor `what`.",
+    ] = (),
+    steps: Annotated[int, "Take this many gradients of the EAP-IG estimate; 0 leaves out all estimates."] = 5,
+    batch_size: Annotated[
+        Count | None, SCALE, "Measure this many pairs at a time. By default about 1,024 tokens' worth."
+    ] = None,
+    variants: Annotated[
+        Count | None,
+        SCALE,
+        "Run at most this many variants side by side. By default the quickest. That is the number which is fastest "
+        "on the device.",
+    ] = None,
+    **reading: Unpack[PairReading],
+) -> "xr.DataTree":
+    """Find what carries a difference: put activations of a clean run into a corrupted one.
+
+    Each pair is a clean and a corrupted text of equal length in tokens with different answers. A masked language model
+    predicts the mask, a causal one the next token, an encoder-decoder the token after `target`.
+
+    Returns
+    -------
+    xarray.DataTree
+        ``pairs``: ``difference`` (logit of the answer minus that of the wrong one in the patched run), of each pair
+        ``(pair, layer, head[, position])`` or ``(pair, block, position)``, ``clean`` and ``corrupted`` ``(pair)`` of
+        the two runs, and ``estimate`` ``(pair, estimator, layer, head[, position])``. ``patched``: means over pairs
+        with intervals, see `patched_of`. ``agreement``: rank correlations of the estimates. ``together``: of each set
+        ``effect`` and ``recovered``, ``alone``, the sum of the changes with each component alone, and ``between``, the
+        change beyond that sum, with intervals.
+
+    Raises
+    ------
+    AttnscopeError
+        If the texts of a pair differ in length, the answer to a mask is not one token, the model predicts the same for
+        clean and corrupted texts, or one position of an encoder-decoder is requested.
+
+    Examples
+    --------
+    >>> effects = patch(steps=0)
+    >>> best = effects["patched"].recovered
+    >>> {name: int(index) for name, index in best.argmax(...).items()}, bool(best.max() > 0.4)
+    ({'layer': 0, 'head': 3}, True)
+    """
+    return run_on_model("intervention.patch:patch", locals())

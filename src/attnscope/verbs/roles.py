@@ -1,0 +1,79 @@
+"""`attnscope.roles`."""
+
+from typing import TYPE_CHECKING, Annotated, Unpack
+
+from attnscope.options import SCALE, Count, ModelOrBundled, Names, Needles, Reading, Texts
+from attnscope.verbs import run_on_model, verb
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@verb(
+    limit=32,
+    examples=(
+        ("attnscope roles", "the bundled model on the bundled text"),
+        ("attnscope roles gpt2 corpus.txt --only induction", "one role in a model of the hub"),
+        ("attnscope roles --only list", "the definitions of all roles"),
+    ),
+)
+def roles(
+    model: ModelOrBundled = None,
+    texts: Texts = None,
+    *,
+    only: Annotated[
+        Names | str | None,
+        "Score only these roles, with commas between; list names them all. They are of "
+        "``attnscope.detection.role.ROLES``. Roles that are undefined for a model are left out; ``skipped`` has "
+        "the reasons. By default all.",
+    ] = None,
+    needles: Annotated[
+        Needles | None,
+        "Hide the needles of this file for retrieval heads: JSON Lines with needle and question in each line. Also "
+        "such objects; see `attnscope.detection.probes.needles_of`. By default three sentences in English.",
+    ] = None,
+    controls: Annotated[
+        Names | str | None,
+        "Compare with these untrained controls, with commas between: initialised, shuffled; or none. "
+        "``initialised`` has new random weights, ``shuffled`` each matrix in a random order. By default "
+        "initialised,shuffled.",
+    ] = None,
+    batch_size: Annotated[
+        Count | None, SCALE, "Measure this many windows at a time. By default about 2,048 tokens' worth."
+    ] = None,
+    **reading: Unpack[Reading],
+) -> "xr.Dataset":
+    """Find which published roles heads have, next to uniform attention and untrained weights.
+
+    Positional roles are scored on windows of the texts; duplicate-token and induction heads on 16 texts of repeated
+    random tokens; retrieval heads on prompts with a hidden sentence that the model answers correctly. No matrix of
+    weights is stored.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``role, layer, head``: ``score`` (mean over the windows that are long enough for the role; NaN where it is
+        undefined for a layer), ``low`` and ``high`` (95% interval by the bootstrap over documents, or windows if there
+        are fewer than 6 documents; texts of random tokens; or needles; NaN for fewer than 6), ``windows_reached``
+        (share of those windows that reach the threshold; for ``first_token`` its mean over heads is the sink metric of
+        Gu et al.). Over ``role, layer``: ``equal``, under uniform attention. Over ``control, role, layer, head``:
+        ``control_score``. Over ``role``: ``windows``, the number of those windows, and
+        ``threshold`` (NaN where none is published), with the coordinates ``title``, ``definition``, ``source`` and
+        ``probe``. The attributes
+        ``skipped`` (roles left out, with reasons) and ``notes`` (on the texts) are JSON; ``beyond`` says that windows
+        exceed the model's position table; ``left_out`` has the number of windows that were too short.
+
+    Raises
+    ------
+    AttnscopeError
+        If a role or control is unknown, the texts have no window of 8 tokens, or for anything else that the caller can
+        mend.
+
+    Examples
+    --------
+    >>> result = roles(only="previous_token, next_token", limit=4, controls="none")
+    >>> best = result["score"].sel(role="previous_token").argmax(...)
+    >>> {name: int(index) for name, index in best.items()}, result["threshold"].values.tolist()
+    ({'layer': 0, 'head': 3}, [0.5, 0.5])
+    """
+    return run_on_model("detection.roles:roles", locals())
