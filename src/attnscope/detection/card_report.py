@@ -49,7 +49,8 @@ def report(card: xr.Dataset) -> schema.Report:
     reaches = _reaches(card)
     if reaches:
         certainty, first_reach = "heads by their mean, without intervals", reaches[0]
-        less, most = (f"{share}: {ROLES[first_reach].title}" for share in ("less than 95%", "95% or more"))
+        cache = ROLES[first_reach].title
+        less, most = f"less than 95%: {cache}", f"95% or more: {cache}"
         ranked = sorted((row for row in rows if row[first_reach] is not None), key=lambda row: row[first_reach])
         groups = schema.heads_by(ranked, lambda row: less if row[first_reach] < STREAMS else most, less, most)
         if bool(card.low.sel(role=reaches).notnull().any()):

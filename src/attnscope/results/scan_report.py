@@ -137,10 +137,10 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
     if means:
         care |= {means: ""}
     model = str(results.attrs.get("model", "the model"))
-    grid = f"{stored.describe_layers(results)} x {count(results.sizes['head'], 'head')}"
+    heads = count(results.sizes["head"], "head")
     return Report(
         title=f"Where the heads of {model} attend",
-        read=f"{grid} over {stored.describe_corpus(results)}",
+        read=f"{stored.describe_layers(results)} x {heads} over {stored.describe_corpus(results)}",
         finding=Finding(
             sentences,
             _LABELLED if "label" in results else "means, without a test",

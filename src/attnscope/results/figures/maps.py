@@ -105,7 +105,9 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
         axes.set_title(f"Best {percent}% of the blocks", loc="left")
     panels[0].set_ylabel("Share of weight in these blocks")
     panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
-    title = f"{selection.wording(result, statistic).reading} Mean over {selection.entries_of(result)}."
+    count, noun = result.sizes.get("window", 1), selection.noun_of(result)
+    reading = selection.wording(result, statistic).reading
+    title = f"{reading} Mean over {count} {noun}{'s' * (count != 1)}."
     figure.suptitle(title, x=0.01, ha="left", parse_math=False)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=3)
     return figure
@@ -185,7 +187,8 @@ def label_pies(result: xr.Dataset) -> Figure:
     grid = figure.add_axes((_LEFT / width, 1 - (_TOP + grid_height) / height, grid_width / width, grid_height / height))
     _draw_pies(grid, shares, colours)
     style.name_heads(grid, selection.layer_labels(result), selection.axis_values(result, "head"))
-    grid.set_title(f"Labels over {selection.entries_of(result)}", loc="left")
+    count, noun = result.sizes["window"], selection.noun_of(result)
+    grid.set_title(f"Labels over {count} {noun}{'s' * (count != 1)}", loc="left")
 
     left = _LEFT + grid_width + _GAP
     curves = result["centroid"].transpose("cluster", "offset")
@@ -197,7 +200,7 @@ def label_pies(result: xr.Dataset) -> Figure:
         column, row = divmod(index, legend_rows)
         x, y = left + column * (_CURVE_WIDTH + _CURVE_GAP), height - _TOP - (row + 1) * pitch + 0.2
         axes = figure.add_axes((x / width, y / height, _CURVE_WIDTH / width, (pitch - _CURVE_TEXT) / height))
-        _draw_centroid(axes, result["centroid"].isel(cluster=index), name, colour, ends, selection.noun_of(result))
+        _draw_centroid(axes, result["centroid"].isel(cluster=index), name, colour, ends, noun)
         if row == legend_rows - 1 or index == len(names) - 1:
             axes.set_xlabel(f"Offset (key − query), {unit_of(result)}", fontsize=7)
     return figure
@@ -288,7 +291,8 @@ def offset_shares(result: xr.Dataset) -> Figure:
     scale = grid[-1].images[0], grid[-1], "Share of weight (square-root scale)"
     colour_bar(figure, *scale, pad=0.03, aspect=35).ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     figure.supxlabel(f"Offset in {unit_of(result)}, key − query: negative is left")
-    text = f"Share of weight in {where}, mean over {selection.entries_of(result)}. "
+    count, noun = result.sizes.get("window", 1), selection.noun_of(result)
+    text = f"Share of weight in {where}, mean over {count} {noun}{'s' * (count != 1)}. "
     text += "Distant bins contain more tokens: compare with uniform attention."
     text += " Grey: no such head." * bool(np.isnan(shares.share).any())
     figure.suptitle(fill(text, int(width / _LETTER) - 2), x=0.01, ha="left")

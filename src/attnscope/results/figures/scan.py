@@ -118,7 +118,8 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     cell = float(np.clip(5.0 / max(layers, heads), 0.28, 0.6))  # inches
     title = f"{words.long_name} ({words.units})" if words.units else words.long_name
     if "window" in result[statistic].dims:
-        title += f", mean over {selection.entries_of(result)}"
+        count = result.sizes["window"]
+        title += f", mean over {count} {selection.noun_of(result)}{'s' * (count != 1)}"
     width = style.printed(heads * cell + 1.0)
     cell = min(cell, (width - 1.75) / heads)
     title = fill(title, int((width - 0.7) / 0.068))  # inches that a letter takes

@@ -15,7 +15,6 @@ from attnscope.measure.quantities import wording as known_wording
 from attnscope.measure.ranking import of_several
 from attnscope.statistics.units import LEAST, called_in
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.numbers import count
 
 LOW, HIGH = 0.10, 0.90  # the quantiles over entries of `window` that are shown, as "the middle 80% of windows"
 _FEWEST = 6  # entries of `window` whose quantiles are told: those of two are but the two, drawn nearer to each other
@@ -47,11 +46,6 @@ def noun_of(result: xr.Dataset) -> str:
     if result.attrs.get("capture") in _GIVEN:
         return "text"
     return called_in(result.attrs)["windows"].removesuffix("s")
-
-
-def entries_of(result: xr.Dataset) -> str:
-    """The number of entries of ``window`` with their name, as in "3 windows"; 1 without this dimension."""
-    return count(result.sizes.get("window", 1), noun_of(result))
 
 
 def of_entries(words: str, name: str) -> str:
