@@ -27,7 +27,9 @@ SOURCE = ROOT / "src" / "attnscope"
 PACKAGES = ROOT / "packages"
 CATALOGUE = SOURCE / "report" / "locale" / "ja" / "LC_MESSAGES" / "attnscope.po"
 #: Types, attributes, mathematics, commands and positions in figures.
-_CODE = re.compile(r"\| None|\\|[a-z]=\"|\w\[\w+[\],]|^attnscope [a-z]+( |$)|^(outside|within) [a-z ]+$")
+_CODE = re.compile(
+    r"\| None|^\w+( \| \w+)+$|\\|[a-z]=\"|\w\[\w+[\],]|^attnscope [a-z]+( |$)|^(outside|within) [a-z ]+$"
+)
 _BLOCKS = re.compile(r"</?(?!(?:a|abbr|b|bdi|code|em|i|kbd|strong|sub|sup)\b)[a-zA-Z!][^>]*>|<!--.*?-->")
 
 
