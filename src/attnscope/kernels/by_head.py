@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Barrier
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -42,8 +43,7 @@ def tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]
     rows = CompiledRows(tuple(state), output, added, tuple(measures.flatten(1).numpy()), into, need.bins)
     marks = None if need.columns is None else _Marks.of(need.columns)
     least = _LEAST if shows_scores(call) else -math.inf
-    tiles = heads_of_tiles(call)
-    _in_threads(range(len(tiles)), lambda number: _attend(tiles[number], call, sums, marks, rows, least))
+    _in_threads(heads_of_tiles(call), partial(_attend, call=call, sums=sums, marks=marks, into=rows, least=least))
     state = sums.state
     return sums.output.to(call.query.dtype), RowMeasures(
         **dict(zip(MEASURES, measures.unbind(), strict=True)),
@@ -263,21 +263,22 @@ def _cuts(length: int, size: int, most: int) -> Iterator[slice]:
 def each_head(call: AttentionCall, work: Callable[[plain.Operands, int, int], None]) -> None:
     """Process the heads of every text with as many threads as PyTorch uses."""
     texts, heads = call.query.shape[:2]
-    places = [divmod(number, heads) for number in range(texts * heads)]
-    _in_threads(range(len(places)), lambda number: work(operands_of_head(call, *places[number]), *places[number]))
+    places = itertools.product(range(texts), range(heads))
+    _in_threads(places, lambda place: work(operands_of_head(call, *place), *place))
 
 
-def _in_threads(numbers: range, work: Callable[[int], None]) -> None:
-    def in_thread(number: int) -> None:
-        with torch.inference_mode():
-            work(number)
+T = TypeVar("T")
 
-    if (pool := _threads(torch.get_num_threads())) is None:
-        for number in numbers:
-            in_thread(number)
+
+def _in_threads(parts: Iterable[T], work: Callable[[T], None]) -> None:
+    work = torch.inference_mode()(work)
+    pool = _threads(torch.get_num_threads())
+    if pool is None:
+        for part in parts:
+            work(part)
         return
     with own_threads(1):  # MKL has one setting for all threads: each would split its products once more
-        for _ in pool.map(in_thread, numbers):
+        for _ in pool.map(work, parts):
             pass
 
 

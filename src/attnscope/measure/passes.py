@@ -231,12 +231,11 @@ class StatisticsObserver:
 
     def _alike(self, site: Site, call: AttentionCall) -> _Waiting:
         """All that a call shares with those of other layers in which each query may see the same keys."""
-        marks, nulls = self._marks(self.reading, site, call), _nulls(self.names)
+        marks = self._marks(self.reading, site, call)
         columns = marks.columns().mT.contiguous().mT  # as the kernel of CUDA reads them
-        need = plan(nulls, self.band, columns, self.reach, equal=True)
-        of_equal = reduce_call(equal_rows(call, need), nulls, marks.queries, marks.keys, equal=True)
+        need = plan(_nulls(self.names), self.band, columns, self.reach, equal=True)
         eligible = marks.eligible(call) if STRONGEST in self.names else None
-        return _Waiting(call.mask, marks, columns, {f"{EQUAL}{name}": of_equal[name] for name in nulls}, eligible)
+        return _Waiting(self.names, call.mask, marks, columns, equal_rows(call, need), eligible)
 
     def _settle(self) -> None:
         """Reduce the rows that wait: the heads of all layers as those of one."""
@@ -244,7 +243,7 @@ class StatisticsObserver:
             if waiting.rows:
                 rows = _side_by_side([*waiting.rows.values()])
                 marks, eligible = waiting.marks, waiting.eligible
-                reduced = reduce_call(rows, self.names, marks.queries, marks.keys, eligible=eligible)
+                reduced = reduce_call(rows, waiting.names, marks.queries, marks.keys, eligible=eligible)
                 heads = {layer: len(rows.mass[0]) for layer, rows in waiting.rows.items()}
                 self.measured.add_all(heads, reduced, waiting.of_equal)
                 waiting.rows.clear()
@@ -262,12 +261,20 @@ _WAIT = 1 << 30  # bytes of rows on a GPU; on the CPU a 16th of it
 class _Waiting:
     """Rows of calls in which each query may see the same keys, by layer."""
 
+    names: Sequence[str]  # of statistics
     mask: Tensor | None  # of these calls, kept alive: its address tells them from others
     marks: Marks
     columns: Tensor
-    of_equal: dict[str, Tensor]  # statistics of uniform attention
+    equal: RowMeasures  # of uniform attention
     eligible: Eligible | None
     rows: dict[int, RowMeasures] = field(default_factory=dict[int, RowMeasures])
+
+    @cached_property
+    def of_equal(self) -> dict[str, Tensor]:
+        """The statistics of uniform attention, which all these calls share."""
+        nulls = _nulls(self.names)
+        of_equal = reduce_call(self.equal, nulls, self.marks.queries, self.marks.keys, equal=True)
+        return {f"{EQUAL}{name}": of_equal[name] for name in nulls}
 
 
 def _nulls(names: Sequence[str]) -> list[str]:
