@@ -75,14 +75,34 @@ def explain(
     -------
     xarray.DataTree
         A node for each analysis that the model admits, by the names of ``attnscope.explanation.catalogue.ANALYSES``
-        and of
-        `analyses`; ``also/0``, ``also/1``, ... hold spectrum and components of other models' tables.
-        The attribute ``skipped`` lists, as JSON, the undefined analyses and the reasons; ``decoder`` describes the
-        decoder's input in an encoder-decoder.
+        and of `analyses`. ``verdict``, ``position_content`` and ``repeated_tokens`` have numbers of each head
+        ``(layer, head)``, profiles also ``offset``; ``waves``, ``cross_spectrum`` and ``phase_map`` of each head and
+        ``frequency`` (cycles per window) or ``column``; ``position_spectrum``, ``position_pca`` and ``position_cca``
+        of the table of positions, by ``frequency`` or ``component``. ``also/0``, ``also/1``, ... hold spectrum and
+        components of other models' tables. The attribute ``skipped`` lists, as JSON, the undefined analyses and the
+        reasons; ``decoder`` describes the decoder's input in an encoder-decoder.
 
     Raises
     ------
     AttnscopeError
         For invalid input: see the message.
+
+    See Also
+    --------
+    attnscope.scan : where heads attend.
+    attnscope.circuits : composition of heads, and their directions in the residual stream, from the weights alone.
+
+    References
+    ----------
+    Yamamoto and Matsuzaki, "Absolute position embedding learns sinusoid-like waves for attention based on relative
+    position" (EMNLP 2023). docs/reference/mathematics.md has the formulas of every analysis.
+
+    Examples
+    --------
+    >>> tree = explain(limit=4, window=32)
+    >>> {"verdict", "position_content", "waves"} <= set(tree.children)
+    True
+    >>> tree["verdict"].position_share.dims
+    ('layer', 'head')
     """
     return run_on_model("explanation.explain:explain", locals())

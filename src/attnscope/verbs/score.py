@@ -94,5 +94,12 @@ def score(
     ----------
     Post, "A call for clarity in reporting BLEU scores" (WMT 2018); Koehn, "Statistical significance tests for
     machine translation evaluation" (EMNLP 2004); Popović, "chrF" (WMT 2015).
+
+    Examples
+    --------
+    >>> references = ["The tide comes in twice a day.", "The boats lie on the sand."]
+    >>> scores = score({"copy": references, "other": [references[0], "The boats lie in the sand."]}, references)
+    >>> scores.score.sel(metric="BLEU").round(1).values.tolist()
+    [100.0, 75.2]
     """
     return run("lineage.score:score", locals())

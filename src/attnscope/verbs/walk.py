@@ -77,5 +77,18 @@ def walk(
     AttnscopeError
         If the steps differ from the model's own numbers, a text is empty or too long, a layer, head or token does not
         exist, a target is given for a model that is not an encoder-decoder, or no target for one that cannot translate.
+
+    References
+    ----------
+    Vaswani et al., "Attention is all you need" (2017), section 3.2; Bahdanau et al., "Neural machine translation by
+    jointly learning to align and translate" (2015), section 3, for recurrent translators.
+
+    Examples
+    --------
+    >>> steps = walk(texts="The tide comes in twice a day.", layer=0, head=1)
+    >>> dict(steps.arrays.weights.sizes)
+    {'query': 16, 'key': 16}
+    >>> max(steps.errors.values()) < 1e-5  # largest relative difference from the model's own numbers
+    True
     """
     return run_on_model("lineage.walk:walk", locals())
