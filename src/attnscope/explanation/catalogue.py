@@ -66,9 +66,9 @@ def requested_analyses(requested: Iterable[str | Analysis]) -> list[Analysis]:
         name, _, setting = one.partition("=")
         added = added_analyses()
         if name not in added:
-            known = " or ".join(added) or "a name that an installed package adds"
+            names = " or ".join(added) or "a name that an installed package adds"
             raise AttnscopeError(
-                f"analyses (--analyses) has {shortly(name)}; expected {known}: install the package that adds it. For "
+                f"analyses (--analyses) has {shortly(name)}; expected {names}: install the package that adds it. For "
                 "yamamoto2023: pip install packages/attnscope-yamamoto2023 in a checkout of attnscope"
             )
         if setting and not any(analysis.configured for analysis in added[name]):

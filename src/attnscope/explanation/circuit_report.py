@@ -81,15 +81,15 @@ def pairs_of(circuits: xr.Dataset) -> list[Row]:
 def _heads(circuits: xr.Dataset) -> list[Row]:
     names = [one.name for one in _HEADS[2:] if one.name in circuits and one.unit not in {"text", "profile"}]
     names += [f"{name}_shown" for name in ("copying", "same_token", "peak_offset")]
-    known = circuits.copying.notnull() | circuits.same_token.notnull() | circuits.peak_offset.notnull()
-    rows = rows_of({name: circuits[name] for name in names}, known.where(known))
+    measured = circuits.copying.notnull() | circuits.same_token.notnull() | circuits.peak_offset.notnull()
+    rows = rows_of({name: circuits[name] for name in names}, measured.where(measured))
     for row in rows:
-        own = circuits.sel(layer=row["layer"], head=row["head"])
+        of_head = circuits.sel(layer=row["layer"], head=row["head"])
         for name in ("copying", "same_token", "peak_offset"):
             row[f"{name}_shown"] = None if row[f"{name}_p"] is None else bool(row[f"{name}_shown"])
         for name in ("copied", "suppressed"):
-            row[name] = " ".join(repr(token) for token in own[name].values[:_TOKENS] if token) or None
-        pairs = zip(own.query_token.values, own.key_token.values, strict=True)
+            row[name] = " ".join(repr(token) for token in of_head[name].values[:_TOKENS] if token) or None
+        pairs = zip(of_head.query_token.values, of_head.key_token.values, strict=True)
         row["pairs"] = ", ".join(f"{query!r} → {key!r}" for query, key in list(pairs)[:_TOKENS] if query or key) or None
     return sorted(rows, key=lambda row: (row["copying_sum"] is None, -(row["copying_sum"] or 0.0)))
 
@@ -119,7 +119,8 @@ def report(circuits: xr.Dataset) -> Report:
     notes = skipped_note(skipped_of(circuits))
     if circuits.attrs["unembedding"] == "embeddings":
         notes.append("The logits are not a linear function of the residual stream. Copying is into the embeddings.")
-    if unknown := json.loads(circuits.attrs["unverified"]):
+    unknown = json.loads(circuits.attrs["unverified"])
+    if unknown:
         layers = ", ".join(map(str, unknown))
         notes.append(f"After these layers the residual stream changes in a way that attnscope does not know: {layers}.")
     care = {

@@ -108,16 +108,16 @@ class LayerSums:
     has_bias: bool = False  # as in `Layer`
 
 
-def no_layer(index: int, known: Sequence[int]) -> AttnscopeError:
+def no_layer(index: int, existing: Sequence[int]) -> AttnscopeError:
     """The error for a layer that does not exist."""
-    return AttnscopeError(f"there is no self-attention layer {index}: choose from {', '.join(map(str, known))}")
+    return AttnscopeError(f"there is no self-attention layer {index}: choose from {', '.join(map(str, existing))}")
 
 
-def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:
+def check_range(name: str, chosen: Sequence[int] | None, count: int) -> None:
     """Reject a layer or head that does not exist."""
     for number in chosen or []:
-        if not 0 <= number < known:
-            raise AttnscopeError(f"there is no {name} {number}: {name}s are counted from 0 to {known - 1}")
+        if not 0 <= number < count:
+            raise AttnscopeError(f"there is no {name} {number}: {name}s are counted from 0 to {count - 1}")
 
 
 def inputs_of(layer: Layer, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -176,19 +176,19 @@ class Gathering:
                 self.layers[site.index] = self._layer(site, call, states)
             if site.index not in sums:
                 sums[site.index] = LayerSums(StateMoments.zeros(self.ids.length, states.shape[-1]))
-            own = sums[site.index]
-            own.has_bias = own.has_bias or call.bias is not None
+            layer_sums = sums[site.index]
+            layer_sums.has_bias = layer_sums.has_bias or call.bias is not None
             about = (states - states.mean((0, 1))).flatten(0, 1).float()  # products in float32, for speed
             products, mean = (about.T @ about).double().cpu().numpy(), states.mean(0, dtype=torch.float64)
-            own.moments.merge(StateMoments(len(states), mean.cpu().numpy(), products))
-            own.band_sums += list(rows.band.double().sum(2).cpu().numpy())
+            layer_sums.moments.merge(StateMoments(len(states), mean.cpu().numpy(), products))
+            layer_sums.band_sums += list(rows.band.double().sum(2).cpu().numpy())
             return output
 
         with watching_inputs(self.model, observe):
             for part, batch in batches(self.ids[texts.start : texts.stop]):
                 read(self.model, batch)
                 if not texts.start + part.start:
-                    heads = {index: len(own.band_sums[0]) for index, own in sums.items()}
+                    heads = {index: len(layer_sums.band_sums[0]) for index, layer_sums in sums.items()}
                     layer, head = self.requested
                     if layer is not None and layer not in heads:
                         raise no_layer(layer, sorted(heads))

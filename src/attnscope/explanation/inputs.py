@@ -170,6 +170,6 @@ def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Generato
 
 
 def _states(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-    own = next((argument for argument in arguments[:1] if isinstance(argument, Tensor)), options.get(OWN_STATES))
+    states = next((argument for argument in arguments[:1] if isinstance(argument, Tensor)), options.get(OWN_STATES))
     other = other_states(options)
-    return own, own if other is None else other
+    return states, states if other is None else other

@@ -156,8 +156,8 @@ class Collected:
     def add(self, name: str, site: Site, values: Tensor | np.ndarray) -> None:
         """Numbers of some texts at one call."""
         self.sites[site.index] = site
-        own = values.double().cpu().numpy() if isinstance(values, Tensor) else values
-        self.parts.setdefault(name, {}).setdefault(site.index, []).append(own)
+        array = values.double().cpu().numpy() if isinstance(values, Tensor) else values
+        self.parts.setdefault(name, {}).setdefault(site.index, []).append(array)
 
     @property
     def heads(self) -> int:
@@ -186,10 +186,11 @@ def of_layers(
     """Numbers of layers as variables, by dimensions, long name and unit of each; NaN for what a layer lacks."""
     variables: dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, str]]] = {}
     for name, (dims, long_name, units) in about.items():
-        if there := {at: layer[name] for at, layer in enumerate(layers) if name in layer}:
-            size = np.max([values.shape for values in there.values()], axis=0).astype(int)
+        present = {at: layer[name] for at, layer in enumerate(layers) if name in layer}
+        if present:
+            size = np.max([values.shape for values in present.values()], axis=0).astype(int)
             whole = np.full((len(layers), *([heads, *size[1:]] if "head" in dims else size)), np.nan)
-            for at, values in there.items():
+            for at, values in present.items():
                 whole[(at, *map(slice, values.shape))] = values
             variables[name] = (("layer", *dims), whole, {"long_name": long_name, "units": units})
     return variables

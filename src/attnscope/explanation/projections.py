@@ -114,16 +114,16 @@ class _Recorder:
             received = event.received.reshape(output.shape)
             plainly = factor_of(received, output) == 1.0
             if (plainly or _gates(received, output)) and event.affine is not None:
-                made = finish(event)
-                made = made if plainly else replace(made, output=None, gated=made.output)
-                self.projections[made.site] = made
+                matched = finish(event)
+                matched = matched if plainly else replace(matched, output=None, gated=matched.output)
+                self.projections[matched.site] = matched
                 self.waiting = None
 
     def close(self) -> None:
         """Conclude the previous call, whose output projection must have run by now."""
         if self.waiting is not None:
-            made = self.waiting[0](None)
-            self.projections[made.site] = made
+            matched = self.waiting[0](None)
+            self.projections[matched.site] = matched
             self.waiting = None
 
     def observe(self, site: Site, call: AttentionCall, query_states: Tensor, key_states: Tensor) -> Tensor:
@@ -155,7 +155,9 @@ class _Recorder:
     def _candidates(self, call: AttentionCall) -> list[Rotation]:
         """Rotations of this model: from its own module, else RoPE in its plain form."""
         length, width = call.query.shape[2], call.query.shape[3]
-        fitting = [own for own in self.rotations if own.cos.shape[0] >= length and 2 * own.cos.shape[1] <= width]
+        fitting = [
+            table for table in self.rotations if table.cos.shape[0] >= length and 2 * table.cos.shape[1] <= width
+        ]
         return [*fitting, *[_to(rotation(length, width, layout=layout), call.query) for layout in ("half", "pairs")]]
 
 
@@ -212,7 +214,7 @@ def _assemble(
     turn = None
     if form in {"rope", "normalised"} and query is not None:
         turn = query.rotation
-    made = Projections(
+    layer = Projections(
         site=site,
         form=form,
         reason=reason,
@@ -235,20 +237,20 @@ def _assemble(
         ),
     )
     if form not in {"bilinear", "rope"}:
-        return made
-    error = _error(made, call, states)
-    if error > 10 * max(SAME.get(call.query.dtype, 2e-5), made.rounding):
+        return layer
+    error = _error(layer, call, states)
+    if error > 10 * max(SAME.get(call.query.dtype, 2e-5), layer.rounding):
         worse = f"its scores differ from those captured by {error:.0e} of the largest"
-        return replace(made, form="unknown", reason=worse, error=error)
-    return replace(made, error=error)
+        return replace(layer, form="unknown", reason=worse, error=error)
+    return replace(layer, error=error)
 
 
 def _form(matches: dict[str, Match | None], states: tuple[Tensor, Tensor]) -> tuple[str, str]:
     query, key = matches["query"], matches["key"]
-    for role, match, own in (("query", query, states[0]), ("key", key, states[1])):
+    for role, match, layer_input in (("query", query, states[0]), ("key", key, states[1])):
         if match is None:
             return "unknown", f"no linear layer gives its {role}"
-        if not _reads(match, own):
+        if not _reads(match, layer_input):
             return ("unknown", f"its {role} comes from {match.event.name}, which does not read the layer's input")
     assert query is not None  # noqa: S101 checked above
     assert key is not None  # noqa: S101
@@ -265,21 +267,21 @@ def _reads(match: Match, states: Tensor) -> bool:
     return received.numel() == states.numel() and factor_of(received.reshape(states.shape), states) == 1.0
 
 
-def _error(made: Projections, call: AttentionCall, states: tuple[Tensor, Tensor]) -> float:
+def _error(layer: Projections, call: AttentionCall, states: tuple[Tensor, Tensor]) -> float:
     """Largest difference between scores from X and the matrices and those captured, as a share of the largest."""
     worst = largest = 0.0
     # one text is enough: the match before held on all
-    own, other = (side[0].double().cpu().numpy() for side in states)
+    query_input, key_input = (side[0].double().cpu().numpy() for side in states)
     for head in range(call.query.shape[1]):
-        W_Q, b_Q, W_K, b_K = made.of_head(head)
-        query, key = (torch.from_numpy(side) for side in (own @ W_Q + b_Q, other @ W_K + b_K))
-        if made.rotation is not None:
-            turn = Rotation(made.rotation.cos.cpu(), made.rotation.sin.cpu(), made.rotation.layout)
+        W_Q, b_Q, W_K, b_K = layer.of_head(head)
+        query, key = (torch.from_numpy(side) for side in (query_input @ W_Q + b_Q, key_input @ W_K + b_K))
+        if layer.rotation is not None:
+            turn = Rotation(layer.rotation.cos.cpu(), layer.rotation.sin.cpu(), layer.rotation.layout)
             query, key = turn(query), turn(key)
-        mine = made.scale * query @ key.T
-        theirs = call.scale * call.query[0, head].double().cpu() @ call.key[0, head // call.group].double().cpu().T
-        worst = max(worst, float((mine - theirs).abs().max()))
-        largest = max(largest, float(theirs.abs().max()))
+        computed = layer.scale * query @ key.T
+        captured = call.scale * call.query[0, head].double().cpu() @ call.key[0, head // call.group].double().cpu().T
+        worst = max(worst, float((computed - captured).abs().max()))
+        largest = max(largest, float(captured.abs().max()))
     return worst / largest if largest else worst
 
 

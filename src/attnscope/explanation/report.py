@@ -111,9 +111,9 @@ def rank_explanations(tree: xr.DataTree) -> list[Row]:
 
 def _columns_by_node(tree: xr.DataTree) -> list[tuple[xr.Dataset, Mapping[str, Quantity]]]:
     """The columns of each analysis, and its node; an empty one if the analysis was skipped."""
-    there = tree.children
+    children = tree.children
     analyses = known_analyses().values()
-    nodes = [there[one.name].to_dataset() if one.name in there else xr.Dataset() for one in analyses]
+    nodes = [children[one.name].to_dataset() if one.name in children else xr.Dataset() for one in analyses]
     return [(node, one.columns(node)) for one, node in zip(analyses, nodes, strict=True)]
 
 

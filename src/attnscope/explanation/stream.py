@@ -127,21 +127,22 @@ class Stream:
 
     def between(self, stream: str, first: int, last: Point) -> list[Fold]:
         """Norms on the stream from the output of layer `first` (-1: the embeddings) to the norm of `last`."""
-        own = [layer for layer in self.layers if layer.query.stream == stream]
+        layers = [layer for layer in self.layers if layer.query.stream == stream]
         folds: list[Fold | None] = []
         for number in range(first, last.order):
-            after = own[number].after if number >= 0 else None
-            point = own[number + 1].query if number + 1 < last.order else last
+            after = layers[number].after if number >= 0 else None
+            point = layers[number + 1].query if number + 1 < last.order else last
             if after is not None and point.norm is not after:
-                folds.append(own[number].after_fold)
-            following = own[number + 1] if number + 1 < last.order else None
+                folds.append(layers[number].after_fold)
+            following = layers[number + 1] if number + 1 < last.order else None
             if following is not None and following.after is not None and following.query.norm is not None:
                 folds.append(following.query.fold)
         return [fold for fold in folds if fold is not None]
 
     def unknown(self, before: Mapping[str, Sequence[Layer]]) -> str:
         """Why a stream behind some of its layers is no sum of heads and modules; empty if it is."""
-        if blocks := [self.before[name] for name in before if name in self.before]:
+        blocks = [self.before[name] for name in before if name in self.before]
+        if blocks:
             return f"{blocks[0]}, ahead of the first attention layer, adds to the residual stream"
         for layer in (layer for layers in before.values() for layer in layers):
             number = layer.matrices.site.index
@@ -156,13 +157,13 @@ class Stream:
 
 def components(layers: Sequence[Layer]) -> tuple[list[tuple[str, int, int]], list[str]]:
     """Kind, layer and head of each component that adds to the stream up to some layers, and names."""
-    found = [("embedding", -1, -1), ("position", -1, -1), ("bias", -1, -1)]
+    parts = [("embedding", -1, -1), ("position", -1, -1), ("bias", -1, -1)]
     for layer in layers:
         number, heads = layer.matrices.site.index, 0 if layer.output is None else len(layer.output)
-        found += [("head", number, head) for head in range(heads)]
-        found += [(kind, number, -1) for kind in dict.fromkeys(kind for kind, *_ in layer.added)]
+        parts += [("head", number, head) for head in range(heads)]
+        parts += [(kind, number, -1) for kind in dict.fromkeys(kind for kind, *_ in layer.added)]
     names = {"head": "{1}.{2}", "mlp": "mlp {1}", "mixer": "mixer {1}", "layer embedding": "layer embedding {1}"}
-    return found, [names.get(one[0], "{0}").format(*one) for one in found]
+    return parts, [names.get(one[0], "{0}").format(*one) for one in parts]
 
 
 def position_part(
@@ -189,12 +190,19 @@ def position_part(
 @torch.no_grad()
 def residual_stream(model: PreTrainedModel, inputs: Inputs) -> Stream:
     """Find how heads read and write the residual stream, from one pass over one text."""
-    found = projections(model, inputs)
-    blocks = sublayers(model, inputs, {site.name for site in found})
-    recorder = _Recorder(inputs["input_ids"].shape[-1], {made.names.get("output", "") for made in found.values()})
+    layers = projections(model, inputs)
+    blocks = sublayers(model, inputs, {site.name for site in layers})
+    recorder = _Recorder(inputs["input_ids"].shape[-1], {layer.names.get("output", "") for layer in layers.values()})
     unembedding = model.get_output_embeddings()
     observed_pass(model, inputs, recorder.hooks(model, unembedding), recorder.observe)
-    return _assembled(model, found, recorder, unembedding, blocks)
+    assembler = _Assembler(recorder.events, layers, blocks)
+    for site, call, query_states, key_states, at in recorder.calls:
+        in_encoder = model.config.is_encoder_decoder and site.kind == "self"
+        assembler.add(site, "encoder" if in_encoder else "decoder", query_states, key_states, at)
+        assembler.stream.calls[site.index] = call
+    assembler.stream.embedded = assembler.embedded(word_embedding(model)[1].embedding_dim)
+    assembler.end(unembedding)
+    return assembler.stream
 
 
 @dataclass(eq=False)
@@ -219,8 +227,10 @@ class _Recorder:
 
     def _rows(self, states: Any) -> Tensor:
         """States ``(token, width)``; of anything else, nothing."""
-        known = isinstance(states, Tensor) and states.is_floating_point() and states.shape[:1] in {(1,), (self.length,)}
-        if not known or states.numel() % self.length:
+        is_rows = (
+            isinstance(states, Tensor) and states.is_floating_point() and states.shape[:1] in {(1,), (self.length,)}
+        )
+        if not is_rows or states.numel() % self.length:
             return torch.empty(0)
         return states.detach().cpu().reshape(self.length, -1).clone()
 
@@ -265,11 +275,12 @@ class _Written(NamedTuple):
         if float((target - total).abs().max()) <= SMALL * float(target.abs().max()):
             return True
         for stream in (total, self.base):
-            for one in events[self.at : point.at]:
-                if (factor := _factor(target, stream, one.returned)) is not None:
-                    around = [name for name in self.writers if related(name, one.name)]
+            for event in events[self.at : point.at]:
+                factor = _factor(target, stream, event.returned)
+                if factor is not None:
+                    around = [name for name in self.writers if related(name, event.name)]
                     kind: Kind = self.writers[around[0]] if around else "mlp"
-                    self.layer.added = [(kind, one, factor)]
+                    self.layer.added = [(kind, event, factor)]
                     self.layer.factor *= stream is total  # what is added instead of its output
                     return True
         return self._adds_several(events[: point.at], target, total)
@@ -295,97 +306,111 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and factor_of(one, other) is not None
 
 
-def _assembled(
-    model: PreTrainedModel,
-    found: dict[Site, Projections],
-    recorder: _Recorder,
-    unembedding: nn.Module | None,
-    blocks: list[BlockRun],
-) -> Stream:
-    """Order the events along each stream."""
-    events, folds = recorder.events, dict[int, Fold | None]()
+@dataclass(eq=False)
+class _Assembler:
+    """Puts the events of a pass in order along each stream."""
 
-    def fold(event: LayerRun | None) -> Fold | None:
+    events: list[LayerRun]
+    matrices: dict[Site, Projections]
+    blocks: list[BlockRun]
+    stream: Stream = field(default_factory=lambda: Stream([], {}, None, is_linear=False))
+    written: dict[str, _Written] = field(default_factory=dict[str, _Written])  # the latest layer of each stream
+    folds: dict[int, Fold | None] = field(default_factory=dict[int, Any])  # by identity of the norm
+
+    def fold(self, event: LayerRun | None) -> Fold | None:
+        """The fold of a norm that ran, which layers may share."""
         if event is None or not len(event.received):
             return None
-        if id(event.module) not in folds:
-            folds[id(event.module)] = fold_of(event.module, event.received.shape[1])
-        return folds[id(event.module)]
+        if id(event.module) not in self.folds:
+            self.folds[id(event.module)] = fold_of(event.module, event.received.shape[1])
+        return self.folds[id(event.module)]
 
-    def point(stream: str, order: int, states: Tensor, at: int) -> Point:
-        norm = next((one for one in reversed(events[:at]) if is_norm(one.module) and _same(states, one.returned)), None)
-        return Point(stream, order, states, at, norm, fold(norm))
+    def point(self, name: str, states: Tensor, at: int) -> Point:
+        """The next point of a stream, which reads some states after `at` events: through a norm, if one made them."""
+        order = sum(layer.query.stream == name for layer in self.stream.layers)
+        norms = (event for event in reversed(self.events[:at]) if is_norm(event.module))
+        norm = next((event for event in norms if _same(states, event.returned)), None)
+        return Point(name, order, states, at, norm, self.fold(norm))
 
-    made = Stream([], {}, None, is_linear=False)
-    two = bool(model.config.is_encoder_decoder)
-    written: dict[str, _Written] = {}
-    for site, call, query_states, key_states, at in recorder.calls:
-        stream = "encoder" if two and site.kind == "self" else "decoder"
-        order = sum(layer.query.stream == stream for layer in made.layers)
-        query = point(stream, order, query_states, at)
-        if stream in written and not written[stream].leads_to(events, query):
-            made.unverified.append(written[stream].layer.matrices.site.index)
+    def follows(self, name: str, point: Point) -> bool:
+        """Whether a point reads what the latest layer of a stream left; the layer is unverified if it does not."""
+        if name not in self.written or self.written[name].leads_to(self.events, point):
+            return True
+        self.stream.unverified.append(self.written[name].layer.matrices.site.index)
+        return False
+
+    def add(self, site: Site, name: str, query_states: Tensor, key_states: Tensor, at: int) -> None:
+        """Add an attention layer to a stream: what it reads, and where its output is added."""
+        query = self.point(name, query_states, at)
+        self.follows(name, query)
         key = query
         if site.kind == "cross":
-            ahead = sum(layer.query.stream == "encoder" for layer in made.layers)
-            if "encoder" not in made.ends:
-                made.ends["encoder"] = end = point("encoder", ahead, key_states, at)
-                if "encoder" in written and not written["encoder"].leads_to(events, end):
-                    made.unverified.append(written["encoder"].layer.matrices.site.index)
-            key = made.ends["encoder"]
-        layer = Layer(found[site], query, key)
-        made.layers.append(layer)
-        made.calls[site.index] = call
-        name = found[site].names.get("output", "")
-        place = next((place for place in range(at, len(events)) if events[place].name == name), None)
-        if place is None or (output := events[place].returned).shape != query.before.shape:
-            made.unverified.append(site.index)
-            written.pop(stream, None)
-            continue
-        later = [one for one in events[place:] if is_norm(one.module) and len(one.received)]
-        branch = next((one for one in later[:2] if _same(one.received, output)), None)
-        if branch is not None:
-            layer.branch, layer.written, output = branch, fold(branch), branch.returned
-        base, total = query.before, query.before + output
-        for one in later:
-            factor = None if query.norm is None else _factor(one.received, query.before, output)
-            if factor is not None:
-                total, layer.factor, layer.reader = one.received, factor, one
-                break
-            if _factor(one.received, query.states, output) is not None:
-                layer.after, layer.after_fold, layer.reader = one, fold(one), one
-                base, total = query.states, one.returned
-                break
-        ahead, after = _around(blocks, site.name)
-        if not order and ahead:
-            made.before[stream] = ahead
-        written[stream] = _Written(layer, base, total, place, after)
-    first, width = made.layers[0].query, word_embedding(model)[1].embedding_dim
-    for one in events:
-        if is_norm(one.module) and len(one.received) and one is not first.norm:
-            narrow = one.received.shape[1] == width != first.states.shape[1]
-            if narrow or (made.layers[0].after is None and _same(first.before, one.returned)):
-                made.embedded = fold(one)
-                break
-    read = next((one for one in reversed(events) if one.module is unembedding and len(one.received)), None)
-    if read is not None and "decoder" in written:
-        order = sum(layer.query.stream == "decoder" for layer in made.layers)
-        end = point("decoder", order, read.received, len(events))
-        made.is_linear = written["decoder"].leads_to(events, end)
-        made.ends["decoder"] = end
-    return made
+            if "encoder" not in self.stream.ends:
+                self.stream.ends["encoder"] = self.point("encoder", key_states, at)
+                self.follows("encoder", self.stream.ends["encoder"])
+            key = self.stream.ends["encoder"]
+        layer = Layer(self.matrices[site], query, key)
+        self.stream.layers.append(layer)
+        output_name = self.matrices[site].names.get("output", "")
+        output_at = next((i for i in range(at, len(self.events)) if self.events[i].name == output_name), None)
+        if output_at is None or self.events[output_at].returned.shape != query.before.shape:
+            self.stream.unverified.append(site.index)
+            self.written.pop(name, None)
+            return
+        base, total = self._add_output(layer, output_at)
+        ahead, writers = _around(self.blocks, site.name)
+        if not query.order and ahead:
+            self.stream.before[name] = ahead
+        self.written[name] = _Written(layer, base, total, output_at, writers)
+
+    def _add_output(self, layer: Layer, output_at: int) -> tuple[Tensor, Tensor]:
+        """The stream before and after the output of a layer is added, with the norms of the output and of the sum."""
+        query, output = layer.query, self.events[output_at].returned
+        norms = [event for event in self.events[output_at:] if is_norm(event.module) and len(event.received)]
+        layer.branch = next((norm for norm in norms[:2] if _same(norm.received, output)), None)
+        if layer.branch is not None:
+            layer.written, output = self.fold(layer.branch), layer.branch.returned
+        for norm in norms:
+            factor = None if query.norm is None else _factor(norm.received, query.before, output)
+            if factor is not None:  # pre-norm: the next norm reads the sum
+                layer.factor, layer.reader = factor, norm
+                return query.before, norm.received
+            if _factor(norm.received, query.states, output) is not None:  # post-norm: the sum itself is normed
+                layer.after, layer.after_fold, layer.reader = norm, self.fold(norm), norm
+                return query.states, norm.returned
+        return query.before, query.before + output
+
+    def embedded(self, width: int) -> Fold | None:
+        """The norm of the embeddings, of that width, if no layer reads it as it is (BLOOM, ALBERT)."""
+        layer = self.stream.layers[0]
+        first = layer.query
+        for event in self.events:
+            if is_norm(event.module) and len(event.received) and event is not first.norm:
+                narrow = event.received.shape[1] == width != first.states.shape[1]
+                if narrow or (layer.after is None and _same(first.before, event.returned)):
+                    return self.fold(event)
+        return None
+
+    def end(self, unembedding: nn.Module | None) -> None:
+        """Find the end of the decoder, which the unembedding reads."""
+        reads = (event for event in reversed(self.events) if event.module is unembedding and len(event.received))
+        read = next(reads, None)
+        if read is not None and "decoder" in self.written:
+            end = self.point("decoder", read.received, len(self.events))
+            self.stream.is_linear = self.written["decoder"].leads_to(self.events, end)
+            self.stream.ends["decoder"] = end
 
 
 def _around(blocks: list[BlockRun], attention: str) -> tuple[str, dict[str, Kind]]:
     """A block of the same list ahead of all attention, and what blocks add from that of a layer to the next layer."""
     same = [block for block in blocks if attention.startswith(f"{block.name.rpartition('.')[0]}.")]
-    own = [number for number, block in enumerate(same) if attention.startswith(f"{block.name}.")]
-    if len(own) != 1:  # blocks that run several times (ALBERT)
+    containing = [number for number, block in enumerate(same) if attention.startswith(f"{block.name}.")]
+    if len(containing) != 1:  # blocks that run several times (ALBERT)
         return "", {}
     attending = [number for number, block in enumerate(same) if block.of("attention")]
-    end = next((number for number in attending if number > own[0]), len(same))
+    end = next((number for number in attending if number > containing[0]), len(same))
     ahead = next((block.name for block in same[: min(attending, default=0)] if block.sublayers), "")
-    written = [one for block in same[own[0] : end] for one in block.of("mlp", "mixer", "layer embedding")]
+    written = [one for block in same[containing[0] : end] for one in block.of("mlp", "mixer", "layer embedding")]
     return ahead, {one.writer: one.kind for one in written}
 
 

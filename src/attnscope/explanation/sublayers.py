@@ -100,25 +100,29 @@ class _Graph:
     runs: dict[Any, list[_Run]] = field(default_factory=dict[Any, Any])  # by the node of what they return
     start: Any = None  # node of the input of the current block
 
-    def enter(self, name: str, _: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def enter(self, name: str, _: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         """A block starts."""
         self.blocks.append(BlockRun(name, unknown="it runs without gradients"))
-        first = _first((given, named))
+        first = _first((arguments, options))
         self.start = None if first is None else first.grad_fn
 
-    def note(self, name: str, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], returned: Any) -> Any:
+    def note(
+        self, name: str, module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any], returned: Any
+    ) -> Any:
         """A module returns. Its first tensor gets a node of its own if it has none."""
-        first, received = _first(returned), _first((given, named))
+        first, received = _first(returned), _first((arguments, options))
         if first is None or not torch.is_grad_enabled():
             return None
-        made = first if first.grad_fn is not None else first.detach().requires_grad_().clone()
+        own_node = first if first.grad_fn is not None else first.detach().requires_grad_().clone()
         before = None if received is None or not received.requires_grad else get_gradient_edge(received)
-        run = _Run(name, module, before, get_gradient_edge(made), made.detach())
-        self.runs.setdefault(made.grad_fn, []).append(run)
+        run = _Run(name, module, before, get_gradient_edge(own_node), own_node.detach())
+        self.runs.setdefault(own_node.grad_fn, []).append(run)
         if self.blocks and name == self.blocks[-1].name:
-            self._conclude(self.blocks[-1], made.grad_fn)
+            self._conclude(self.blocks[-1], own_node.grad_fn)
         return (
-            None if made is first else pytree.tree_map_only(Tensor, lambda one: made if one is first else one, returned)
+            None
+            if own_node is first
+            else pytree.tree_map_only(Tensor, lambda one: own_node if one is first else one, returned)
         )
 
     def _conclude(self, block: BlockRun, end: Any) -> None:
@@ -166,20 +170,22 @@ class _Walk:
         runs = self.graph.inside(self.block, node)
         if runs and is_norm(runs[0].module):
             before = runs[0].received
-            found = _Sum(reaches=False) if before is None else self.follow(before.node)
-            is_known = not found.reaches and found.nodes and not found.unknown and self.outermost(node) is runs[0]
+            total = _Sum(reaches=False) if before is None else self.follow(before.node)
+            is_known = not total.reaches and total.nodes and not total.unknown and self.outermost(node) is runs[0]
             if is_known:
-                found = found._replace(nodes=[(one, node) for one, _ in found.nodes])
-            return found if found.reaches or is_known else _Sum(False, [(node, node)])
+                total = total._replace(nodes=[(one, node) for one, _ in total.nodes])
+            return total if total.reaches or is_known else _Sum(False, [(node, node)])
         function = node.name().removesuffix("0").removesuffix("Backward")
         parts = [one for one, _ in node.next_functions if one is not None and one.name() != "AccumulateGrad"]
         if function.startswith(_SUMS) or (function.startswith(_SAME) and len(parts) == 1):
             each = [self.follow(one) for one in parts]
             unknown = next((one.unknown for one in each if one.unknown), "")
-            found = _Sum(any(one.reaches for one in each), [own for one in each for own in one.nodes], unknown)
+            total = _Sum(
+                any(one.reaches for one in each), [node_pair for one in each for node_pair in one.nodes], unknown
+            )
         else:
-            found = _Sum(False, [], function)
-        return _Sum(False, [(node, node)]) if runs and not found.reaches else found
+            total = _Sum(False, [], function)
+        return _Sum(False, [(node, node)]) if runs and not total.reaches else total
 
     def outermost(self, node: Any) -> _Run:
         """The outermost module around the one that computes a node, if both return the same tensor."""

@@ -105,7 +105,8 @@ def word_embedding(model: PreTrainedModel) -> tuple[nn.Module, nn.Embedding]:
         embedding = model.get_input_embeddings()
     except NotImplementedError:
         embedding = None
-    if embedding is None or (table := embedding_within(embedding)) is None:
+    table = None if embedding is None else embedding_within(embedding)
+    if embedding is None or table is None:
         raise AttnscopeError(
             f"{type(model).__name__} has no word embeddings, as it does not read text: choose an analysis of positions "
             "or scores"
@@ -251,7 +252,7 @@ def _first(states: Tensor) -> Tensor:
     return (states[0] if states.ndim > 2 else states).double().cpu()  # noqa: PLR2004
 
 
-def _close(own: Tensor, expected: Tensor) -> bool:
-    if own.shape != expected.shape:
+def _close(one: Tensor, expected: Tensor) -> bool:
+    if one.shape != expected.shape:
         return False
-    return float((own - expected).abs().max()) <= _SAME * float(expected.abs().max())
+    return float((one - expected).abs().max()) <= _SAME * float(expected.abs().max())

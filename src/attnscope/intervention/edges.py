@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, islice, product
@@ -24,7 +23,7 @@ from attnscope.capture.families import OWN_STATES, is_norm, main_output, other_n
 from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
-from attnscope.capture.watching import watching
+from attnscope.capture.watching import attached, watching
 from attnscope.capture.weights import in_single_precision, linear_layers
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import projections
@@ -195,17 +194,20 @@ class Trace:
     def messages(self, at: int) -> Float[Tensor, "sender pair position width"]:
         """Output of each sender of its stream so far, as part `at` reads it; biases of norms belong to the input."""
         start = self.end + 1 if at > self.end else 0
-        first, found = self.latest.get(start, (at + 1, self.reads[start]))
-        first, found = (first, found) if first <= at else (start, self.reads[start][None])
+        # resume at the part that was asked for last, or at the input of the stream
+        first, messages = self.latest.get(start, (at + 1, self.reads[start]))
+        if first > at:
+            first, messages = start, self.reads[start][None]
         for part in range(first, at):
-            found = torch.cat([found, self.written[part]]) if part in self.written else found
+            if part in self.written:
+                messages = torch.cat([messages, self.written[part]])
             if part in self.norms:
                 fold, size, bias = self.norms[part]
-                found = fold.of(found) * size
-                found[0] += bias
+                messages = fold.of(messages) * size
+                messages[0] += bias
         if all(part in self.written for part in range(start, at)):  # a parallel layer reads before the other writes
-            self.latest[start] = at, found
-        return found
+            self.latest[start] = at, messages
+        return messages
 
     def changes(self, other: Trace, at: int, read: slice) -> Float[Tensor, "sender pair position width"]:
         """Changes of these outputs to another run, for some senders: the first ones of the stream."""
@@ -219,23 +221,31 @@ class Graph:
     @torch.no_grad()
     def __init__(self, model: PreTrainedModel, encoded: EncodedPairs) -> None:
         """Find the parts of a model in a pass, and check on these pairs that they add up, in float32."""
+        self.model = model
+        inputs = {name: ids[:1] for name, ids in encoded.inputs[0].items()}
         with in_single_precision(model):
-            self._find(model, encoded)
+            # one token alone shows no form of the scores, so it is repeated
+            several = {name: ids.repeat(1, 2) if ids.shape[1] == 1 else ids for name, ids in inputs.items()}
+            layers = projections(model, several)
+            if any(layer.gated is not None for layer in layers.values()):
+                raise AttnscopeError(
+                    f"{type(model).__name__} has no edges: a gate, which reads too, multiplies its heads"
+                )
+            outputs = {site.name: layer.names.get("output", "") for site, layer in layers.items()}
+            self.parts = _parts(model, inputs, outputs)
+            self.end = next((at for at, part in enumerate(self.parts) if part.ends), -1)
+            senders_before = self._name_parts()
+            rounding = max(SEVERAL * layer.rounding for layer in layers.values())
+            self._find_what_parts_read(encoded, senders_before, rounding)
+        self.exist = np.zeros((len(self.senders), len(self.receivers)), dtype=bool)
+        for receiver, point in enumerate(self.points):
+            self.exist[self.parts[point].read, receiver] = True
 
-    def _find(self, model: PreTrainedModel, encoded: EncodedPairs) -> None:
-        self.model, inputs = model, {name: ids[:1] for name, ids in encoded.inputs[0].items()}
-        made = projections(
-            model, {name: ids.repeat(1, 2) if ids.shape[1] == 1 else ids for name, ids in inputs.items()}
-        )
-        outputs = {site.name: one.names.get("output", "") for site, one in made.items()}
-        if any(one.gated is not None for one in made.values()):
-            raise AttnscopeError(f"{type(model).__name__} has no edges: a gate, which reads too, multiplies its heads")
-        rounding = max(SEVERAL * one.rounding for one in made.values())
-        parts = _parts(model, inputs, outputs)
-        self.parts, self.senders = parts, ["input"]
+    def _name_parts(self) -> list[int]:
+        """Name senders, receivers and their stacks; returns the number of senders before each part."""
+        self.senders = ["input"]
         self.receivers, self.points = list[str](), list[int]()  # a point: the part whose input a receiver reads
-        self.end = next((at for at, part in enumerate(parts) if part.ends), -1)
-        stops, stacks = [1], {"input": "encoder"}  # number of senders before each part
+        senders_before, stack_of = [1], {"input": "encoder"}
         counts = defaultdict[str, int](int)
         for at, part in enumerate(self.parts):
             kind = "a" if part.output else _NAMES.get(part.kind, "")
@@ -245,21 +255,31 @@ class Graph:
             self.receivers += [f"{name}.h{head}<{side[0]}>" if side else name for side, head in part.columns]
             self.points += [self.end if part.cross and side != "query" else at for side, _ in part.columns]
             part.receivers = slice(first, len(self.receivers))
-            own = [f"{name}.h{head}" for head in range(part.heads[0])] if part.heads else [name]
-            self.senders += own if part.output or part.kind else ["target"] if part.ends else []
+            if part.output:
+                self.senders += [f"{name}.h{head}" for head in range(part.heads[0])]
+            elif part.kind:
+                self.senders.append(name)
+            elif part.ends:
+                self.senders.append("target")
             stack = "encoder" if at < self.end else "cross" if part.cross else "decoder"
-            stacks |= dict.fromkeys([*self.senders[stops[-1] :], *self.receivers[first:]], stack)
-            stops.append(len(self.senders))
+            stack_of |= dict.fromkeys([*self.senders[senders_before[-1] :], *self.receivers[first:]], stack)
+            senders_before.append(len(self.senders))
         named = {"sender": self.senders, "receiver": self.receivers} if self.end >= 0 else {}
-        self.stacks = {f"{side}_stack": (side, [stacks[one] for one in own]) for side, own in named.items()}
-        self.exist = np.zeros((len(self.senders), len(self.receivers)), dtype=bool)
+        self.stacks = {f"{side}_stack": (side, [stack_of[name] for name in names]) for side, names in named.items()}
+        return senders_before
+
+    def _find_what_parts_read(self, encoded: EncodedPairs, senders_before: list[int], rounding: float) -> None:
+        """Find the last sender that each part reads: the one up to which changes of senders add up to its change."""
         (_, clean), (_, other) = map(self.run, encoded.inputs)
         for at, part in enumerate(self.parts):
-            start, first = (self.end + 1, stops[self.end + 1] - 1) if at > self.end else (0, 0)
-            change, changes = other.reads[at] - clean.reads[at], clean.changes(other, at, slice(0, len(self.senders)))
+            start = self.end + 1 if at > self.end else 0
+            first = senders_before[start] - 1
+            change = other.reads[at] - clean.reads[at]
+            changes = clean.changes(other, at, slice(0, len(self.senders)))
             whole = float(change.abs().max())
             rests = {
-                stop: float((change - changes[: stop - first].sum(0)).abs().max()) for stop in stops[start : at + 1]
+                stop: float((change - changes[: stop - first].sum(0)).abs().max())
+                for stop in senders_before[start : at + 1]
             }
             least = min(rests.values())
             fits = [stop for stop, rest in rests.items() if rest <= max(_ADDS_UP * whole, 2 * least)]
@@ -267,8 +287,6 @@ class Graph:
                 name = "cross-attention" if part.ends else self.receivers[part.receivers.start]
                 raise AttnscopeError(_unlike(self.model, f"{name} reads another sum"))
             part.read = slice(first, fits[-1])
-        for receiver, point in enumerate(self.points):
-            self.exist[parts[point].read, receiver] = True
 
     def run(
         self,
@@ -281,104 +299,140 @@ class Graph:
 
         With `leaves`, zeros are added to what each part reads, as leaves of the graph.
         """
-        made = Trace(self.end)
-        first, last = inputs["input_ids"], [*inputs.values()][-1]
-        kept, other = circuit or (self.exist, made)
-        seen: list[AttentionCall] = []
-        sides: dict[str, list[Tensor]] | None = {}  # queries, keys and values of a circuit; None while they are made
-        numbers = {part.name: at for at, part in enumerate(self.parts)}
+        run = _Run(self, inputs, Trace(self.end), circuit, leaves)
+        hooks = (hook for at, part in enumerate(self.parts) for hook in run.hooks(at, part))
+        # `watching` comes first, because `patch_heads` calls the module within its own hook
+        with watching(self.model, run.attend), attached(hooks):
+            logits = main_output(self.model(**without_cache(self.model), **inputs))
+        return logits, run.trace
 
-        def altered(receiver: int) -> Tensor:
-            at = self.points[receiver]
-            read = self.parts[at].read
-            missing = torch.from_numpy(~kept[read, receiver]).to(made.reads[at])
-            return made.reads[at] + torch.einsum("s,sptw->ptw", missing, made.changes(other, at, read))
 
-        def read(at: int, _: nn.Module, given: tuple[Any, ...]) -> tuple[Tensor] | None:
-            part, ids = self.parts[at], last if at > self.end else first
-            states = given[0].reshape(*ids.shape, -1)  # OPT flattens texts and positions
-            made.reads[at] = states.detach()
-            if leaves:
-                made.leaves.setdefault(at, torch.zeros_like(states, requires_grad=True))
-                return ((states + made.leaves[at]).reshape(given[0].shape),)
-            if circuit is None or part.output or part.ends:
-                return None
-            return (altered(part.receivers.start).reshape(given[0].shape),)
+@dataclass(eq=False)
+class _Run:
+    """The hooks of one pass through the parts of a graph; each has the number of its part as first argument."""
 
-        def enter(at: int, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            states = read(at, module, given[:1] or (named[OWN_STATES],))
-            name = other_name(named) if self.parts[at].cross else ""
-            others = read(self.end, module, (named[name],)) if name else None
-            given, named = (given, named) if states is None else with_states(*states, given, named)
-            return given, named if others is None else named | {name: others[0]}
+    graph: Graph
+    inputs: dict[str, Tensor]
+    trace: Trace
+    circuit: tuple[np.ndarray, Trace] | None  # its edges, and the run whose activations all other edges carry
+    leaves: bool
+    latest: AttentionCall | None = None
+    # queries, keys and values of a circuit that replace those of the next call; None while they are computed
+    patched: dict[str, list[Tensor]] | None = field(default_factory=dict[str, list[Tensor]])
 
-        def keep(at: int, _: nn.Module, __: Any, returned: Any) -> None:
-            output = (returned[0] if isinstance(returned, tuple) else returned).detach().clone()  # Falcon adds to it
-            made.written[at] = made.written.get(at, 0) + output.reshape(1, *made.reads[at].shape)
+    def hooks(self, at: int, part: Part) -> Iterator[Any]:
+        """Hook the modules by which one part reads and writes."""
+        for module in part.readers if part.norm is None else [part.norm]:
+            yield module.register_forward_pre_hook(partial(self.read, at))
+        for module in part.modules if part.branch is None or not part.kind else [part.branch]:
+            yield module.register_forward_hook(partial(self.add_output, at))
+        norm = part.after or (None if part.kind else part.branch)
+        if norm is not None:
+            yield norm.register_forward_hook(partial(self.apply_norm, at))
+        if part.output is None:
+            return
+        module = self.graph.model.get_submodule(part.name)
+        if part.norm is None:
+            yield module.register_forward_pre_hook(partial(self.read_unnormed, at), with_kwargs=True)
+        if self.circuit is not None:
+            yield module.register_forward_pre_hook(partial(self.patch_heads, at), with_kwargs=True)
 
-        def attend(at: int, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            nonlocal sides
-            part, sides = self.parts[at], None
-            known: dict[tuple[int, bytes], AttentionCall] = {}
-            every: dict[str, list[Tensor]] = {}
-            for receiver, (side, head) in enumerate(part.columns, part.receivers.start):
-                point = self.parts[self.points[receiver]]
-                form = self.points[receiver], kept[point.read, receiver].tobytes()
-                if form not in known:
-                    norm: Any = point.norm
-                    states = altered(receiver) if norm is None else norm.forward(altered(receiver))
-                    own = with_states(states, given, named)
-                    own = own if point is part else (given, named | {other_name(named): states})
-                    module.forward(*own[0], **own[1])
-                    known[form] = seen[-1]
-                every.setdefault(side, []).append(getattr(known[form], side)[:, head])
-            sides = every
+    def carried(self, receiver: int) -> Tensor:
+        """Input of a receiver, with the other run's activations on the edges that the circuit lacks."""
+        assert self.circuit is not None  # noqa: S101 called in a circuit only
+        edges, other = self.circuit
+        at = self.graph.points[receiver]
+        senders = self.graph.parts[at].read
+        missing = torch.from_numpy(~edges[senders, receiver]).to(self.trace.reads[at])
+        return self.trace.reads[at] + torch.einsum("s,sptw->ptw", missing, self.trace.changes(other, at, senders))
 
-        def observe(site: Site, call: AttentionCall) -> Tensor:
-            at = numbers[site.name]
-            part = self.parts[at]
-            seen[:] = [call]
-            if sides is None:  # only queries, keys and values are wanted
-                return call.query.new_zeros(*call.query.shape[:3], call.value.shape[3])
-            call = replace(call, **{side: torch.stack(heads, 1) for side, heads in sides.items()})
-            made.calls[at], output = call, output_with_gradient(call)
-            assert part.output is not None  # noqa: S101
-            states = output.detach()
-            matrix, bias = output_affine(part.output, states.transpose(1, 2).flatten(2), part.heads[0])
-            # the bias is a constant, but not behind a norm
-            made.written[at] = (states @ matrix + bias / part.heads[0]).detach().transpose(0, 1)
-            return output
+    def read(self, at: int, _: nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor] | None:
+        """Record what a part reads, and change it where the pass asks for it."""
+        part = self.graph.parts[at]
+        ids = [*self.inputs.values()][-1] if at > self.graph.end else self.inputs["input_ids"]
+        states = arguments[0].reshape(*ids.shape, -1)  # OPT flattens texts and positions
+        self.trace.reads[at] = states.detach()
+        if self.leaves:
+            leaf = self.trace.leaves.setdefault(at, torch.zeros_like(states, requires_grad=True))
+            return ((states + leaf).reshape(arguments[0].shape),)
+        if self.circuit is None or part.output or part.ends:
+            return None
+        return (self.carried(part.receivers.start).reshape(arguments[0].shape),)
 
-        def through(at: int, norm: nn.Module, given: tuple[Any, ...], returned: Tensor) -> None:
-            fold: Any = self.parts[at].fold
-            both = fold.frozen(norm, given[0].detach().double(), returned.detach().double())
-            size, bias = (one.to(returned) for one in both)
-            if self.parts[at].after:
-                made.norms[at] = fold, size, bias
-            else:
-                made.written[at] = fold.of(made.written[at]) * size
+    def read_unnormed(self, at: int, module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Record what attention without a norm of its own reads: its states, and those of the encoder (BERT, BART)."""
+        states = self.read(at, module, arguments[:1] or (options[OWN_STATES],))
+        name = other_name(options) if self.graph.parts[at].cross else ""
+        encoder_states = self.read(self.graph.end, module, (options[name],)) if name else None
+        if states is not None:
+            arguments, options = with_states(*states, arguments, options)
+        if encoder_states is not None:
+            options = options | {name: encoder_states[0]}
+        return arguments, options
 
-        with ExitStack() as hooks:
-            hooks.enter_context(watching(self.model, observe))  # first: `attend` calls the module within its own hook
-            for at, part in enumerate(self.parts):
-                for module in part.readers if part.norm is None else [part.norm]:
-                    hooks.enter_context(module.register_forward_pre_hook(partial(read, at)))
-                for module in part.modules if part.branch is None or not part.kind else [part.branch]:
-                    hooks.enter_context(module.register_forward_hook(partial(keep, at)))
-                if norm := part.after or (None if part.kind else part.branch):
-                    hooks.enter_context(norm.register_forward_hook(partial(through, at)))
-                module = self.model.get_submodule(part.name) if part.output else None
-                for hook in (enter if part.norm is None else None, attend if circuit else None):
-                    if module and hook:
-                        hooks.enter_context(module.register_forward_pre_hook(partial(hook, at), with_kwargs=True))
-            return main_output(self.model(**without_cache(self.model), **inputs)), made
+    def add_output(self, at: int, _: nn.Module, __: Any, returned: Any) -> None:
+        """Record what a module of an MLP adds, or what the norm of its output makes of it."""
+        output = (returned[0] if isinstance(returned, tuple) else returned).detach().clone()  # Falcon adds to it
+        self.trace.written[at] = self.trace.written.get(at, 0) + output.reshape(1, *self.trace.reads[at].shape)
+
+    def patch_heads(self, at: int, module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Compute queries, keys and values of each head from its own edges: a call of the module for each input."""
+        assert self.circuit is not None  # noqa: S101 hooked in a circuit only
+        part, edges = self.graph.parts[at], self.circuit[0]
+        self.patched = None
+        calls: dict[tuple[int, bytes], AttentionCall] = {}  # receivers with the same edges share a call
+        patched: dict[str, list[Tensor]] = {}
+        for receiver, (side, head) in enumerate(part.columns, part.receivers.start):
+            point = self.graph.parts[self.graph.points[receiver]]
+            same_edges = self.graph.points[receiver], edges[point.read, receiver].tobytes()
+            if same_edges not in calls:
+                norm: Any = point.norm
+                states = self.carried(receiver)
+                if norm is not None:
+                    states = norm.forward(states)
+                if point is part:
+                    call_arguments, call_options = with_states(states, arguments, options)
+                else:
+                    call_arguments, call_options = arguments, options | {other_name(options): states}
+                module.forward(*call_arguments, **call_options)
+                assert self.latest is not None  # noqa: S101 the module attends
+                calls[same_edges] = self.latest
+            patched.setdefault(side, []).append(getattr(calls[same_edges], side)[:, head])
+        self.patched = patched
+
+    def attend(self, site: Site, call: AttentionCall) -> Tensor:
+        """The output of a call, which is recorded by head as the output matrix adds it to the stream."""
+        self.latest = call
+        if self.patched is None:  # only queries, keys and values are needed
+            return call.query.new_zeros(*call.query.shape[:3], call.value.shape[3])
+        at = next(at for at, part in enumerate(self.graph.parts) if part.name == site.name)
+        part = self.graph.parts[at]
+        call = replace(call, **{side: torch.stack(heads, 1) for side, heads in self.patched.items()})
+        self.trace.calls[at] = call
+        output = output_with_gradient(call)
+        assert part.output is not None  # noqa: S101
+        states = output.detach()
+        matrix, bias = output_affine(part.output, states.transpose(1, 2).flatten(2), part.heads[0])
+        # each head adds its share of the bias: a constant, but not behind a norm
+        self.trace.written[at] = (states @ matrix + bias / part.heads[0]).detach().transpose(0, 1)
+        return output
+
+    def apply_norm(self, at: int, norm: nn.Module, arguments: tuple[Any, ...], returned: Tensor) -> None:
+        """Norm each sender's part alone: the fold of the norm, with the denominators of the whole sum."""
+        fold: Any = self.graph.parts[at].fold
+        factor_and_bias = fold.frozen(norm, arguments[0].detach().double(), returned.detach().double())
+        size, bias = (tensor.to(returned) for tensor in factor_and_bias)
+        if self.graph.parts[at].after:
+            self.trace.norms[at] = fold, size, bias
+        else:
+            self.trace.written[at] = fold.of(self.trace.written[at]) * size
 
 
 def with_states(
-    states: Tensor, given: tuple[Any, ...], named: dict[str, Any]
+    states: Tensor, arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of an attention module with other states."""
-    return ((states, *given[1:]), named) if given else (given, named | {OWN_STATES: states})
+    return ((states, *arguments[1:]), options) if arguments else (arguments, options | {OWN_STATES: states})
 
 
 def with_own_layers(model: PreTrainedModel) -> PreTrainedModel:
@@ -388,9 +442,9 @@ def with_own_layers(model: PreTrainedModel) -> PreTrainedModel:
     copied, count = copy.deepcopy(model), model.config.num_hidden_layers
     stack: Any = copied.base_model.encoder
     groups = [*stack.albert_layer_groups]
-    same = {id(stack.config): stack.config}
-    own = (copy.deepcopy(groups[at * len(groups) // count], dict(same)) for at in range(count))
-    stack.albert_layer_groups = nn.ModuleList(own)
+    shared = {id(stack.config): stack.config}  # one configuration for all copies
+    layers = (copy.deepcopy(groups[at * len(groups) // count], dict(shared)) for at in range(count))
+    stack.albert_layer_groups = nn.ModuleList(layers)
     stack.config.num_hidden_groups = count
     return copied
 
@@ -399,89 +453,134 @@ def _unlike(model: PreTrainedModel, why: str) -> str:
     return f"{type(model).__name__} has no edges: its residual stream is not the sum of what its parts add ({why})"
 
 
-def _adds_up(whole: Tensor, one: Tensor, other: Tensor) -> bool:
-    if not whole.shape == one.shape == other.shape:
-        return False
-    return float((whole - one - other).abs().max()) <= SMALL * float(whole.abs().max())
-
-
 def _parts(model: PreTrainedModel, inputs: dict[str, Tensor], outputs: dict[str, str]) -> list[Part]:
-    """Attention layers, MLPs and logits in the order in which they run, each with its norms."""
-    blocks, group_of = sublayers(model, inputs, outputs), dict[nn.Module, tuple[Any, ...]]()
-    if unknown := next((f"{block.name}: {block.unknown}" for block in blocks if block.unknown), ""):
+    """Attention layers, MLPs and logits in the order in which they run, each with its norms.
+
+    `outputs` has the layer that reads the heads, by attention module.
+    """
+    blocks = sublayers(model, inputs, outputs)
+    unknown = next((f"{block.name}: {block.unknown}" for block in blocks if block.unknown), "")
+    if unknown:
         raise AttnscopeError(_unlike(model, unknown))
-    attention = [one.name for block in blocks for one in block.of("attention")]
+    attention = [run.name for block in blocks for run in block.of("attention")]
     for name, output in outputs.items():
-        if not any(related(name, one) or one == output for one in attention):
+        if not any(related(name, other) or other == output for other in attention):
             raise AttnscopeError(_unlike(model, f"no block adds the output of {name}"))
-    for number, one in ((number, one) for number, block in enumerate(blocks) for one in block.sublayers):
-        if one.kind != "attention":  # modules of one MLP are one part
-            group_of[one.module] = one.kind, number if one.kind == "mlp" else one.name
-    inside = tuple(f"{name}." for name, module in model.named_modules() if module in group_of or name in outputs)
-    linears = {module for _, module in linear_layers(model)}
-    parts, readers, body = list[Part](), list[nn.Module](), {*model.base_model.modules()}
-    stream, added = list[Tensor](), list[Tensor]()  # the latest: input of attention, and what a part adds
-    normed = list[tuple[nn.Module, Tensor]]()
+    groups: dict[nn.Module, tuple[str, int | str]] = {}  # modules of one MLP are one part
+    for number, block in enumerate(blocks):
+        for run in block.sublayers:
+            if run.kind != "attention":
+                groups[run.module] = run.kind, number if run.kind == "mlp" else run.name
+    recorder = _PartRecorder(model, outputs, groups)
+    with attached(recorder.hooks()), watching_inputs(model, recorder.attends):
+        model(**without_cache(model), **inputs)
+    return recorder.closed()
 
-    def norm_of(states: Tensor) -> nn.Module | None:
-        return next((norm for norm, made in normed if made is states), None)
 
-    def attends(site: Site, call: AttentionCall, states: Tensor, others: Tensor) -> Tensor:
+@dataclass(eq=False)
+class _PartRecorder:
+    """Parts in the order in which they run in one pass, and the norms between them."""
+
+    model: PreTrainedModel
+    outputs: dict[str, str]
+    groups: dict[nn.Module, tuple[str, int | str]]  # kind and number of the part of each module beside attention
+    parts: list[Part] = field(default_factory=list[Part])
+    readers: list[nn.Module] = field(default_factory=list[nn.Module])  # linear layers that read the latest stream
+    normed: list[tuple[nn.Module, Tensor]] = field(default_factory=list[Any])  # norms and their outputs
+    stream: Tensor | None = None  # latest input of attention, or output of a norm of the sum
+    added: Tensor | None = None  # what the latest part adds to it
+
+    def __post_init__(self) -> None:
+        named = self.model.named_modules()
+        self.inside = tuple(f"{name}." for name, module in named if module in self.groups or name in self.outputs)
+        self.linears = {module for _, module in linear_layers(self.model)}
+        self.body = {*self.model.base_model.modules()}
+
+    def hooks(self) -> Iterator[Any]:
+        """Hook norms, linear layers and the modules of parts."""
+        for name, module in self.model.named_modules():
+            if module in self.linears or is_norm(module) or module in self.groups:
+                yield module.register_forward_hook(partial(self.ran, name))
+
+    def attends(self, site: Site, call: AttentionCall, states: Tensor, others: Tensor) -> Tensor:
+        """Record the part of an attention call, and before the first of a decoder the end of its encoder."""
         cross = site.kind == "cross"
-        if model.config.is_encoder_decoder and site.kind != "self" and not any(part.ends for part in parts):
-            parts.append(Part(ends=True))
-        for end in (part for part in parts if part.ends and cross):
-            end.norm = norm_of(others)
-        counts = [side.shape[1] for side in (call.query, call.key, call.value)]
-        output = model.get_submodule(outputs[site.name]) if outputs[site.name] else None
-        parts.append(Part(norm_of(states), site.name, output=output, heads=counts, cross=cross))
-        stream[:] = [states]
-        readers.clear()  # queries, keys and values
+        decodes = self.model.config.is_encoder_decoder and site.kind != "self"
+        if decodes and not any(part.ends for part in self.parts):
+            self.parts.append(Part(ends=True))
+        if cross:
+            for end in (part for part in self.parts if part.ends):
+                end.norm = self._norm_of(others)
+        heads = [side.shape[1] for side in (call.query, call.key, call.value)]
+        output = self.model.get_submodule(self.outputs[site.name]) if self.outputs[site.name] else None
+        self.parts.append(Part(self._norm_of(states), site.name, output=output, heads=heads, cross=cross))
+        self.stream = states
+        self.readers.clear()  # queries, keys and values
         return output_of(call)
 
-    def ran(name: str, module: nn.Module, given: tuple[Any, ...], returned: Any) -> None:
-        made = returned[0] if isinstance(returned, tuple) else returned
-        if module in linears and stream and given[0] is stream[0]:
-            readers.append(module)
-        if module in group_of:
-            if not parts or not parts[-1].modules or group_of[parts[-1].modules[0]] != group_of[module]:
-                norm = normed[-1][0] if normed else None
-                parts.append(Part(norm, kind=group_of[module][0], readers=[*readers]))
-            parts[-1].modules.append(module)
-            readers.clear()
-        if module in group_of or name in outputs.values():
-            added[:] = [made]
-        elif is_norm(module) and module in body:
-            if added and given[0] is added[0]:
-                parts[-1].branch = module
-            elif stream and added and _adds_up(given[0], stream[0], added[0]):
-                parts[-1].after = module
-                stream[:], added[:] = [made], []
-            elif not name.startswith(inside):
-                normed.append((module, made))
+    def ran(self, name: str, module: nn.Module, arguments: tuple[Any, ...], returned: Any) -> None:
+        """Record a module that ran: as reader, as part, or as norm of an output or of a sum."""
+        received = arguments[0] if arguments else None
+        returned = returned[0] if isinstance(returned, tuple) else returned
+        if module in self.linears and self.stream is not None and received is self.stream:
+            self.readers.append(module)
+        if module in self.groups:
+            latest = self.parts[-1].modules[:1] if self.parts else []
+            if not latest or self.groups[latest[0]] != self.groups[module]:
+                self._begin(self.groups[module][0])
+            self.parts[-1].modules.append(module)
+            self.readers.clear()
+        if module in self.groups or name in self.outputs.values():
+            self.added = returned
+        elif is_norm(module) and module in self.body:
+            if self.added is not None and received is self.added:
+                self.parts[-1].branch = module
+            elif self._is_sum(received):
+                self.parts[-1].after = module
+                self.stream, self.added = returned, None
+            elif not name.startswith(self.inside):
+                self.normed.append((module, returned))
 
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            if module in linears or is_norm(module) or module in group_of:
-                hooks.enter_context(module.register_forward_hook(partial(ran, name)))
-        hooks.enter_context(watching_inputs(model, attends))
-        model(**without_cache(model), **inputs)
-    parts.append(Part(normed[-1][0] if normed else None, readers=[*readers]))
-    summed = any(part.after for part in parts)  # each norm takes the sum of the stream and what a part adds (BERT)
-    for part in parts:
-        part.norm = None if summed else part.norm
-        norm: Any = part.branch or part.after
-        part.fold = fold_of(norm, stream[0].shape[-1]) if norm and stream else None
-    used: list[Any] = [part.norm for part in parts]
-    known = all(part.norm and (part.output or not part.heads) and (part.fold or not part.branch) for part in parts)
-    if summed:
-        used = [one for part in parts for one in (part.output, part.after, *part.modules, *part.readers) if one]
-        known = (
-            all(part.ends or (part.fold and (part.output or part.readers)) for part in parts[:-1]) and parts[-1].readers
-        )
-    if not known or len({*map(id, used)}) < len(used):
-        raise AttnscopeError(_unlike(model, "two parts read it through one norm, or one has none"))
-    return parts
+    def closed(self) -> list[Part]:
+        """All parts, the logits last, with the folds of their norms; an error if two parts cannot be told apart."""
+        self._begin("")
+        parts, stream = self.parts, self.stream
+        summed = any(part.after for part in parts)  # each norm takes the sum of the stream and what a part adds (BERT)
+        for part in parts:
+            part.norm = None if summed else part.norm
+            norm: Any = part.branch or part.after
+            part.fold = fold_of(norm, stream.shape[-1]) if norm and stream is not None else None
+        if summed:
+            used: list[Any] = [
+                module for part in parts for module in (part.output, part.after, *part.modules, *part.readers) if module
+            ]
+            complete = [part.ends or (part.fold and (part.output or part.readers)) for part in parts[:-1]]
+            complete.append(parts[-1].readers)
+        else:
+            used = [part.norm for part in parts]
+            complete = [
+                part.norm and (part.output or not part.heads) and (part.fold or not part.branch) for part in parts
+            ]
+        if not all(complete) or len({*map(id, used)}) < len(used):
+            raise AttnscopeError(_unlike(self.model, "two parts read it through one norm, or one has none"))
+        return parts
+
+    def _begin(self, kind: str) -> None:
+        """Begin a part without heads, which reads through the latest norm."""
+        norm = self.normed[-1][0] if self.normed else None
+        self.parts.append(Part(norm, kind=kind, readers=[*self.readers]))
+
+    def _norm_of(self, states: Tensor) -> nn.Module | None:
+        return next((norm for norm, output in self.normed if output is states), None)
+
+    def _is_sum(self, received: Tensor | None) -> bool:
+        """Whether a module receives the stream plus what the latest part adds."""
+        if received is None or self.stream is None or self.added is None:
+            return False
+        if not received.shape == self.stream.shape == self.added.shape:
+            return False
+        rest = received - self.stream - self.added
+        return float(rest.abs().max()) <= SMALL * float(received.abs().max())
 
 
 class EdgeRuns:
@@ -494,8 +593,8 @@ class EdgeRuns:
     @torch.no_grad()
     def run(self, inputs: dict[str, Tensor], *circuit: Any) -> tuple[Trace, Float[np.ndarray, " pair"]]:
         """A pass, of a circuit with corrupted activations on all edges that it lacks."""
-        logits, made = self.graph.run(inputs, *circuit)
-        return made, self.difference(logits).double().cpu().numpy()
+        logits, trace = self.graph.run(inputs, *circuit)
+        return trace, self.difference(logits).double().cpu().numpy()
 
     @cached_property
     def clean(self) -> tuple[Trace, Float[np.ndarray, " pair"]]:
@@ -508,45 +607,56 @@ class EdgeRuns:
         return self.encoded.difference(logits.gather(1, index))
 
     def attributed(self, steps: int) -> Float[np.ndarray, "pair sender receiver"]:
-        """EAP, or with steps EAP-IG."""
-        graph, known, (clean, corrupted) = self.graph, self.clean if steps else None, self.encoded.inputs
+        """EAP, or with steps EAP-IG: gradients at `steps` inputs between the clean and the corrupted one."""
+        graph, clean = self.graph, self.clean[0] if steps else None
+        inputs, corrupted_inputs = self.encoded.inputs
         scores = torch.zeros(len(self.encoded), *graph.exist.shape, device=device_of(graph.model))
         for share in [(step + 0.5) / steps for step in range(steps)] or [None]:
-            moved = embeddings_moved(graph.model, clean, {} if share is None else corrupted, share or 0.0)
+            moved = embeddings_moved(graph.model, inputs, {} if share is None else corrupted_inputs, share or 0.0)
             with frozen(graph.model), torch.enable_grad(), moved:
-                logits, made = graph.run(clean, leaves=True)
+                logits, trace = graph.run(inputs, leaves=True)
                 end = self.difference(logits)
-                if known is None:  # this is the clean run
-                    self.clean = known = (
-                        Trace(graph.end, made.reads, written=made.written, norms=made.norms),
-                        end.detach().double().cpu().numpy(),
-                    )
-                reads = [
-                    [getattr(made.calls[at], side) for side in SIDES] if part.output else [made.leaves[at]]
-                    for at, part in enumerate(graph.parts)
-                ]
-                slopes = iter(torch.autograd.grad(end.sum(), list(chain(*reads)), retain_graph=True))
-                for at, part in enumerate(graph.parts):
-                    found, points = list(islice(slopes, len(reads[at]))), graph.points[part.receivers]
-                    if part.output:  # from queries, keys and values of each head back to the stream
-                        each = [
-                            (tensor, alone)
-                            for tensor, slope in zip(reads[at], found, strict=True)
-                            for alone in torch.diag_embed(slope.movedim(1, -1)).movedim((-2, -1), (0, 2))
-                        ]
-                        found = [
-                            torch.autograd.grad(tensor, made.leaves[point], alone, retain_graph=True)[0]
-                            for (tensor, alone), point in zip(each, points, strict=True)
-                        ]
+                if clean is None:  # without steps, this is the clean run
+                    clean = Trace(graph.end, trace.reads, written=trace.written, norms=trace.norms)
+                    self.clean = clean, end.detach().double().cpu().numpy()
+                for part, slopes in zip(graph.parts, self._slopes(trace, end.sum()), strict=True):
+                    points = graph.points[part.receivers]
+                    # receivers of one part read at two points in cross-attention: the decoder, and the encoder
                     for point in dict.fromkeys(points):
                         read = graph.parts[point].read
-                        own = [number for number, one in enumerate(points) if one == point]
-                        changes = known[0].changes(self.corrupted[0], point, read)
-                        sums = torch.einsum("sptw,rptw->psr", changes, torch.stack([found[number] for number in own]))
-                        first = part.receivers.start + own[0]
-                        scores[:, read, first : first + len(own)] += self.encoded.by_pair(sums) / max(steps, 1)
+                        numbers = [number for number, other in enumerate(points) if other == point]
+                        changes = clean.changes(self.corrupted[0], point, read)
+                        stacked = torch.stack([slopes[number] for number in numbers])
+                        # (u' - u) · dm/dv, summed over positions and width
+                        products = torch.einsum("sptw,rptw->psr", changes, stacked)
+                        first = part.receivers.start + numbers[0]
+                        columns = slice(first, first + len(numbers))
+                        scores[:, read, columns] += self.encoded.by_pair(products) / max(steps, 1)
             self.passed()
         return scores.double().cpu().numpy()
+
+    def _slopes(self, trace: Trace, end: Tensor) -> Iterator[list[Tensor]]:
+        """Gradients of the answer by the input of each receiver, part by part."""
+        graph = self.graph
+        reads = [
+            [getattr(trace.calls[at], side) for side in SIDES] if part.output else [trace.leaves[at]]
+            for at, part in enumerate(graph.parts)
+        ]
+        slopes = iter(torch.autograd.grad(end, list(chain(*reads)), retain_graph=True))
+        for part, tensors in zip(graph.parts, reads, strict=True):
+            of_part = list(islice(slopes, len(tensors)))
+            if part.output:
+                # from queries, keys and values back to the stream, with all heads but one set to 0
+                alone = [
+                    (tensor, of_head)
+                    for tensor, slope in zip(tensors, of_part, strict=True)
+                    for of_head in torch.diag_embed(slope.movedim(1, -1)).movedim((-2, -1), (0, 2))
+                ]
+                of_part = [
+                    torch.autograd.grad(tensor, trace.leaves[point], of_head, retain_graph=True)[0]
+                    for (tensor, of_head), point in zip(alone, graph.points[part.receivers], strict=True)
+                ]
+            yield of_part
 
     def exact(self) -> Float[np.ndarray, "pair sender receiver"]:
         """The change of the answer when each edge alone carries the corrupted activation."""
@@ -557,7 +667,7 @@ class EdgeRuns:
 
     def circuit(self, edges: np.ndarray) -> Float[np.ndarray, " pair"]:
         """Answer minus wrong answer of a circuit of some edges, by their numbers."""
-        kept = np.zeros_like(self.graph.exist)
-        kept.flat[edges] = True
+        chosen = np.zeros_like(self.graph.exist)
+        chosen.flat[edges] = True
         self.passed()
-        return self.run(self.encoded.inputs[0], (kept, self.corrupted[0]))[1]
+        return self.run(self.encoded.inputs[0], (chosen, self.corrupted[0]))[1]

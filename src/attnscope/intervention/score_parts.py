@@ -40,54 +40,39 @@ class ScoreParts:
         """Find all writers to the stream before the head, and the norms on the way."""
         self.session, (self.number, self.head), model = session, head, session.model
         sides = [side for window in session.windows for side in (window, window.target or window)]
-        start = token_ids([max(sides, key=len).ids])
-        stream = residual_stream(model, model_inputs(model, start))
+        longest = token_ids([max(sides, key=len).ids])
+        stream = residual_stream(model, model_inputs(model, longest))
         name, layers = session.loaded.name, {layer.matrices.site.index: layer for layer in stream.layers}
         if self.number not in layers or not 0 <= self.head < stream.calls[self.number].query.shape[1]:
             raise AttnscopeError(f"{name} has no head {self.number}.{self.head}: choose another (--head)")
-        self.made, self.points = layers[self.number].matrices, (layers[self.number].query, layers[self.number].key)
+        layer = layers[self.number]
+        self.matrices, self.points = layer.matrices, (layer.query, layer.key)
         self.parts = StreamParts(model, stream, self.points)
-        odd = any(point.norm is not None and point.fold is None for point in self.points)
-        unknown = "its norm is no LayerNorm or RMSNorm" * odd or self.made.reason * (self.made.form == "unknown")
-        if reason := unknown or stream.unknown(self.parts.before):
+        if any(point.norm is not None and point.fold is None for point in self.points):
+            reason = "its norm is no LayerNorm or RMSNorm"
+        elif self.matrices.form == "unknown" and self.matrices.reason:
+            reason = self.matrices.reason
+        else:
+            reason = stream.unknown(self.parts.before)
+        if reason:
             raise AttnscopeError(f"the scores of layer {self.number} of {name} have no known parts: {reason}")
         self.sources, self.names = self.parts.sources, self.parts.names
-        grouped = [f"heads of {layer}" if kind == "head" else "" for kind, layer, _ in self.sources]
-        few = len(self.names) <= _FEW
-        self.groups = [few * name or group or name for name, group in zip(self.names, grouped, strict=True)]
+        self.groups = self.names
+        if len(self.names) > _FEW:
+            named = zip(self.names, self.sources, strict=True)
+            self.groups = [f"heads of {layer}" if kind == "head" else name for name, (kind, layer, _) in named]
 
     @torch.no_grad()
     def of_batch(self, part: slice) -> xr.Dataset:
         """Sums over the queries of some windows."""
-        windows, model, made, name = self.session.windows[part], self.session.model, self.made, self.session.loaded.name
         batch = self.session.batch(part).batch
-        self.parts.run(batch.inputs(model), self.session.name(part.start), with_head=False)
-        heads, (W_Q, b_Q, W_K, b_K) = (self.head, self.head // made.group), made.of_head(self.head)
+        self.parts.run(batch.inputs(self.session.model), self.session.name(part.start), with_head=False)
         call = self.parts.calls[self.number][0]
-        captured = call.query[:, heads[0]].double(), call.key[:, heads[1]].double()
-        split = list[Tensor]()
-        for side, matrix, bias in ((0, W_Q, b_Q), (1, W_K, b_K)):
-            actual, norm = captured[side], made.norms.get(SIDES[side])
-            both = torch.from_numpy(matrix).to(actual), torch.from_numpy(bias).to(actual).expand_as(actual)
-            parts, _ = self.parts.split(self.points[side], *both, self.number, (len(actual), actual.shape[1]))
-            if norm is not None:
-                gain = gains_of(model.get_submodule(norm), len(cast("Any", (made.query, made.key)[side])), len(bias))
-                parts = parts * torch.from_numpy(gain[heads[side] % len(gain)]).to(parts)
-            parts = parts if made.rotation is None else made.rotation(parts)
-            if made.form == "normalised":  # its own denominators
-                whole = parts.sum(0)
-                parts = parts * ((actual * whole).sum(-1) / (whole * whole).sum(-1).clamp(min=1e-300))[..., None]
-            split.append(parts)
-        (query, key), sides = (made.scale * split[0], split[1]), batch.sides(made.site.kind)
-        apart = query.sum(0) @ key.sum(0).mT - call.scale * captured[0] @ captured[1].mT
-        apart = (apart.abs() * sides[0].valid[:, :, None] * sides[1].valid[:, None]).amax((1, 2))
-        size = query.norm(dim=-1).sum(0).amax(1) * key.norm(dim=-1).sum(0).amax(1)
-        if bool((apart > max(self.parts.rounding, SEVERAL * made.rounding) * size).any()):
-            raise AttnscopeError(
-                f"the parts of {name} do not add up to its scores (by {float(apart.max()):.1e}). Try dtype float32 "
-                "(--dtype float32)"
-            )
-        rows = [self._of_text(call, sides, query[:, text], key[:, text], text) for text in range(len(windows))]
+        sides = batch.sides(self.matrices.site.kind)
+        query, key = self._split(call)
+        difference = self._difference(call, sides, query, key)
+        count = len(self.session.windows[part])
+        rows = [self._of_text(call, sides, query[:, text], key[:, text], text) for text in range(count)]
         dims = {"part": ("side", "source"), "pair": ("query_source", "key_source")}
         variables: dict[str, Any] = {
             name: (("window", "relation", *dims.get(name, ())), np.stack([row[name] for row in rows]))
@@ -100,49 +85,99 @@ class ScoreParts:
             **{name: ("source", [*values]) for name, values in zip(("kind", "layer", "head"), columns, strict=True)},
             "document": ("window", np.array(self.session.documents[part], dtype=object)),
         }  # fmt: skip
-        return xr.Dataset(variables | {"difference": ("window", apart.cpu().numpy())}, coordinates)
+        return xr.Dataset(variables | {"difference": ("window", difference.cpu().numpy())}, coordinates)
+
+    def _split(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        """Queries, scale included, and keys of the head by source, ``(source, text, position, r)``."""
+        matrices = self.matrices
+        W_Q, b_Q, W_K, b_K = matrices.of_head(self.head)
+        query = call.query[:, self.head].double()
+        key = call.key[:, self.head // matrices.group].double()
+        return matrices.scale * self._split_side(0, query, W_Q, b_Q), self._split_side(1, key, W_K, b_K)
+
+    def _split_side(self, side: int, captured: Tensor, W: np.ndarray, b: np.ndarray) -> Tensor:
+        """Queries or keys of the head by source, by their matrix, with the norm and rotation that follow it."""
+        matrices = self.matrices
+        matrix, bias = torch.from_numpy(W).to(captured), torch.from_numpy(b).to(captured).expand_as(captured)
+        parts, _ = self.parts.split(self.points[side], matrix, bias, self.number, (len(captured), captured.shape[1]))
+        norm = matrices.norms.get(SIDES[side])
+        if norm is not None:
+            heads = len(cast("Any", (matrices.query, matrices.key)[side]))
+            head = self.head if side == 0 else self.head // matrices.group
+            gain = gains_of(self.session.model.get_submodule(norm), heads, len(b))
+            parts = parts * torch.from_numpy(gain[head % len(gain)]).to(parts)
+        if matrices.rotation is not None:
+            parts = matrices.rotation(parts)
+        if matrices.form == "normalised":
+            # the denominator of each row, as the factor from the sum of all parts to the row that was captured
+            whole = parts.sum(0)
+            parts = parts * ((captured * whole).sum(-1) / (whole * whole).sum(-1).clamp(min=1e-300))[..., None]
+        return parts
+
+    def _difference(self, call: AttentionCall, sides: tuple[Batch, Batch], query: Tensor, key: Tensor) -> Tensor:
+        """Largest difference of each text between its scores and the sum of the parts; an error beyond rounding."""
+        captured_query = call.query[:, self.head].double()
+        captured_key = call.key[:, self.head // self.matrices.group].double()
+        scores = call.scale * captured_query @ captured_key.mT
+        differences = (query.sum(0) @ key.sum(0).mT - scores).abs()
+        differences = (differences * sides[0].valid[:, :, None] * sides[1].valid[:, None]).amax((1, 2))
+        # sizes of all parts: rounding grows with what cancels out in their sum
+        size = query.norm(dim=-1).sum(0).amax(1) * key.norm(dim=-1).sum(0).amax(1)
+        limit = max(self.parts.rounding, SEVERAL * self.matrices.rounding) * size
+        if bool((differences > limit).any()):
+            raise AttnscopeError(
+                f"the parts of {self.session.loaded.name} do not add up to its scores (by "
+                f"{float(differences.max()):.1e}). Try dtype float32 (--dtype float32)"
+            )
+        return differences
 
     def _of_text(
         self, call: AttentionCall, sides: tuple[Batch, Batch], query: Tensor, key: Tensor, text: int
     ) -> dict[str, np.ndarray]:
         """Sums over the queries of one text."""
-        seen = call.allowed(text, self.head) & sides[1].valid[text]
-        at = (sides[0].valid[text] & (seen.sum(1) > 1)).nonzero()[:, 0]
-        seen, query = seen[at], query[:, at]
-        even, bias = seen / seen.sum(1, keepdim=True).double(), torch.zeros(seen.shape).to(query)
+        allowed = call.allowed(text, self.head) & sides[1].valid[text]
+        at = (sides[0].valid[text] & (allowed.sum(1) > 1)).nonzero()[:, 0]  # a choice of two keys or more
+        allowed, query = allowed[at], query[:, at]
+        uniform = allowed / allowed.sum(1, keepdim=True).double()
+        bias = torch.zeros(allowed.shape).to(query)
         if call.bias is not None:
-            own = call.bias[min(text, len(call.bias) - 1), min(self.head, call.bias.shape[1] - 1)][at]
-            bias = torch.where(seen, own.double(), 0)
+            of_head = call.bias[min(text, len(call.bias) - 1), min(self.head, call.bias.shape[1] - 1)][at]
+            bias = torch.where(allowed, of_head.double(), 0)
         scores = query.sum(0) @ key.sum(0).T + bias
-        top = nn.functional.one_hot(scores.masked_fill(~seen, -torch.inf).argmax(1), seen.shape[1]).bool()
-        keys = torch.cat([top[None], self._keys(sides, text, at)]) & seen
-        there = keys.any(-1) & (seen & ~keys).any(-1)
-        apart = (keys / keys.sum(-1, keepdim=True).clamp(min=1) - even) * there[..., None]
+        top = nn.functional.one_hot(scores.masked_fill(~allowed, -torch.inf).argmax(1), allowed.shape[1]).bool()
+        keys = torch.cat([top[None], self._keys(sides, text, at)]) & allowed  # ``(relation, query, key)``
+        has_keys = keys.any(-1) & (allowed & ~keys).any(-1)
+        # mean over the keys of a relation minus mean over all keys of the row, as weights of the scores
+        contrast = (keys / keys.sum(-1, keepdim=True).clamp(min=1) - uniform) * has_keys[..., None]
         of_sides = (
-            torch.einsum("snr,knr->ks", query, apart @ key.sum(0)),
-            torch.einsum("sjr,kjr->ks", key, apart.mT @ query.sum(0)),
+            torch.einsum("snr,knr->ks", query, contrast @ key.sum(0)),
+            torch.einsum("sjr,kjr->ks", key, contrast.mT @ query.sum(0)),
         )
-        of_bias = (apart * bias).sum((1, 2))[:, None, None].expand(-1, 2, 1)
-        member = torch.tensor([[own == group for own in self.groups] for group in dict.fromkeys(self.groups)])
+        of_bias = (contrast * bias).sum((1, 2))[:, None, None].expand(-1, 2, 1)
+        member = torch.tensor([[name == group for name in self.groups] for group in dict.fromkeys(self.groups)])
         left, right = (torch.einsum("gs,snr->gnr", member.to(side), side) for side in (query, key))
-        found = {
-            "rows": there.sum(1),
-            "chosen": ((keys & top).any(-1) & there).sum(1),
-            "chance": (keys * even * there[..., None]).sum((1, 2)),
-            "excess": (apart * scores).sum((1, 2)),
+        pairs = [torch.einsum("gnr,hnr->gh", left, of_relation @ right) for of_relation in contrast]
+        sums = {
+            "rows": has_keys.sum(1),
+            "chosen": ((keys & top).any(-1) & has_keys).sum(1),
+            "chance": (keys * uniform * has_keys[..., None]).sum((1, 2)),
+            "excess": (contrast * scores).sum((1, 2)),
             "part": torch.cat([torch.stack(of_sides, 1), of_bias], 2),
-            "pair": torch.stack([torch.einsum("gnr,hnr->gh", left, own @ right) for own in apart]).float(),
+            "pair": torch.stack(pairs).float(),
         }
-        return {name: values.cpu().numpy() for name, values in found.items()}
+        return {name: values.cpu().numpy() for name, values in sums.items()}
 
     def _keys(self, sides: tuple[Batch, Batch], text: int, at: Tensor) -> Tensor:
         """Keys of each query with each name but the first."""
-        own, other = sides[0].input_ids[text][at][:, None], sides[1].input_ids[text]
+        token, other = sides[0].input_ids[text][at][:, None], sides[1].input_ids[text]
         key, query = torch.arange(len(other), device=at.device), at[:, None]
-        sinks = ((key == 0) | sides[1].special[text]).expand(len(at), -1)
-        follows = (other.roll(1) == own) & (key != query) & (key != query + 1)
-        found = [key == query, key == query - 1, key == query + 1, follows, (other == own) & (key != query)]
-        return torch.stack([sinks, *(one & ~sinks & (self.made.site.kind != "cross") for one in found)])
+        first_or_special = ((key == 0) | sides[1].special[text]).expand(len(at), -1)
+        if self.matrices.site.kind == "cross":  # no key is a neighbour of its query
+            return torch.stack([first_or_special, *[torch.zeros_like(first_or_special)] * 5])
+        follows = (other.roll(1) == token) & (key != query) & (key != query + 1)
+        same = (other == token) & (key != query)
+        relations = [key == query, key == query - 1, key == query + 1, follows, same]
+        return torch.stack([first_or_special, *(relation & ~first_or_special for relation in relations)])
 
 
 def shares_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +17,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.verify import TOLERANCE, stored_positions
 from attnscope.capture.watching import attached
 from attnscope.explanation.inputs import watching_inputs
-from attnscope.explanation.stream import SMALL, Point, Stream, components, position_part
+from attnscope.explanation.stream import SMALL, Fold, Layer, Point, Stream, components, position_part
 from attnscope.intervention.gradients import embeddings_of
 from attnscope.kernels.engines import output_of
 from attnscope.support.errors import AttnscopeError
@@ -45,44 +46,46 @@ class StreamParts:
     def __init__(self, model: PreTrainedModel, stream: Stream, points: Sequence[Point]) -> None:
         self.model = model
         self.before = {
-            point.stream: [one for one in stream.layers if one.query.stream == point.stream][: point.order]
+            point.stream: [layer for layer in stream.layers if layer.query.stream == point.stream][: point.order]
             for point in points
         }
-        self.layers = [one for one in stream.layers if any(one in before for before in self.before.values())]
-        events = [event for one in self.layers for event in (one.query.norm, one.branch, one.after)]
-        events += [event for one in self.layers for _, event, _ in one.added]
+        self.layers = [layer for layer in stream.layers if any(layer in before for before in self.before.values())]
+        runs = [run for layer in self.layers for run in (layer.query.norm, layer.branch, layer.after)]
+        runs += [run for layer in self.layers for _, run, _ in layer.added]
         self.run_of: dict[Any, int] = {}  # of a module that layers share
-        for event in dict.fromkeys([*events, *(point.norm for point in points)]):
-            if event is not None:
-                self.run_of[event] = sum(one.name == event.name for one in self.run_of)
+        for run in dict.fromkeys([*runs, *(point.norm for point in points)]):
+            if run is not None:
+                self.run_of[run] = sum(earlier.name == run.name for earlier in self.run_of)
         names = {id(module): name for name, module in model.named_modules()}
         tables = embeddings_of(model)
         self.words = [names[id(table)] for table in (tables[0], tables[-1])]
-        self.tables = [one.name for one in stored_positions(model) if one.name in names.values()]
-        known = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
-        self.types = [name for name in known if name not in {*self.words, *self.tables}]
+        self.tables = [table.name for table in stored_positions(model) if table.name in names.values()]
+        embeddings = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
+        self.types = [name for name in embeddings if name not in {*self.words, *self.tables}]
         self.sources, self.names = components(self.layers)
         # largest difference of a sum of parts, as a share of their sizes
-        self.rounding = max(TOLERANCE[model.dtype], SMALL, *(SEVERAL * one.matrices.rounding for one in self.layers))
+        roundings = (SEVERAL * layer.matrices.rounding for layer in self.layers)
+        self.rounding = max(TOLERANCE[model.dtype], SMALL, *roundings)
 
     def run(
         self, inputs: dict[str, Tensor], name: Callable[[int], str], also: Iterable[str] = (), *, with_head: bool
     ) -> Tensor:
-        """One pass, in which inputs and outputs of modules are kept."""
+        """One pass, in which inputs and outputs of modules are recorded."""
         self.runs, self.calls = defaultdict[str, Any](list), dict[int, Any]()
 
-        def note(name: str, _: nn.Module, given: tuple[Any, ...], made: Any) -> None:
-            both = (*given[:1], made[0] if isinstance(made, tuple) else made)
-            own = tuple(one.clone() if isinstance(one, Tensor) else one for one in both)
-            self.runs[name].append(own)  # a copy, because blocks may add in place (Falcon)
+        def record(name: str, _: nn.Module, arguments: tuple[Any, ...], returned: Any) -> None:
+            tensors = (*arguments[:1], returned[0] if isinstance(returned, tuple) else returned)
+            # copies, because blocks may add in place (Falcon)
+            self.runs[name].append(tuple(one.clone() if isinstance(one, Tensor) else one for one in tensors))
 
         def observe(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
-            self.calls[site.index] = call, output_of(call), states
-            return self.calls[site.index][1]
+            output = output_of(call)
+            self.calls[site.index] = call, output, states
+            return output
 
-        noted = {*(event.name for event in self.run_of), *self.words, *self.tables, *self.types, *also}
-        noted |= {one.matrices.names["output"] for one in self.layers if one.matrices.gated is not None}
-        hooks = (self.model.get_submodule(one).register_forward_hook(partial(note, one)) for one in noted)
+        recorded = {*(run.name for run in self.run_of), *self.words, *self.tables, *self.types, *also}
+        recorded |= {layer.matrices.names["output"] for layer in self.layers if layer.matrices.gated is not None}
+        hooks = (self.model.get_submodule(one).register_forward_hook(partial(record, one)) for one in recorded)
         with attached(hooks), watching_inputs(self.model, observe):
             return forward(self.model, {**without_cache(self.model), **inputs}, name, with_head=with_head)
 
@@ -110,59 +113,90 @@ class StreamParts:
         their positions. With `at`, texts and positions of some rows, each row ``(source, row, 1, 1)`` has a matrix of
         its own, ``(row, width, 1)``; then also the vector that reads the output of each head, by layer.
         """
-        before, decodes, made = self.before[point.stream], point.stream == "decoder", dict[Any, Tensor]()
-        first, scale = before[0].query if before else point, torch.ones_like(bias[..., :1])
-        made["bias", -1, -1] = bias
-
+        before = self.before[point.stream]
+        path = _Path(matrix, torch.ones_like(bias[..., :1]), bias)
         rows = partial(rows_of, shape=shape, at=at)
 
-        def tensor(array: np.ndarray | None) -> Tensor:
-            return torch.from_numpy(cast("np.ndarray", array)).to(matrix)
+        def through_norm(path: _Path, norm: Any, fold: Fold | None) -> None:
+            if norm is not None:
+                path.through_norm(norm, fold, *map(rows, self.ran(norm)))
 
-        def back(event: Any, fold: Any) -> None:
-            nonlocal matrix, scale
-            if event is not None and fold is None:
-                raise AttnscopeError(
-                    f"{event.name} is neither a LayerNorm nor an RMSNorm, so scores have no known parts"
-                )
-            if event is not None:
-                size, shift = fold.frozen(event.module, *map(rows, self.ran(event)))
-                made["bias", -1, -1] = made["bias", -1, -1] + scale * (shift[None].to(matrix) @ matrix)
-                matrix, scale = matrix * tensor(fold.gain)[:, None], scale * size
-                matrix = matrix - matrix.mean(-2, keepdim=True) if fold.centred else matrix
-
-        def read(states: Tensor) -> Tensor:
-            return scale * (states @ matrix)
-
-        back(point.norm, point.fold)
+        parts: dict[tuple[str, int, int], Tensor] = {}
         vectors: dict[int, Tensor] = {}
+        first = before[0].query if before else point
+        through_norm(path, point.norm, point.fold)
         for layer in reversed(before):
             index = layer.matrices.site.index
-            for kind, event, factor in layer.added:
-                made[kind, index, -1] = made.get((kind, index, -1), 0) + factor * read(rows(self.ran(event)[1]))
+            for kind, run, factor in layer.added:
+                part = factor * path.read(rows(self.ran(run)[1]))
+                parts[kind, index, -1] = parts.get((kind, index, -1), 0) + part
             if layer.after is not point.norm:
-                back(layer.after, layer.after_fold)
-            kept = matrix, scale
-            back(layer.branch, layer.written)
-            output, through = self.calls[index][1], layer.factor * scale
-            if layer.matrices.gated is not None:  # what the output matrix reads
-                gated = self.runs[layer.matrices.names["output"]][-1][0]
-                output = gated.reshape(output.transpose(1, 2).shape).transpose(1, 2)
-            reads = torch.einsum("hrd,...dk->...hrk", tensor(layer.output), matrix)
+                through_norm(path, layer.after, layer.after_fold)
+            # a norm of the output of the heads alone: the stream does not pass it
+            branch = replace(path)
+            through_norm(branch, layer.branch, layer.written)
+            weight = layer.factor * branch.scale
+            output = self._heads_of(layer)
+            reads = torch.einsum("hrd,...dk->...hrk", branch.tensor(layer.output), branch.matrix)
             if at is not None:
-                output, vectors[index] = output[at[0], :, at[1]][:, :, None], (through[:, None] * reads)[..., 0]
-            parts = through[:, None] * (output.double() @ reads)
-            made |= {("head", index, head): own for head, own in enumerate(parts.unbind(1))}
-            shift = tensor(layer.matrices.output_bias)[None] @ matrix
-            made["bias", -1, -1] = made["bias", -1, -1] + through * shift
-            (matrix, scale), point = kept, layer.query
+                output = output[at[0], :, at[1]][:, :, None]
+                vectors[index] = (weight[:, None] * reads)[..., 0]
+            of_heads = weight[:, None] * (output.double() @ reads)
+            parts |= {("head", index, head): part for head, part in enumerate(of_heads.unbind(1))}
+            path.bias = branch.bias + weight * (branch.tensor(layer.matrices.output_bias)[None] @ branch.matrix)
+            point = layer.query
             if layer.after is not None:
-                back(point.norm, point.fold)
+                through_norm(path, point.norm, point.fold)
+        # what is left of the stream is its start: words and positions
         start = rows(self.read_by(first, before[0].matrices.site.index if before else number))
-        ran = {name for name in (*self.words, *self.tables, *self.types) if name in self.runs}
-        last = {name: self.runs[name][-decodes][-1] for name in ran}
-        fitting = {name: rows(own) for name, own in last.items() if own.shape[-2:] == (shape[1], start.shape[-1])}
-        tables, types = ([fitting[name] for name in own if name in fitting] for own in (self.tables, self.types))
-        position = position_part(start, fitting.get(self.words[decodes], start), tables, types, self.model.dtype)
-        made["embedding", -1, -1], made["position", -1, -1] = read(start - position), read(position)
-        return torch.stack([made.get(source, bias * 0) for source in self.sources]), vectors
+        position = self._position_part(start, rows, shape, decodes=first.stream == "decoder")
+        parts["bias", -1, -1] = path.bias
+        parts["embedding", -1, -1] = path.read(start - position)
+        parts["position", -1, -1] = path.read(position)
+        return torch.stack([parts.get(source, bias * 0) for source in self.sources]), vectors
+
+    def _heads_of(self, layer: Layer) -> Tensor:
+        """What the output matrix of a layer reads, ``(text, head, position, r)``: behind its gate, if it has one."""
+        output = self.calls[layer.matrices.site.index][1]
+        if layer.matrices.gated is None:
+            return output
+        gated = self.runs[layer.matrices.names["output"]][-1][0]
+        return gated.reshape(output.transpose(1, 2).shape).transpose(1, 2)
+
+    def _position_part(
+        self, start: Tensor, rows: Callable[[Tensor], Tensor], shape: tuple[int, int], *, decodes: bool
+    ) -> Tensor:
+        """The position part of a stream at its start; encoder and decoder may share the modules of their tables."""
+        run = {name: self.runs[name] for name in (*self.words, *self.tables, *self.types) if name in self.runs}
+        outputs = {name: tables[-decodes][-1] for name, tables in run.items()}  # the decoder's run is the last one
+        size = shape[1], start.shape[-1]
+        fitting = {name: rows(output) for name, output in outputs.items() if output.shape[-2:] == size}
+        tables, types = ([fitting[name] for name in names if name in fitting] for names in (self.tables, self.types))
+        return position_part(start, fitting.get(self.words[decodes], start), tables, types, self.model.dtype)
+
+
+@dataclass(eq=False)
+class _Path:
+    """The linear map from the stream to its reader, at the point that is reached on the way back."""
+
+    matrix: Tensor  # ``(width, r)``
+    scale: Tensor  # factor of each row, from the denominators of norms
+    bias: Tensor  # read so far off the biases on the way
+
+    def tensor(self, array: np.ndarray | None) -> Tensor:
+        """An array like the matrix."""
+        return torch.from_numpy(cast("np.ndarray", array)).to(self.matrix)
+
+    def through_norm(self, norm: Any, fold: Fold | None, received: Tensor, returned: Tensor) -> None:
+        """Step back over a norm, with its actual denominators."""
+        if fold is None:
+            raise AttnscopeError(f"{norm.name} is neither a LayerNorm nor an RMSNorm, so scores have no known parts")
+        size, shift = fold.frozen(norm.module, received, returned)
+        self.bias = self.bias + self.scale * (shift[None].to(self.matrix) @ self.matrix)
+        self.scale = self.scale * size
+        matrix = self.matrix * self.tensor(fold.gain)[:, None]
+        self.matrix = matrix - matrix.mean(-2, keepdim=True) if fold.centred else matrix
+
+    def read(self, states: Tensor) -> Tensor:
+        """The part of the reader that some states make."""
+        return self.scale * (states @ self.matrix)

@@ -45,15 +45,17 @@ class Equations:
         self.of = {name: parameter.detach().cpu().double() for name, parameter in model.named_parameters()}
         self.scale = float(getattr(model.decoder.score, "scale", 1.0))
 
-    def cell(self, place: str, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """One step of a GRU (Cho et al. 2014) or LSTM; `place` has a gap for the name of a parameter."""
-        ours = x @ self.of[place.format("weight_ih")].T + self.of[place.format("bias_ih")]
-        theirs = state[0] @ self.of[place.format("weight_hh")].T + self.of[place.format("bias_hh")]
+    def cell(self, pattern: str, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """One step of a GRU (Cho et al. 2014) or LSTM; `pattern` has a gap for the name of a parameter."""
+        of_x = x @ self.of[pattern.format("weight_ih")].T + self.of[pattern.format("bias_ih")]
+        of_state = state[0] @ self.of[pattern.format("weight_hh")].T + self.of[pattern.format("bias_hh")]
         if self.config.cell == "gru":
-            (r, z, n), (of_r, of_z, of_n) = ours.chunk(3, -1), theirs.chunk(3, -1)
-            z = (z + of_z).sigmoid()
-            return ((1 - z) * (n + (r + of_r).sigmoid() * of_n).tanh() + z * state[0],)
-        i, f, g, o = (ours + theirs).chunk(4, -1)
+            x_r, x_z, x_n = of_x.chunk(3, -1)
+            s_r, s_z, s_n = of_state.chunk(3, -1)
+            z = (x_z + s_z).sigmoid()
+            n = (x_n + (x_r + s_r).sigmoid() * s_n).tanh()
+            return ((1 - z) * n + z * state[0],)
+        i, f, g, o = (of_x + of_state).chunk(4, -1)
         memory = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
         return o.sigmoid() * memory.tanh(), memory
 
@@ -63,13 +65,14 @@ class Equations:
         for layer in range(self.config.encoder_layers):
             sides: list[Tensor] = []
             for suffix in ("", "_reverse"):
-                place, state = f"encoder.network.{{}}_l{layer}{suffix}", (x.new_zeros(len(x), half),) * 2
+                state = (x.new_zeros(len(x), half),) * 2
                 states: list[Tensor] = []
-                for one in x.unbind(1) if not suffix else x.flip(1).unbind(1):
-                    state = self.cell(place, one, state)
+                for token in x.flip(1).unbind(1) if suffix else x.unbind(1):
+                    state = self.cell(f"encoder.network.{{}}_l{layer}{suffix}", token, state)
                     states.append(state[0])
-                sides.append(torch.stack(states if not suffix else states[::-1], 1))
+                sides.append(torch.stack(states[::-1] if suffix else states, 1))
             x = torch.cat(sides, -1)
+        # the last state of each direction
         return x, torch.cat([x[:, -1, :half], x[:, 0, half:]], -1)
 
     def score(self, s: Float[Tensor, " state"], h: Float[Tensor, "source annotation"]) -> Float[Tensor, " source"]:
@@ -78,15 +81,15 @@ class Equations:
             return s @ self.of["decoder.score.weight.weight"] @ h.T
         if self.config.attention == "additive":
             query = self.of["decoder.score.query.weight"] @ s + self.of["decoder.score.query.bias"]
-            return (query + h @ self.of["decoder.score.key.weight"].T).tanh() @ self.of[
-                "decoder.score.direction.weight"
-            ][0]
+            hidden = (query + h @ self.of["decoder.score.key.weight"].T).tanh()
+            return hidden @ self.of["decoder.score.direction.weight"][0]
         return self.scale * h @ s
 
     def decode(self, h: Tensor, c: Tensor, read: Sequence[int]) -> dict[str, Tensor]:
         """States, scores, weights, contexts and log-probabilities of all steps; `read` starts with the start token."""
         first = torch.tanh(self.of["decoder.first_state.weight"] @ c + self.of["decoder.first_state.bias"])
-        state, embedding = (first, torch.zeros_like(first)), self.of["embedding.weight"]
+        state = (first, torch.zeros_like(first))
+        embedding = self.of["embedding.weight"]
         steps: dict[str, list[Tensor]] = {name: [] for name in ("s", "e", "alpha", "context", "log_p")}
         for token in read:
             y = embedding[token]
@@ -97,8 +100,8 @@ class Equations:
                 c = steps["alpha"][-1] @ h
             steps["s"].append(state[0])
             steps["context"].append(c)
-            together = self.of["decoder.readout.weight"] @ torch.cat([state[0], c, y])
-            steps["log_p"].append((embedding @ torch.tanh(together + self.of["decoder.readout.bias"])).log_softmax(0))
+            readout = self.of["decoder.readout.weight"] @ torch.cat([state[0], c, y]) + self.of["decoder.readout.bias"]
+            steps["log_p"].append((embedding @ readout.tanh()).log_softmax(0))
         return {name: torch.stack(rows) for name, rows in steps.items() if rows}
 
 
@@ -108,25 +111,27 @@ def walk_recurrent(loaded: LoadedModel, source: Window, target: Window | None, t
     Without a target, the model's own greedy translation is the target.
     """
     model: Any = loaded.model
-    ids, start = torch.tensor([list(source.ids)], device=model.device), int(model.config.decoder_start_token_id)
-    made = model.generate(ids, num_beams=1, do_sample=False, max_new_tokens=2 * len(source) + 20)[0, 1:].tolist()
-    name_of = IdNames(loaded.tokenizer).of
-    own_names = name_of(made)
-    wanted, names = (made, own_names) if target is None else (list(target.ids), target.tokens)
+    ids = torch.tensor([list(source.ids)], device=model.device)
+    start = int(model.config.decoder_start_token_id)
+    translated = model.generate(ids, num_beams=1, do_sample=False, max_new_tokens=2 * len(source) + 20)[0, 1:].tolist()
+    names_of = IdNames(loaded.tokenizer).of
+    translated_names = names_of(translated)
+    labels, names = (translated, translated_names) if target is None else (list(target.ids), target.tokens)
     equations = Equations(model)
     with torch.enable_grad():
         x = equations.of["embedding.weight"][list(source.ids)][None].requires_grad_()
         h, c = equations.encode(x)
-        forced = equations.decode(h[0], c[0], [start, *wanted[:-1]])
-        losses = -forced["log_p"].gather(1, torch.tensor(wanted)[:, None])[:, 0]
+        forced = equations.decode(h[0], c[0], [start, *labels[:-1]])
+        losses = -forced["log_p"].gather(1, torch.tensor(labels)[:, None])[:, 0]
         (gradient,) = torch.autograd.grad(losses.sum(), x)
     x, h, c = (tensor[0].detach() for tensor in (x, h, c))
-    free = equations.decode(h, c, [start, *made[:-1]])["log_p"]
-    chosen = free.gather(1, torch.tensor(made)[:, None])[:, 0]
+    free = equations.decode(h, c, [start, *translated[:-1]])["log_p"]
+    chosen = free.gather(1, torch.tensor(translated)[:, None])[:, 0]
+    # one copy of the sentence for each token, with the sentence's mean in its place
     exchanged = x.repeat(len(x), 1, 1)
     exchanged[range(len(x)), range(len(x))] = x.mean(0)
     numbers = {name: tensor.detach() for name, tensor in forced.items()}
-    errors = _differences(model, ids, wanted, {"h": h, "loss": losses.detach().mean()} | numbers)
+    errors = _differences(model, ids, labels, {"h": h, "loss": losses.detach().mean()} | numbers)
     errors["free"] = float((free.amax(1) - chosen).max())  # log-probability that greedy decoding gave away
     limit = TOLERANCE.get(model.dtype, 1e-4)
     for name, error in errors.items():
@@ -146,16 +151,17 @@ def walk_recurrent(loaded: LoadedModel, source: Window, target: Window | None, t
         "free_cross_entropy": ("free_step", -chosen),
     }
     rows |= {name: ("step,source", numbers[name]) for name in ("e", "alpha") if name in numbers}
+    differing = (t for t, (label, token) in enumerate(zip(labels, translated, strict=False)) if label != token)
     return RecurrentWalk(
         model=loaded.name,
         attention=model.config.attention,
         cell=model.config.cell.upper(),
         keys=source.tokens,
         tokens=names,
-        best=name_of(numbers["log_p"].argmax(1).tolist()),
-        free=own_names,
+        best=names_of(numbers["log_p"].argmax(1).tolist()),
+        free=translated_names,
         translated=target is None,
-        parting=next((t for t, pair in enumerate(zip(wanted, made, strict=False)) if len({*pair}) > 1), None),
+        parting=next(differing, None),
         token=check_number("token", max(0, len(names) - 2) if token is None else token, len(names)),
         arrays=xr.Dataset({name: (dims.split(","), tensor.numpy()) for name, (dims, tensor) in rows.items()}),
         errors=errors,
@@ -163,13 +169,14 @@ def walk_recurrent(loaded: LoadedModel, source: Window, target: Window | None, t
 
 
 @torch.no_grad()
-def _differences(model: Any, ids: Tensor, labels: list[int], mine: dict[str, Tensor]) -> dict[str, float]:
+def _differences(model: Any, ids: Tensor, labels: list[int], computed: dict[str, Tensor]) -> dict[str, float]:
     """Differences from the model's own numbers, which come from a forward pass with its loss."""
     reads: list[Tensor] = []
     with model.decoder.readout.register_forward_pre_hook(lambda _, inputs: reads.append(inputs[0])):
         output = model(ids, labels=torch.tensor([labels], device=ids.device))
+    # the readout reads state, context and embedding side by side
     states, contexts = model.config.decoder_width, 2 * model.config.encoder_width
-    own = {
+    of_model = {
         "h": output.encoder_last_hidden_state[0],
         "s": reads[0][0, :, :states],
         "context": reads[0][0, :, states : states + contexts],
@@ -177,8 +184,10 @@ def _differences(model: Any, ids: Tensor, labels: list[int], mine: dict[str, Ten
         "loss": output.loss[None],
     }
     if output.cross_attentions:
-        own["alpha"] = output.cross_attentions[0][0, 0]
-    return {name: difference(mine[name].numpy(), tensor.double().cpu().numpy()) for name, tensor in own.items()}
+        of_model["alpha"] = output.cross_attentions[0][0, 0]
+    return {
+        name: difference(computed[name].numpy(), tensor.double().cpu().numpy()) for name, tensor in of_model.items()
+    }
 
 
 _OF = "recurrent."  # the beginning of its keys in the file of words
@@ -250,84 +259,135 @@ class RecurrentWalk(Followed):
 
     def steps(self, language: str, columns: int, most: int) -> list[Step]:
         """The steps in words."""
-        say, at, attends = words(language), self.token, "alpha" in self
-        c, losses, free = self["c"], self["cross_entropy"], self["free_cross_entropy"]
-        row = self["alpha"][at] if attends else self["exchange"]
-        best, total, width = int(row.argmax()), float(losses.sum()), len(c)
-        facts: dict[str, Any] = {"n": len(self.keys), "steps": len(self.tokens), "width": width}
-        facts |= {"numbers": len(self.keys) * width, "name": spoken(self.tokens[at]), "best": spoken(self.keys[best])}
-        numbers = {"total": total, "mean": losses.mean(), "free": free.sum(), "weight": row[best]}
-        facts |= {name: plain(float(value)) for name, value in numbers.items()} | {"product": f"{np.exp(-total):.3g}"}
-        sources, targets = _named(self.keys), _named(self.tokens)
-        rows = [targets[i] for i in shown_tokens(losses, at, most)]
-        across = shown_columns(row, None, columns)
+        writer = _Writer(self, words(language), columns, most)
+        steps = [writer.step("tokens", more=writer.both_sentences()), writer.annotations(), writer.fixed_vector()]
+        steps.append(writer.step("s", writer.of_steps("s", "s")))
+        if writer.attends:
+            steps.append(writer.step("e", writer.across_keys("e", "e")))
+            steps.append(writer.step("alpha", writer.across_keys("alpha", "α")))
+            steps.append(writer.step("context", writer.of_steps("context", "c_t")))
+        return [*steps, writer.probabilities(), writer.teacher_forcing(), writer.check()]
 
-        def step(name: str, *tables: Table, more: Sequence[str] = ()) -> Step:
-            keys = [key for key in (f"{name}.text", f"{name}.{'attention' if attends else 'none'}") if _OF + key in say]
-            written = (*(say[_OF + key].format(**facts) for key in keys), *more)
-            return Step(
-                say[_OF + name], *_FORMULAS.get(self.attention if name == "e" else name, ("", "")), written, tables
-            )
 
-        def caption(name: str, symbol: str, rows: Named) -> str:
-            key = "of" if len(rows) == len(self[name]) else "part"
-            return say[key].format(symbol=symbol, shape=self[name].shape, rows=len(rows))
+class _Writer:
+    """Writes the steps of a recurrent walk."""
 
-        def part(name: str, symbol: str, rows: Named, marked: int | None = None) -> Table:
-            return corner(self[name], caption(name, symbol, rows), rows, columns - 1, marked=marked)
+    def __init__(self, walk: RecurrentWalk, wording: dict[str, str], columns: int, most: int) -> None:
+        self.walk, self.wording, self.columns = walk, wording, columns
+        self.attends = "alpha" in walk
+        self.losses, self.free_losses = walk["cross_entropy"], walk["free_cross_entropy"]
+        row = walk["alpha"][walk.token] if self.attends else walk["exchange"]
+        self.sources, targets = _named(walk.keys), _named(walk.tokens)
+        self.rows = [targets[i] for i in shown_tokens(self.losses, walk.token, most)]
+        self.marked = self.rows.index(targets[walk.token])
+        self.key_columns = shown_columns(row, None, columns)
+        best, width = int(row.argmax()), len(walk["c"])
+        self.total = float(self.losses.sum())
+        self.facts: dict[str, Any] = {
+            "n": len(walk.keys),
+            "steps": len(walk.tokens),
+            "width": width,
+            "numbers": len(walk.keys) * width,
+            "name": spoken(walk.tokens[walk.token]),
+            "best": spoken(walk.keys[best]),
+            "total": plain(self.total),
+            "mean": plain(float(self.losses.mean())),
+            "free": plain(float(self.free_losses.sum())),
+            "weight": plain(float(row[best])),
+            "product": f"{np.exp(-self.total):.3g}",
+        }
 
-        def across_keys(name: str, symbol: str) -> Table:
-            values = self[name]
-            digits = 3 if name == "alpha" else decimals_for(values)
-            return square(
-                caption(name, symbol, rows),
-                rows,
-                across,
-                self.keys,
-                lambda t, i: number(values[t, i], digits),
-                say["column.others"],
-                marked=rows.index(targets[at]),
-                distribution=values if name == "alpha" else None,
-            )
+    def step(self, name: str, *tables: Table, more: Sequence[str] = ()) -> Step:
+        """A step: its sentences for all models, those for this kind of model, and `more`."""
+        kind = "attention" if self.attends else "none"
+        keys = [f"{_OF}{name}.text", f"{_OF}{name}.{kind}"]
+        text = [self.wording[key].format(**self.facts) for key in keys if key in self.wording]
+        formulas = _FORMULAS.get(self.walk.attention if name == "e" else name, ("", ""))
+        return Step(self.wording[_OF + name], *formulas, (*text, *more), tables)
 
-        def titles(*names: str) -> tuple[str, ...]:
-            return tuple(say[f"{_OF}column.{name}"] for name in names)
+    def both_sentences(self) -> list[str]:
+        """Source and target, each with the positions of its tokens."""
+        sides = self.walk.keys, self.walk.tokens
+        return [" · ".join(f"{i} {visible(token)}" for i, token in enumerate(side)) for side in sides]
 
-        both = [" · ".join(f"{i} {visible(one)}" for i, one in enumerate(side)) for side in (self.keys, self.tokens)]
-        left = [(name, *(plain(float(self[key][i])) for key in ("exchange", "gradient"))) for i, name in sources]
-        lost = Table(say[_OF + "lost"], (say["column.token"], *titles("exchange", "gradient")), tuple(left))
-        fixed = corner(c[None], f"c: {c.shape}", [(0, "c")], columns - 1)
-        written = [step("tokens", more=both), step("h", part("h", "h", sources)), step("fixed", fixed, lost)]
-        written.append(step("s", part("s", "s", rows, at)))
-        if attends:
-            written += [step("e", across_keys("e", "e")), step("alpha", across_keys("alpha", "α"))]
-            written.append(step("context", part("context", "c_t", rows, at)))
-        forced = [(str(t), *self._read(self.tokens, "cross_entropy", t)) for t in range(len(losses))]
-        products = [(*line, number(float(losses[t]), 3)) for t, line in enumerate(forced)]
-        products.append((say["row.sum"], "", "", facts["product"], number(total, 3)))
-        common = ("step", "read", "target", "p")
-        forced += [(str(t), "", "", "") for t in range(len(losses), len(free))]
-        beside = tuple(
-            (*line, _name(self.best[t]) if t < len(self.best) else "", *self._read(self.free, "free_cross_entropy", t))
-            for t, line in enumerate(forced)
+    def annotations(self) -> Step:
+        """The annotations of the source."""
+        caption = self._caption("h", "h", self.sources)
+        return self.step("h", corner(self.walk["h"], caption, self.sources, self.columns - 1))
+
+    def fixed_vector(self) -> Step:
+        """The fixed vector, and what each token of the source does to it."""
+        c = self.walk["c"]
+        numbers = corner(c[None], f"c: {c.shape}", [(0, "c")], self.columns - 1)
+        effects = ("exchange", "gradient")
+        rows = [(name, *(plain(float(self.walk[effect][i])) for effect in effects)) for i, name in self.sources]
+        headings = (self.wording["column.token"], *self._titles(*effects))
+        return self.step("fixed", numbers, Table(self.wording[_OF + "lost"], headings, tuple(rows)))
+
+    def of_steps(self, name: str, symbol: str) -> Table:
+        """Rows of an array with a row for each step."""
+        caption = self._caption(name, symbol, self.rows)
+        return corner(self.walk[name], caption, self.rows, self.columns - 1, marked=self.walk.token)
+
+    def across_keys(self, name: str, symbol: str) -> Table:
+        """Rows and columns of a matrix of steps by tokens of the source."""
+        values = self.walk[name]
+        digits = 3 if name == "alpha" else decimals_for(values)
+        return square(
+            self._caption(name, symbol, self.rows),
+            self.rows,
+            self.key_columns,
+            self.walk.keys,
+            lambda t, i: number(values[t, i], digits),
+            self.wording["column.others"],
+            marked=self.marked,
+            distribution=values if name == "alpha" else None,
         )
-        parting = say[_OF + ("same" if self.parting is None else "parts")].format(step=self.parting)
-        facts["errors"] = say["errors.comma"].join(
-            f"{say['errors.' + name]} {error:.0e}" for name, error in self.errors.items()
-        )
-        headings = titles(*common, "best", "own_read", "own", "own_p")
-        return [
-            *written,
-            step("p", Table("p(y_t | y_<t, x)", titles(*common, "loss"), tuple(products), at)),
-            step("forcing", Table("y_t, ŷ_t", headings, beside, at), more=[parting]),
-            step("check", more=[say["caution"]]),
+
+    def probabilities(self) -> Step:
+        """The probability of each target token, and their product."""
+        rows = [(*line, number(float(loss), 3)) for line, loss in zip(self._forced(), self.losses, strict=True)]
+        rows.append((self.wording["row.sum"], "", "", self.facts["product"], number(self.total, 3)))
+        headings = self._titles("step", "read", "target", "p", "loss")
+        return self.step("p", Table("p(y_t | y_<t, x)", headings, tuple(rows), self.walk.token))
+
+    def teacher_forcing(self) -> Step:
+        """The target that is read under teacher forcing next to the model's own translation."""
+        walk = self.walk
+        forced = self._forced()
+        forced += [(str(t), "", "", "") for t in range(len(forced), len(self.free_losses))]
+        best = [_name(token) for token in walk.best] + [""] * (len(forced) - len(walk.best))
+        rows = [
+            (*line, name, *self._read(walk.free, self.free_losses, t))
+            for t, (line, name) in enumerate(zip(forced, best, strict=True))
         ]
+        headings = self._titles("step", "read", "target", "p", "best", "own_read", "own", "own_p")
+        key = "same" if walk.parting is None else "parts"
+        parting = self.wording[_OF + key].format(step=walk.parting)
+        return self.step("forcing", Table("y_t, ŷ_t", headings, tuple(rows), walk.token), more=[parting])
 
-    def _read(self, tokens: Sequence[str], losses: str, t: int) -> tuple[str, ...]:
+    def check(self) -> Step:
+        """The differences from the model's own numbers."""
+        errors = (f"{self.wording['errors.' + name]} {error:.0e}" for name, error in self.walk.errors.items())
+        self.facts["errors"] = self.wording["errors.comma"].join(errors)
+        return self.step("check", more=[self.wording["caution"]])
+
+    def _forced(self) -> list[tuple[str, ...]]:
+        """Step, token read, target and its probability, under teacher forcing."""
+        return [(str(t), *self._read(self.walk.tokens, self.losses, t)) for t in range(len(self.losses))]
+
+    def _read(self, tokens: Sequence[str], losses: np.ndarray, t: int) -> tuple[str, ...]:
         """The token read, the next one and its probability, of a step."""
         if t >= len(tokens):
             return "", "", ""
-        return _name(tokens[t - 1] if t else "<s>"), _name(tokens[t]), number(float(np.exp(-self[losses][t])), 3)
+        return _name(tokens[t - 1] if t else "<s>"), _name(tokens[t]), number(float(np.exp(-losses[t])), 3)
+
+    def _caption(self, name: str, symbol: str, rows: Named) -> str:
+        key = "of" if len(rows) == len(self.walk[name]) else "part"
+        return self.wording[key].format(symbol=symbol, shape=self.walk[name].shape, rows=len(rows))
+
+    def _titles(self, *names: str) -> tuple[str, ...]:
+        return tuple(self.wording[f"{_OF}column.{name}"] for name in names)
 
 
 def _name(token: str) -> str:

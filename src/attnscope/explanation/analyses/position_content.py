@@ -65,8 +65,8 @@ def _says(tree: xr.DataTree, rows: Sequence[Row]) -> str:
 def _works_against(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     """A note if some head's position share is significantly below 0."""
     high = tree["position_content"].to_dataset().get(f"{POSITION.name}_high")
-    known = [row for row in rows if row[POSITION.name] is not None]
-    if high is None or not any(float(high.sel(layer=row["layer"], head=row["head"])) < 0 for row in known):
+    scored = [row for row in rows if row[POSITION.name] is not None]
+    if high is None or not any(float(high.sel(layer=row["layer"], head=row["head"])) < 0 for row in scored):
         return []
     return ["A position share significantly below 0 means that position works against that head's scores."]
 
@@ -242,7 +242,8 @@ class _FirstPass:
         return output
 
     def sites(self) -> list[Site]:
-        if missing := sorted(set(self.layers or ()) - set(self.collected.sites)):
+        missing = sorted(set(self.layers or ()) - set(self.collected.sites))
+        if missing:
             raise AttnscopeError(f"layer {missing[0]} does not exist: choose others (layers count from 0)")
         return [self.collected.sites[index] for index in sorted(self.collected.sites)]
 
@@ -375,15 +376,17 @@ def _shares_of_means(
         mean = total[chosen].mean(0)
         variance = covariance(mean, mean)
         together = covariance(bias[chosen].mean(0), mean)
-        own = covariance(bias[chosen], total[chosen]).mean(0)
-        parts = [covariance(split / pairs, mean), without_own(together, own, len(chosen))]
+        within_texts = covariance(bias[chosen], total[chosen]).mean(0)
+        parts = [covariance(split / pairs, mean), without_own(together, within_texts, len(chosen))]
         of_products, of_bias = (part / np.where(variance > 0, variance, np.nan) for part in parts)
         none, position = 0 * of_products, of_products + of_bias
         return np.stack([*[of_products, none, none, 1 - position, of_bias][: trace.shape[-2]], position], -1)
 
     def without(text: int, chosen: list[int]) -> np.ndarray:
-        own, others = trace[text], texts - 1
-        moved = own[..., 0, :] - (own[..., 1, :] + own[..., 2, :]) / others + own[..., 3, :] / others**2
+        left_out, others = trace[text], texts - 1
+        moved = (
+            left_out[..., 0, :] - (left_out[..., 1, :] + left_out[..., 2, :]) / others + left_out[..., 3, :] / others**2
+        )
         return shares(without_own(moved, trace[chosen][..., : len(TERMS), :].sum(-2).mean(0), others), chosen)
 
     return jackknife(shares(split, list(range(texts))), documents, without)
@@ -479,10 +482,10 @@ class ExactSplit:
         """Nothing is learned from other texts."""
 
     def prepare(self, tokens: Tokens) -> None:
-        given = model_inputs(self.model, tokens)
-        self.splits = {site.index: split for site, split in first_layer_split(self.model, given).items()}
+        inputs = model_inputs(self.model, tokens)
+        self.splits = {site.index: split for site, split in first_layer_split(self.model, inputs).items()}
         if not self.matrices:
-            self.matrices = {site.index: made for site, made in projections(self.model, given).items()}
+            self.matrices = {site.index: layer for site, layer in projections(self.model, inputs).items()}
 
     def __call__(self, site: Site, call: AttentionCall) -> PositionAndContent:
         if site.index not in self.splits:

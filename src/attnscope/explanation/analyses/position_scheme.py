@@ -176,7 +176,7 @@ def scheme_kernel(
         "bias": any(layer.biased for layer in layers.values()),
     }
     return _stacked(judged, [layers[index].site for index in sorted(layers)], band).assign_attrs(
-        scheme=" and ".join(name for name, there in schemes.items() if there),
+        scheme=" and ".join(name for name, present in schemes.items() if present),
         texts=len(ids),
         length=ids.length,
         intervals_over=called,
@@ -186,7 +186,7 @@ def scheme_kernel(
 def _rotations(model: PreTrainedModel, ids: Tokens) -> dict[int, Rotation]:
     """The rotation of queries and keys of each layer that has one."""
     matrices = projections(model, model_inputs(model, ids[:1]))
-    return {site.index: made.rotation for site, made in matrices.items() if made.rotation is not None}
+    return {site.index: layer.rotation for site, layer in matrices.items() if layer.rotation is not None}
 
 
 def without_flat_curves(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
@@ -284,8 +284,8 @@ class _Turning:
         traces = waves * profiles.pairs_at(length, length, reach)
         if call.softcap is None and call.sinks is None:  # as `centred_keys` has it
             rows = turned.conj() * turned.mean(-1, keepdims=True)
-            for place, t in enumerate(range(-reach, reach + 1)):
-                traces[:, place] -= rows[:, max(0, -t) : max(0, min(length, length - t))].sum(-1)
+            for column, t in enumerate(range(-reach, reach + 1)):
+                traces[:, column] -= rows[:, max(0, -t) : max(0, min(length, length - t))].sum(-1)
         return cls(call.scale * (rotation.cos**2 + rotation.sin**2)[0].double().cpu().numpy(), rates, waves, traces)
 
 
@@ -311,8 +311,8 @@ class _Account:
         """Nats; with `rng`, of the same amplitudes but random phases, and of biases in random order."""
         bias = self.parts["bias"].mean(0) / self.pairs
         if rng is not None:
-            known = np.isfinite(self.pairs)
-            bias[:, known] = rng.permuted(bias[:, known], axis=1)
+            finite = np.isfinite(self.pairs)
+            bias[:, finite] = rng.permuted(bias[:, finite], axis=1)
         if self.turning is None:
             return bias
         product = self.product(range(self.texts))

@@ -112,11 +112,11 @@ def repeated_tokens(study: Study, *, tokens: int = _TOKENS, seed: Seed | None = 
         mean, low, high = interval(np.moveaxis(weights - beside, 1, 0), range(_TEXTS), seed=seed)
         for end, values in {"": mean, "_low": low, "_high": high, "_weight": weights.mean(1)}.items():
             variables[name + end] = labelled("layer head", values, f"{name} weight{_ENDS[end]}".capitalize(), "share")
-    made = xr.Dataset(variables, layer_coordinates(twice), {"tokens": count, "texts": _TEXTS})
-    made = made.assign_coords(head=np.arange(made.sizes["head"]))
+    dataset = xr.Dataset(variables, layer_coordinates(twice), {"tokens": count, "texts": _TEXTS})
+    dataset = dataset.assign_coords(head=np.arange(dataset.sizes["head"]))
     for name in _PLACES:
-        made[name].attrs["signed"] = 1
-    return made
+        dataset[name].attrs["signed"] = 1
+    return dataset
 
 
 _ENDS = {"": " minus control", "_low": ", lower end", "_high": ", upper end", "_weight": ""}
@@ -136,10 +136,10 @@ def _weights(study: Study, rows: list[list[int]], count: int) -> dict[Site, Floa
     def observe(site: Site, call: AttentionCall) -> Tensor:
         output, weights = attend_in_full(call)
         if site.kind != "cross":
-            places = [
+            means = [
                 weights.diagonal(after - count, dim1=2, dim2=3)[..., -count:].mean(-1) for after in _PLACES.values()
             ]
-            by_site.setdefault(site, []).append(np.stack([place.double().cpu().numpy() for place in places], -1))
+            by_site.setdefault(site, []).append(np.stack([mean.double().cpu().numpy() for mean in means], -1))
         return output
 
     read_all(study.model, token_ids(rows), observe)

@@ -60,8 +60,8 @@ def _columns(verdict: xr.Dataset) -> dict[str, Quantity]:
 
 def ranked_rows(verdict: xr.Dataset, columns: Mapping[str, xr.DataArray | None]) -> list[Row]:
     """A row for each head, the clearest case first: matching predictions, then positional heads, then the rest."""
-    own = {name: verdict.get(name) for name in (*_columns(verdict), "comparable")}
-    rows = rows_of({**own, **columns}, verdict[WEIGHT.name].transpose("layer", "head"))
+    variables = {name: verdict.get(name) for name in (*_columns(verdict), "comparable")}
+    rows = rows_of({**variables, **columns}, verdict[WEIGHT.name].transpose("layer", "head"))
     for row in rows:
         row["agree"] = bool(row["agree"]) if row.pop("comparable") else None
         row["weights_of"] = None if row["weights_of"] == row["layer"] else row["weights_of"]
@@ -75,10 +75,10 @@ def best_heads(
 ) -> list[tuple[int, int]]:
     """The heads to show: the first of `ranked_rows`, of one layer or with one number where requested."""
     for name, requested in (("layer", layer), ("head", head)):
-        known = sorted({row[name] for row in rows})
-        if requested is not None and requested not in known:
-            there = f"choose from {known[0]} to {known[-1]}" if known else "this run explains no heads"
-            raise AttnscopeError(f"{name} {requested} does not exist: {there}")
+        existing = sorted({row[name] for row in rows})
+        if requested is not None and requested not in existing:
+            advice = f"choose from {existing[0]} to {existing[-1]}" if existing else "this run explains no heads"
+            raise AttnscopeError(f"{name} {requested} does not exist: {advice}")
     chosen = [row for row in rows if layer in {None, row["layer"]} and head in {None, row["head"]}]
     if not chosen and rows:
         raise AttnscopeError(f"layer {layer} has no head {head}: choose another head")
@@ -141,10 +141,10 @@ def summary(rows: Sequence[Row]) -> list[str]:
         matches = sum(row["agree"] is True for row in positional)
         those = out_of(matches, len(positional))
         chances = [row["chance"] for row in positional if row["chance"] is not None]
-        known = (
+        expected = (
             by_chance(matches, chances, positional) if len(chances) == len(positional) else "no other heads to compare"
         )
-        claims.append(f"queries and keys alone predict the offset of {those} ({known})")
+        claims.append(f"queries and keys alone predict the offset of {those} ({expected})")
     text = "; ".join(claims)
     return [*sentences, f"{text[0].upper()}{text[1:]}."] if text else sentences
 
@@ -159,7 +159,7 @@ def by_chance(count: int, chances: Sequence[float], rows: Sequence[Row]) -> str:
     first = {(row["layer"] if row["weights_of"] is None else row["weights_of"], row["head"]) for row in rows}
     if len(first) < len(rows):
         return f"{expected}; no p-value: layers share weights, and only {len(first)} of {len(rows)} heads differ"
-    distribution = reduce(lambda own, chance: np.convolve(own, [1 - chance, chance]), chances, np.ones(1))
+    distribution = reduce(lambda counts, chance: np.convolve(counts, [1 - chance, chance]), chances, np.ones(1))
     probability = float(distribution[count:].sum())
     rounded = f"= {probability:.2g}" if probability >= 0.001 else "< 0.001"  # noqa: PLR2004
     return f"{expected}, p {rounded}" + ": not significant" * (probability > BY_ACCIDENT)
@@ -270,7 +270,10 @@ def _same_weights(layer: Layer, other: Layer) -> bool:
     """Whether two layers share their query and key matrices (ALBERT)."""
     one, two = layer.projections, other.projections
     pairs = ((one.query, two.query), (one.key, two.key))
-    same = all(own is not None and its is not None and np.array_equal(own, its) for own, its in pairs)
+    same = all(
+        matrix is not None and same_side is not None and np.array_equal(matrix, same_side)
+        for matrix, same_side in pairs
+    )
     return same or layer.site.name == other.site.name
 
 
@@ -281,10 +284,10 @@ def _of_layer(layer: Layer, chance: float) -> xr.Dataset:
     low, high = layer.reach.offsets
     at = profiles.argmax(-1)
     # beyond the mask all weights are 0, and known; beyond the band they are not
-    known = (np.abs(offset) < half) | (offset == low) | (offset == high)
+    measured = (np.abs(offset) < half) | (offset == low) | (offset == high)
     return xr.Dataset(
         {
-            "offset_of_weights": ("head", np.where(known[at], offset[at], np.nan)),
+            "offset_of_weights": ("head", np.where(measured[at], offset[at], np.nan)),
             WEIGHT.name: ("head", profiles.max(-1)),
             "weight_level": ("head", layer.reach.level(chance)[at]),
         },
@@ -300,11 +303,11 @@ def _judged(verdict: xr.Dataset) -> xr.Dataset:
     estimates = np.stack([verdict[name].values for name in ESTIMATED], -1)
     dims = verdict.prefers.dims
     positional = verdict.prefers & by_position
-    flat, known = estimates.reshape(-1, len(ESTIMATED)), np.isfinite(estimates).all(-1)
-    tested = positional & xr.DataArray(known, dims=dims)
+    flat, finite = estimates.reshape(-1, len(ESTIMATED)), np.isfinite(estimates).all(-1)
+    tested = positional & xr.DataArray(finite, dims=dims)
     near = _near(weights.reshape(-1, 1), flat[None])  # estimates of the other heads that would match
     np.fill_diagonal(near, val=False)
-    others = known.sum() - known
+    others = finite.sum() - finite
     matching = (1 + near.sum(1).reshape(weights.shape)) / (1 + others)
     chance = np.where((others > 0) & np.isfinite(weights), matching, np.nan)
     judged = verdict.assign(

@@ -61,7 +61,8 @@ def _cause(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
 
 def _control(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     removed = tree["wave_removal"].to_dataset()
-    if np.isnan(others := float(removed["fit_of_others"])) or "R²" not in "".join(_cause(tree, rows)):
+    others = float(removed["fit_of_others"])
+    if np.isnan(others) or "R²" not in "".join(_cause(tree, rows)):
         return []
     texts = count(removed.attrs["texts"], "window")
     return [f"Wave removal, {texts}: with the predictions of other heads R² = {others:.2g}.".replace("-", "−")]
@@ -127,8 +128,8 @@ def wave_removal(
         weights (share). Scalars: ``fit``, the share of the change that was predicted; ``fit_of_others`` and
         ``fit_chance``, the same with the predictions of other heads; ``moved``, the size of the change.
     """
-    known = study.result("cross_spectrum")
-    spectra = cross_spectrum.compute(study) if known is None else known
+    computed = study.result("cross_spectrum")
+    spectra = cross_spectrum.compute(study) if computed is None else computed
     cross = (spectra.cross_amplitude * np.exp(1j * spectra.phase)).transpose("layer", "head", "frequency")
     by_layer = {
         layer.site.index: cross.sel(layer=layer.site.index).values[: layer.heads] for layer in study.evidence.bilinear
@@ -242,8 +243,8 @@ def _fits(
     """How well the predictions fit the changes ``(window, layer, head, offset)``, also with heads permuted."""
     real = ~np.isnan(before).all((0, -1))  # layers may have fewer heads than others
     measured, predicted = (np.nan_to_num(profile - before)[:, real] for profile in (after, expected))
-    here, there = measured.mean(0), predicted.mean(0)
-    fit = _fit(here, there)
+    mean_measured, mean_predicted = measured.mean(0), predicted.mean(0)
+    fit = _fit(mean_measured, mean_predicted)
     low = high = np.nan
     if len(set(units)) >= LEAST:
         left = [
@@ -252,15 +253,17 @@ def _fits(
         ]
         low, high = jackknife_interval(fit, np.array(left))
     generator = np.random.default_rng(seed)
-    others = [_fit(here, there[generator.permutation(len(there))]) for _ in range(_EXCHANGES)]
-    enough = len(there) >= _FEWEST
+    others = [
+        _fit(mean_measured, mean_predicted[generator.permutation(len(mean_predicted))]) for _ in range(_EXCHANGES)
+    ]
+    enough = len(mean_predicted) >= _FEWEST
     return {
         "fit": fit,
         "fit_low": float(low),
         "fit_high": float(high),
         "fit_of_others": float(np.mean(others)) if enough else np.nan,
         "fit_chance": float(np.mean(np.array(others) >= fit)) if enough else np.nan,
-        "moved": float(np.sqrt((here**2).mean())),
+        "moved": float(np.sqrt((mean_measured**2).mean())),
     }
 
 

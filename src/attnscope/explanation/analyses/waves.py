@@ -121,6 +121,7 @@ def _of_layer(layer: Layer) -> xr.Dataset:
         parts = reparametrize(*layer.matrices(head, affine=True))
         sides["query"].append(states @ parts.query)
         sides["key"].append(states @ parts.key)
-    if empty := [side for side, columns in sides.items() if not sum(part.shape[1] for part in columns)]:
+    empty = [side for side, columns in sides.items() if not sum(part.shape[1] for part in columns)]
+    if empty:
         raise NotDefinedError(f"every {empty[0]} of layer {layer.site.index} is equal: its weights are zero")
     return stacked([maximum_spectrum(np.hstack(columns)) for columns in sides.values()], "side", list(sides))

@@ -74,10 +74,10 @@ def check_offsets(offsets: tuple[int, int] | None) -> None:
         )
 
 
-def choose(name: str, value: object, known: tuple[str, ...]) -> None:
+def choose(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Reject an unknown mode."""
-    if not isinstance(value, str) or value not in known:
-        raise AttnscopeError(f"{name} is {shortly(value)}; expected one of {', '.join(known)}")
+    if not isinstance(value, str) or value not in choices:
+        raise AttnscopeError(f"{name} is {shortly(value)}; expected one of {', '.join(choices)}")
 
 
 def in_band(length: int, band: tuple[int, int] | None, lowest: int = 3) -> Bool[np.ndarray, " frequency"]:

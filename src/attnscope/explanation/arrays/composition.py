@@ -91,9 +91,9 @@ def by_offset(
         first, last = max(0, -offsets[at]), length - max(0, offsets[at])  # queries with a key at the offset
         product = keys[first + offsets[at] : last + offsets[at]].T @ query[first:last] / (last - first)
         curve[at], spread[at] = np.trace(product), turned_spread(product)
-    known = searched & np.isfinite(curve)
-    peak = curve[known].max(initial=-np.inf)
-    return curve, float(min(1.0, scipy.stats.norm.sf(peak / np.maximum(spread[known], _NEAR_0)).sum()))
+    valid = searched & np.isfinite(curve)
+    peak = curve[valid].max(initial=-np.inf)
+    return curve, float(min(1.0, scipy.stats.norm.sf(peak / np.maximum(spread[valid], _NEAR_0)).sum()))
 
 
 _DRAWS = 999  # of phases
@@ -111,7 +111,7 @@ def peak_chances(
     """
     phases = np.exp(2j * np.pi * np.random.default_rng(seed).random((_DRAWS, len(waves))))
     as_high = np.array(
-        [(((phases * size) @ waves).real.max(1) >= own).sum() for size, own in zip(sizes, highest, strict=True)]
+        [(((phases * size) @ waves).real.max(1) >= height).sum() for size, height in zip(sizes, highest, strict=True)]
     )
     total = sizes.sum(1)
     tilts = _TILTS / np.where(total > 0, total, 1.0)[:, None]  # (head, tilt)

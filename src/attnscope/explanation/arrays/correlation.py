@@ -153,15 +153,15 @@ def profile_agreement(
     low, high = offsets or (-band, band)
     low, high = max(low, -band), min(high, band)
     weights, scores = (profile[low + band : high + band + 1] for profile in (weights, scores))
-    where, there = weights.argmax() + low, scores.argmax() + low
+    of_weights, of_scores = weights.argmax() + low, scores.argmax() + low
     a, b = (rankdata(profile) - (len(profile) + 1) / 2 for profile in (weights, scores))
     size = np.sqrt((a**2).sum() * (b**2).sum())
     spearman = (a * b).sum() / np.where(size > 0, size, np.nan)
     return xr.Dataset(
         {
-            "weight_argmax": checks.labelled("", where, "offset of the largest weight", "tokens"),
-            "score_argmax": checks.labelled("", there, "offset of the largest score", "tokens"),
-            "equal_argmax": checks.labelled("", where == there, "same offset"),
+            "weight_argmax": checks.labelled("", of_weights, "offset of the largest weight", "tokens"),
+            "score_argmax": checks.labelled("", of_scores, "offset of the largest score", "tokens"),
+            "equal_argmax": checks.labelled("", of_weights == of_scores, "same offset"),
             "spearman": checks.labelled("", spearman, f"rank correlation over {high - low + 1} offsets"),
         },
         attrs={"band": band},

@@ -87,9 +87,9 @@ def phase_map(
     if completion != "thin" and rotation.parked:  # outside the rotation's vectors, at angle 0
         parked = np.maximum((np.abs(transform(values)) ** 2).sum(1) - energy.sum(1), 0.0)
     edges = np.linspace(-np.pi, np.pi, bins + 1)
-    place = np.clip(np.searchsorted(edges, rotation.angles[~real], side="left") - 1, 0, bins - 1)
+    bin_of = np.clip(np.searchsorted(edges, rotation.angles[~real], side="left") - 1, 0, bins - 1)
     line = _line_of(energy[:, ~real], rotation.angles[~real], chosen, len(values), offsets)
-    moving = energy[:, ~real] @ np.eye(bins)[place]
+    moving = energy[:, ~real] @ np.eye(bins)[bin_of]
     return xr.Dataset(
         over("frequency angle", energy=(moving, "energy by frequency and angle"))
         | over(

@@ -17,18 +17,18 @@ def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np
         return covariance(terms, total) / np.where(variance > 0, variance, np.nan)
 
 
-def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
+def covariance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Covariance over the last axis, divided by the number of values; pairs with NaN are left out."""
-    known = np.isfinite(own) & np.isfinite(other)
-    count = np.maximum(known.sum(-1, keepdims=True), 1)
-    own, other = (np.where(known, side, 0.0) for side in np.broadcast_arrays(own, other))
-    own, other = (np.where(known, side - side.sum(-1, keepdims=True) / count, 0.0) for side in (own, other))
-    return np.asarray((own * other).sum(-1) / count[..., 0])
+    finite = np.isfinite(one) & np.isfinite(other)
+    count = np.maximum(finite.sum(-1, keepdims=True), 1)
+    one, other = (np.where(finite, side, 0.0) for side in np.broadcast_arrays(one, other))
+    one, other = (np.where(finite, side - side.sum(-1, keepdims=True) / count, 0.0) for side in (one, other))
+    return np.asarray((one * other).sum(-1) / count[..., 0])
 
 
-def without_own(of_means: np.ndarray, own: np.ndarray, texts: int) -> np.ndarray:
+def without_own(of_means: np.ndarray, within: np.ndarray, texts: int) -> np.ndarray:
     """Mean product over pairs of different texts, from the product of means and the mean product within texts."""
-    return np.asarray((texts * of_means - own) / (texts - 1))
+    return np.asarray((texts * of_means - within) / (texts - 1))
 
 
 def jackknife(

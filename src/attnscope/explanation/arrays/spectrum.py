@@ -76,9 +76,9 @@ def amplitude_spectrum(
             f"neighbours is {neighbours} and factor {factor}; expected 1 neighbour or more, factor > 0"
         )
     if detrend == "linear":
-        place = np.arange(len(columns)) - (len(columns) - 1) / 2
+        position = np.arange(len(columns)) - (len(columns) - 1) / 2
         columns = columns - columns.mean(0)
-        columns = columns - place[:, None] * (place @ columns / (place @ place))
+        columns = columns - position[:, None] * (position @ columns / (position @ position))
     amplitude = np.abs(transform(columns))
     mean = amplitude.mean(1)
     ratio = _local_ratio(mean, neighbours)
@@ -148,9 +148,9 @@ def _tops(
 def _local_ratio(mean: Float[np.ndarray, " frequency"], neighbours: int) -> Float[np.ndarray, " frequency"]:
     """Value over the median of its neighbours; the frequency 0 is left out."""
     ratio = np.full(len(mean), np.nan)
-    for place in range(1, len(mean)):
-        level = np.median(np.r_[mean[max(1, place - neighbours) : place], mean[place + 1 : place + 1 + neighbours]])
-        ratio[place] = mean[place] / level if level > 0 else (np.inf if mean[place] > 0 else np.nan)
+    for at in range(1, len(mean)):
+        level = np.median(np.r_[mean[max(1, at - neighbours) : at], mean[at + 1 : at + 1 + neighbours]])
+        ratio[at] = mean[at] / level if level > 0 else (np.inf if mean[at] > 0 else np.nan)
     return ratio
 
 
@@ -236,9 +236,9 @@ def fisher_g(
 def fisher_tail(g: Float[np.ndarray, " column"], bins: int) -> Float[np.ndarray, " column"]:
     """P(g > x) of white noise: ``sum_{k>=1} (-1)^(k-1) C(m, k) (1 - k x)_+^(m-1)``, m = bins (Fisher 1929)."""
     tail = np.full(g.shape, np.nan)
-    known = np.isfinite(g)
-    tail[known & (g <= 1 / bins)] = 1.0
-    rest = np.flatnonzero(known & (g > 1 / bins))
+    finite = np.isfinite(g)
+    tail[finite & (g <= 1 / bins)] = 1.0
+    rest = np.flatnonzero(finite & (g > 1 / bins))
     if not rest.size:
         return tail
     terms = min(bins, int(1 / g[rest].min()) + 1)
@@ -324,11 +324,11 @@ def find_peaks(
             continue
         tops = signal.find_peaks(curve)[0]
         for column, inside in enumerate((allowed & (np.abs(offset) <= near), allowed)):
-            there = tops[inside[tops]]
+            candidates = tops[inside[tops]]
             # a maximum at an edge of the range may rise beyond it: then no top within it counts
-            if not there.size or curve[there].max() < curve[inside].max():
+            if not candidates.size or curve[candidates].max() < curve[inside].max():
                 continue
-            at = int(there[curve[there].argmax()])
+            at = int(candidates[curve[candidates].argmax()])
             whole = curve[[at]], np.array([0]), np.array([len(curve) - 1])  # half of the height; ends count as falls
             peaks[:, row, column] = (
                 offset[at],
