@@ -65,8 +65,8 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
         finally:
             for module, training in modes:
                 module.training = training
-            for part, made in compiled.items():
-                vars(part)[_COMPILED] = made
+            for part, call in compiled.items():
+                vars(part)[_COMPILED] = call
             restore(before)
 
 
@@ -131,8 +131,9 @@ def borrowed_arguments(command: str, arguments: dict[str, Any]) -> Generator[Non
         arguments |= {"texts": SENTENCES, "by_line": True}
     with ExitStack() as stack:
         for argument in arguments.values():
-            if isinstance(model := inner_model(argument), transformers.PreTrainedModel):
-                stack.enter_context(borrowed(model))
+            inner = inner_model(argument)
+            if isinstance(inner, transformers.PreTrainedModel):
+                stack.enter_context(borrowed(inner))
         yield
 
 
@@ -189,10 +190,11 @@ def inner_model(source: object) -> object:
     if isinstance(source, nn.Sequential) and len(source) and hasattr(source[0], "auto_model"):
         return inner_model(source[0].auto_model)  # of sentence-transformers
     for name in _HOLDERS:
-        held: object = getattr(source, name, None)
-        if held is None or held is source:
+        wrapped: object = getattr(source, name, None)
+        if wrapped is None or wrapped is source:
             continue
-        if isinstance(inner := inner_model(held), transformers.PreTrainedModel):
+        inner = inner_model(wrapped)
+        if isinstance(inner, transformers.PreTrainedModel):
             if any(parameter.is_meta for parameter in inner.parameters()):
                 raise AttnscopeError(
                     f"{type(source).__name__} contains a {type(inner).__name__} whose weights are not loaded yet. Load "

@@ -78,7 +78,7 @@ def _convert(file: Path, folder: Path) -> None:
     source = str(file.parent)
     advice = "Is it complete, and of an architecture that transformers reads?"
     with quiet(), explaining(f"{file} cannot be converted", advice), no_larger_than(_sizes(file), file.name):
-        made: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             source,
             gguf_file=file.name,
             local_files_only=True,
@@ -86,7 +86,7 @@ def _convert(file: Path, folder: Path) -> None:
             quantization_config=transformers.GgufConfig(dequantize=True),
             output_loading_info=True,
         )
-        model, report = made
+        model, report = loaded
         if report["missing_keys"]:
             raise AttnscopeError(f"{file} lacks {min(report['missing_keys'])}. Is the file complete?")
         model.save_pretrained(folder)
@@ -153,16 +153,18 @@ class Checkpoint:
 
 def _instead(source: str) -> str:
     """A hint for a folder without a model."""
-    if (made := manifest_of(Path(source))) is None:
+    manifest = manifest_of(Path(source))
+    if manifest is None:
         return "is it a model folder?"
-    if made.command == "train":
+    if manifest.command == "train":
         return "its training has not finished. Repeat the command to resume it"
-    return f"it is a run of attnscope {made.command}. Choose the model of this run"
+    return f"it is a run of attnscope {manifest.command}. Choose the model of this run"
 
 
 def _weights(repository: Repository, config: dict[str, Any]) -> tuple[Path, ...]:
     """The files that `transformers` would load: the one named in the config, else a single file, else shards."""
-    if (named := config.get("transformers_weights")) is not None:
+    named = config.get("transformers_weights")
+    if named is not None:
         return _named(repository, named, "config.json")
     for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME):
         if repository.find(name) is not None:
@@ -208,7 +210,8 @@ def check_settings(config: dict[str, Any], source: str) -> None:
             "into config.json"
         )
     for name, value in every_setting(config):
-        if (expected := _expected(name, value)) is not None:
+        expected = _expected(name, value)
+        if expected is not None:
             raise AttnscopeError(
                 f"config.json of {source} has {name[:100]} {str(value)[:30]}; expected {expected}. "
                 "Is it the right config.json?"
@@ -219,7 +222,8 @@ def every_setting(config: Any) -> Iterator[tuple[str, Any]]:
     """Names and values at all levels."""
     parts: list[Any] = [config]
     while parts:
-        if isinstance(part := parts.pop(), dict):
+        part = parts.pop()
+        if isinstance(part, dict):
             yield from ((str(name), value) for name, value in part.items())
             parts.extend(part.values())
         elif isinstance(part, list):
@@ -292,13 +296,15 @@ class Repository:
 
     def take(self, name: str) -> Path | None:
         """Find a file that determines the model: part of `sha256`, and not allowed to change from now on."""
-        if (file := self.find(name)) is not None:
+        file = self.find(name)
+        if file is not None:
             self.taken.setdefault(file, file_state(file))
         return file
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Read the JSON object in the file of that name; None if there is no file."""
-        if (path := self.take(name)) is None:
+        path = self.take(name)
+        if path is None:
             return None
         with explaining(f"{path} is not valid JSON", "Download it again"):
             settings = json.loads(path.read_bytes())
@@ -357,17 +363,18 @@ def asking_trust(source: str) -> Generator[None]:
 
 def _reject_damaged(folder: Path) -> None:
     """Raise an error if a file of a model folder of `attnscope train` was changed."""
-    if (made := manifest_of(folder)) is None:
+    manifest = manifest_of(folder)
+    if manifest is None:
         return
-    owned = OwnedFolder(folder, made.command).look()
+    owned = OwnedFolder(folder, manifest.command).look()
     damaged = owned.damaged(
         name for name in owned.files if "/" not in name and name.endswith((".json", ".safetensors"))
     )
     if damaged:
         raise damage(
             folder / damaged[0],
-            f". Repeat attnscope {made.command} to repair it; if you changed it on purpose, remove {MANIFEST} next to "
-            "it",
+            f". Repeat attnscope {manifest.command} to repair it; if you changed it on purpose, remove {MANIFEST} next "
+            "to it",
         )
 
 

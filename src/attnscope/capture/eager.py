@@ -95,13 +95,13 @@ def eager(model: PreTrainedModel) -> Generator[None]:
     before = implementations(model)
 
     def ask(start: nn.Module) -> Any:
-        known = inspect.signature(start.forward)
-        takes = any(one.name == _ASKED or one.kind is one.VAR_KEYWORD for one in known.parameters.values())
-        asked = ({_ASKED: True} if takes else {}) | without_cache(start)
+        signature = inspect.signature(start.forward)
+        takes = any(one.name == _ASKED or one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+        requested = ({_ASKED: True} if takes else {}) | without_cache(start)
 
         def hook(_: nn.Module, arguments: Any, options: dict[str, Any]) -> Any:
-            given = known.bind(*arguments, **options).arguments
-            return arguments, {name: value for name, value in asked.items() if name not in given} | options
+            passed = signature.bind(*arguments, **options).arguments
+            return arguments, {name: value for name, value in requested.items() if name not in passed} | options
 
         return start.register_forward_pre_hook(hook, with_kwargs=True)
 
@@ -132,7 +132,7 @@ def _observe(watch: Watch, way: EagerWay, weights: Tensor) -> None:
         raise UncapturedError(
             f"layer {site.index} ({site.name}): the weights of a row sum to {float(wrong.flatten()[0]):.4f}, not to 1"
         )
-    watch.observe(site, call_of_weights(weights), shown=total, own=lambda: total)
+    watch.observe(site, call_of_weights(weights), reported=total, compute=lambda: total)
 
 
 def is_like_weights(tensor: Tensor) -> bool:
@@ -192,9 +192,10 @@ class _ReturnedWeights:
 def eager_way(model: PreTrainedModel, inputs: dict[str, Any]) -> EagerWay:
     """Find the modules that return a model's weights, on the first tokens of the first text."""
     name = type(model).__name__
-    for place, module in model.named_modules():
-        if (reason := families.why_no_weights(module)) is not None:
-            raise UncapturedError(f"{name} has no weights from token to token ({place}): {reason}")
+    for path, module in model.named_modules():
+        reason = families.why_no_weights(module)
+        if reason is not None:
+            raise UncapturedError(f"{name} has no weights from token to token ({path}): {reason}")
     short = _short(inputs)
     tokens = short["input_ids"].shape[1] if "input_ids" in short else None
     seen, silent = _shown(model, short, tokens, frozenset())
@@ -215,7 +216,7 @@ def _shown(
     with (
         explaining(f"{name} fails when it attends eagerly", "Its weights cannot be captured"),
         eager(model),
-        _gathering(model, tokens, silent) as (seen, told),
+        _gathering(model, tokens, silent) as (seen, answers),
         torch.enable_grad(),
         _with_graph(model),
     ):
@@ -235,11 +236,12 @@ def _shown(
     for field, tensor in _fields(output):  # the model's own ``output_attentions=True``
         if "attentions" not in field or not is_like_weights(tensor.detach()):
             continue  # SqueezeBERT returns scores
-        if not (fitting := [matrix for matrix in seen if _is_reported(tensor, matrix)]):
+        fitting = [matrix for matrix in seen if _is_reported(tensor, matrix)]
+        if not fitting:
             raise UncapturedError(f"{name} reports attention ({field.strip()}) that none of its modules returns")
         for matrix in fitting if "cross" in field else ():
             matrix.is_cross = True
-    return seen, frozenset(place for place, answers in told.items() if len(answers) > 1)
+    return seen, frozenset(name_of_module for name_of_module, returned in answers.items() if len(returned) > 1)
 
 
 def _kind(matrix: _ReturnedWeights, *, is_cross: bool) -> str:
@@ -267,7 +269,7 @@ def _gathering(
 ) -> Generator[tuple[list[_ReturnedWeights], dict[str, set[bool]]]]:
     """Weights that attention modules return (except silent ones), or else modules within them (a softmax)."""
     seen: list[_ReturnedWeights] = []
-    told: dict[str, set[bool]] = {}
+    answers: dict[str, set[bool]] = {}
     running: list[tuple[str, bool, int]] = []  # attention modules, whether they look across, what was found before
 
     def enter(name: str) -> Any:
@@ -282,20 +284,20 @@ def _gathering(
                 return
             attention = running[-1][0]
             cross = any(is_cross for _, is_cross, _ in running)
-            given: list[_ReturnedWeights] = []
+            returned: list[_ReturnedWeights] = []
             for place, tensor in () if name in silent else _tensors(output):
                 weights = as_weights(module, tensor, tokens)
                 if is_like_weights(weights.detach()):
-                    given.append(_ReturnedWeights(name, place, tensor, weights, attention, cross))
+                    returned.append(_ReturnedWeights(name, place, tensor, weights, attention, cross))
             if families.is_attention(module):
                 before = running.pop()[2]
-                told.setdefault(name, set()).add(bool(given))
+                answers.setdefault(name, set()).add(bool(returned))
                 inner = [matrix for matrix in seen[before:] if matrix.is_of_attention]
-                if given or inner:  # inner modules count only if nothing else is found
+                if returned or inner:  # inner modules count only if nothing else is found
                     seen[before:] = inner
-                for matrix in given:
+                for matrix in returned:
                     matrix.is_of_attention = True
-            seen.extend(matrix for matrix in given if not any(_is_one(matrix, other) for other in seen))
+            seen.extend(matrix for matrix in returned if not any(_is_one(matrix, other) for other in seen))
 
         return hook
 
@@ -306,7 +308,7 @@ def _gathering(
                 hooks.enter_context(module.register_forward_pre_hook(enter(name), with_kwargs=True))
             if families.is_attention(module) or name.startswith(within):
                 hooks.enter_context(module.register_forward_hook(look(name)))
-        yield seen, told
+        yield seen, answers
 
 
 def _is_one(matrix: _ReturnedWeights, other: _ReturnedWeights) -> bool:
@@ -346,7 +348,8 @@ def _nodes(outputs: list[Tensor]) -> set[Any]:
     reached: set[Any] = set()
     left: list[Any] = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
     while left:
-        if (node := left.pop()) not in reached:
+        node = left.pop()
+        if node not in reached:
             reached.add(node)
             left.extend(before for before, _ in node.next_functions if before is not None)
     return reached
@@ -397,9 +400,9 @@ def band_as_matrix(band: Tensor) -> Tensor:
     """Spread ``(batch, head, query, offset)``, offsets from -w to w, over ``(batch, head, query, key)``."""
     *_, queries, width = band.shape
     reach = width // 2
-    place = torch.arange(queries, device=band.device)[:, None] + torch.arange(width, device=band.device)
+    key = torch.arange(queries, device=band.device)[:, None] + torch.arange(width, device=band.device)
     wide = band.new_zeros(*band.shape[:-1], queries + 2 * reach)
-    wide.scatter_(-1, place.expand(band.shape), band)
+    wide.scatter_(-1, key.expand(band.shape), band)
     return wide[..., reach : reach + queries]
 
 
@@ -451,8 +454,8 @@ def _second(
     """Attend as DeBERTa's second and third version: a matrix each."""
     heads = module.num_attention_heads
     asking = hidden_states if named.get("query_states") is None else named["query_states"]
-    made = (module.query_proj(asking), module.key_proj(hidden_states), module.value_proj(hidden_states))
-    flat = [module.transpose_for_scores(states, heads) for states in made]
+    projected = (module.query_proj(asking), module.key_proj(hidden_states), module.value_proj(hidden_states))
+    flat = [module.transpose_for_scores(states, heads) for states in projected]
     terms = 1 + ("c2p" in module.pos_att_type) + ("p2c" in module.pos_att_type)
     bias = None
     if module.relative_attention and terms > 1:

@@ -70,24 +70,24 @@ class SpeechModel:
         """Inputs for a sound of that name, and the number of frames of its encoder."""
         reads = self.model.main_input_name
         with explaining(f"the feature extractor cannot process {name}", "Use a longer sound"):
-            given = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")[reads]
-        made = None
+            values = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")[reads]
+        frames_and_size = None
         if self.reads_windows:
-            made = frames_of_window(self.model, self.extractor)
-        elif reads == _WAVE and given.ndim == 2:  # noqa: PLR2004
-            made = frames_of_wave(self.model, given.shape[1])
-        if made is None:
+            frames_and_size = frames_of_window(self.model, self.extractor)
+        elif reads == _WAVE and values.ndim == 2:  # noqa: PLR2004
+            frames_and_size = frames_of_wave(self.model, values.shape[1])
+        if frames_and_size is None:
             raise AttnscopeError(
                 f"{type(self.model).__name__} reads neither waveforms nor windows like Whisper, so its frames are "
                 "unknown"
             )
-        frames, each = made
+        frames, each = frames_and_size
         sounding = min(frames, int(np.ceil(len(samples) / each))) if self.reads_windows else frames
         if sounding < 1:
             raise AttnscopeError(
                 f"{name} has {len(samples)} samples at {self.rate:,} per second, too few for one frame. Leave it out"
             )
-        values = given.to(device_of(self.model), self.model.dtype)
+        values = values.to(device_of(self.model), self.model.dtype)
         return SoundInputs({reads: values}, frames, sounding, each / self.rate)
 
 
@@ -116,9 +116,9 @@ def load_speech_model(
     tokenizer: Any = None
     if processor is None or isinstance(processor, str | Path):
         trust = loading.trust_remote_code
-        place = tokenizer_repository(source, processor, _WHAT, revision=loading.revision)
-        extractor = load_preprocessor(place, transformers.AutoFeatureExtractor, _WHAT, trust_remote_code=trust)
-        tokenizer = load_tokenizer(place, trust_remote_code=trust) if with_decoder else None
+        repository = tokenizer_repository(source, processor, _WHAT, revision=loading.revision)
+        extractor = load_preprocessor(repository, transformers.AutoFeatureExtractor, _WHAT, trust_remote_code=trust)
+        tokenizer = load_tokenizer(repository, trust_remote_code=trust) if with_decoder else None
     else:
         extractor = getattr(processor, "feature_extractor", processor)
         tokenizer = getattr(processor, "tokenizer", None)
@@ -169,7 +169,8 @@ def load_vision_model(
 ) -> VisionModel:
     """Load a vision encoder with its image processor; for a model of images and text, its vision tower."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
-    if (reader := _reader(loaded.model)) is None:
+    reader = _reader(loaded.model)
+    if reader is None:
         plain, pictured = what_is_read(loaded.model), image_token_of(loaded.model.config) is not None
         other = "texts with images (JSON Lines)" if pictured else plain
         raise AttnscopeError(
@@ -177,10 +178,10 @@ def load_vision_model(
             f"{f'Give it {other}, or use' if other else 'Use'} a vision encoder (ViT, DINOv2, CLIP, SigLIP, ...)"
         )
     if need_processor and (processor is None or isinstance(processor, str | Path)):
-        place = tokenizer_repository(
+        repository = tokenizer_repository(
             source, processor, _VISION_WHAT, revision=loading.revision, more=", or images as pixel_values"
         )
-        processor = load_image_processor(place, trust_remote_code=loading.trust_remote_code)
+        processor = load_image_processor(repository, trust_remote_code=loading.trust_remote_code)
     name, model = reader
     return VisionModel(loaded, model, name, processor if need_processor else None)
 

@@ -147,8 +147,13 @@ def _class(module: nn.Module) -> str:
 def reported_heads(module: nn.Module) -> list[int]:
     """Numbers of heads in the attributes of a module or its config, if any."""
     holders = (vars(holder) for holder in (module, getattr(module, "config", None)) if holder is not None)
-    known = [(name, value) for own in holders for name, value in own.items() if "head" in name and type(value) is int]
-    return [value for name, value in known if "dim" not in name and "size" not in name]
+    numbers = [
+        (name, value)
+        for attributes in holders
+        for name, value in attributes.items()
+        if "head" in name and type(value) is int
+    ]
+    return [value for name, value in numbers if "dim" not in name and "size" not in name]
 
 
 # --- arguments of attention modules, and outputs of models ---
@@ -188,8 +193,8 @@ def main_output(output: Any) -> Tensor:
 
 def _tensors(output: Any) -> Iterator[Tensor]:
     """Tensors of an output: floating-point ones of each level first (codecs return codes first), then nested ones."""
-    held = output.to_tuple() if hasattr(output, "to_tuple") else output
-    parts = list(held.values() if isinstance(held, dict) else held)
+    fields = output.to_tuple() if hasattr(output, "to_tuple") else output
+    parts = list(fields.values() if isinstance(fields, dict) else fields)
     yield from (part for part in parts if isinstance(part, Tensor) and part.is_floating_point())
     for part in parts:
         if isinstance(part, dict | tuple | list):
@@ -200,7 +205,8 @@ def _tensors(output: Any) -> Iterator[Tensor]:
 def logit_cap(config: Any) -> float | None:
     """The bound c of logits ``c * tanh(logits / c)``; None without. Under another name, attribution has an error."""
     names = ("final_logit_softcapping", "logits_soft_cap")
-    return next((cap for name in names if (cap := getattr(config.get_text_config(), name, None))), None)
+    caps = (getattr(config.get_text_config(), name, None) for name in names)
+    return next(filter(None, caps), None)
 
 
 # --- position tables ---
@@ -386,7 +392,8 @@ _NAMED = {
 
 def named_scheme(model: PreTrainedModel) -> str | None:
     """Position scheme of a model without a table, by names of its modules; None if unknown."""
-    if (named := _NAMED.get(str(getattr(model.config, "positions", "")))) is not None:
+    named = _NAMED.get(str(getattr(model.config, "positions", "")))
+    if named is not None:
         return named
     if any(isinstance(module, nn.RNNBase) for module in model.modules()):
         return "it reads one token after another (a recurrent network)"

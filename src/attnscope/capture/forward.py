@@ -69,11 +69,11 @@ def check_ids(model: PreTrainedModel, inputs: dict[str, Any], name: Name) -> Non
         table = None if ids is None else _embedding(model, side)
         if ids is None or table is None or int(ids.max()) < table.num_embeddings:
             continue
-        known = table.num_embeddings
-        text = int((ids >= known).any(1).nonzero()[0])
+        size = table.num_embeddings
+        text = int((ids >= size).any(1).nonzero()[0])
         raise AttnscopeError(
-            f"{name(text)} contains token id {int(ids[text].max())}, but {type(model).__name__} has {known} tokens "
-            f"(ids 0 to {known - 1}). Use the tokenizer of this model"
+            f"{name(text)} contains token id {int(ids[text].max())}, but {type(model).__name__} has {size} tokens "
+            f"(ids 0 to {size - 1}). Use the tokenizer of this model"
         )
 
 
@@ -94,15 +94,16 @@ def decoder_start(model: PreTrainedModel) -> Callable[[Sequence[int]], int]:
         )
     shift: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
 
-    def start(said: Sequence[int]) -> int:
+    def start(target: Sequence[int]) -> int:
         if shift is not None:
             try:
-                return int(shift(torch.tensor([list(said)]))[0, 0])
+                return int(shift(torch.tensor([list(target)]))[0, 0])
             except Exception as error:  # families raise what they like where a setting is missing
                 raise _unknown(model, reason_of(error)) from error
-        if (known := getattr(model.config, "decoder_start_token_id", None)) is None:
+        start_id = getattr(model.config, "decoder_start_token_id", None)
+        if start_id is None:
             raise _unknown(model, "no decoder_start_token_id")
-        return int(known)
+        return int(start_id)
 
     return start
 

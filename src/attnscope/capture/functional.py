@@ -60,8 +60,8 @@ class CapturedCall:
         start, stop = (bound.expand(len(after), -1) for bound in self.call.visible[:2])
         empty = stop <= start
         earliest = start.masked_fill(empty, start.shape[1]).flip(1).cummin(1).values.flip(1)
-        place = torch.arange(1, start.shape[1], device=start.device)
-        return pad(after & (stop.cummax(1).values[:, :-1] <= place) & (earliest[:, 1:] >= place), (1, 0))
+        position = torch.arange(1, start.shape[1], device=start.device)
+        return pad(after & (stop.cummax(1).values[:, :-1] <= position) & (earliest[:, 1:] >= position), (1, 0))
 
 
 class PackedTexts:
@@ -113,9 +113,9 @@ def call_of_product(
     return with_masked_keys(AttentionCall(query, key, value, scale, is_causal, mask, bias))
 
 
-def of_scaled_dot_product(output: Tensor, *given: Any, **named: Any) -> CapturedCall:
+def of_scaled_dot_product(output: Tensor, *arguments: Any, **options: Any) -> CapturedCall:
     """A call of ``torch.nn.functional.scaled_dot_product_attention`` with its output."""
-    call = call_of_product(*given, **named)
+    call = call_of_product(*arguments, **options)
     query, key, value = (side.detach() for side in (call.query, call.key, call.value))
     call = replace(call, query=query, key=key, value=value, bias=None if call.bias is None else call.bias.detach())
     return _seen(call, output)
@@ -137,9 +137,9 @@ def of_eager(output: Tensor, arguments: dict[str, Any]) -> CapturedCall:
     return _seen(call, output.transpose(1, 2))
 
 
-def of_multi_head(*given: Any, **named: Any) -> CapturedCall:
+def of_multi_head(*arguments: Any, **named: Any) -> CapturedCall:
     """A call of ``torch.nn.functional.multi_head_attention_forward``, the function behind ``nn.MultiheadAttention``."""
-    options = arguments_of_multi_head(*given, **named)
+    options = arguments_of_multi_head(*arguments, **named)
     with torch.no_grad():
         call, is_cross = call_of_multi_head(options)
     query, key = options["query"], options["key"]
@@ -152,9 +152,9 @@ def of_multi_head(*given: Any, **named: Any) -> CapturedCall:
     return _seen(call, None, is_cross=is_cross)
 
 
-def arguments_of_multi_head(*given: Any, **named: Any) -> dict[str, Any]:
+def arguments_of_multi_head(*arguments: Any, **named: Any) -> dict[str, Any]:
     """Named arguments of ``torch.nn.functional.multi_head_attention_forward``, checked that all keys are tokens."""
-    options = _NAMED.bind(*given, **named).arguments
+    options = _NAMED.bind(*arguments, **named).arguments
     if options.get("training", True):
         _reject_dropout(options["dropout_p"])
     if options["bias_k"] is not None or options["add_zero_attn"]:
@@ -360,7 +360,7 @@ def products(model: nn.Module, watch: Watch) -> Generator[None]:
     with ExitStack() as hooks:
         for module in model.modules():
             if is_attention(module) or is_pooling_head(module):
-                hooks.enter_context(module.register_forward_pre_hook(lambda own, _: running.append(own)))
+                hooks.enter_context(module.register_forward_pre_hook(lambda module, _: running.append(module)))
                 hooks.enter_context(module.register_forward_hook(leave, always_call=True))
         hooks.enter_context(_Mode(watch, running))
         yield
@@ -390,23 +390,23 @@ class _Mode(TorchFunctionMode):
             raise UncapturedError(reason_of(error)) from error
         return func(*args, **options)
 
-    def multi_head(self, *given: Any, **named: Any) -> tuple[Tensor, None]:
+    def multi_head(self, *arguments: Any, **named: Any) -> tuple[Tensor, None]:
         """Attend as ``nn.MultiheadAttention`` does, without the averaged weights."""
-        options = arguments_of_multi_head(*given, **named)
+        options = arguments_of_multi_head(*arguments, **named)
         call, is_cross = call_of_multi_head(options)
         output = self.observe(call, is_cross=is_cross).permute(2, 0, 1, 3).flatten(2)
         output = functional.linear(output, options["out_proj_weight"], options["out_proj_bias"])
         return output if options["query"].ndim == output.ndim else output[:, 0], None
 
-    def product(self, *given: Any, **named: Any) -> Tensor:
-        own = partial(functional.scaled_dot_product_attention, *given, **named)
-        return self.observe(call_of_product(*given, **named), is_cross=False, own=own)
+    def product(self, *arguments: Any, **named: Any) -> Tensor:
+        compute = partial(functional.scaled_dot_product_attention, *arguments, **named)
+        return self.observe(call_of_product(*arguments, **named), is_cross=False, compute=compute)
 
-    def observe(self, call: AttentionCall, *, is_cross: bool, own: Callable[[], Tensor] | None = None) -> Tensor:
+    def observe(self, call: AttentionCall, *, is_cross: bool, compute: Callable[[], Tensor] | None = None) -> Tensor:
         module = self.running[-1]
         is_cross = is_cross or id(module) in self.watch.cross or call.query.shape[2] != call.key.shape[2]
         kind = "cross" if is_cross else "self" if sees_ahead(call) else "causal"
-        return self.watch.observe(Site(self.watch.calls, self.watch.names[id(module)], kind), call, own=own)
+        return self.watch.observe(Site(self.watch.calls, self.watch.names[id(module)], kind), call, compute=compute)
 
 
 _FAST = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)  # modules with a fast path
@@ -444,20 +444,20 @@ def calls_inside(
 def _intercept_eager(module: nn.Module, watched: ModuleCalls) -> Generator[None]:
     """Intercept the ``eager_attention_forward`` of the files of transformers' layers."""
     parts = set(module.modules())
-    places = (sys.modules.get(kind.__module__) for part in parts for kind in type(part).__mro__)
-    every = (getattr(place, "__dict__", {}) for place in places)
+    modules = (sys.modules.get(kind.__module__) for part in parts for kind in type(part).__mro__)
+    every = (getattr(module_of_class, "__dict__", {}) for module_of_class in modules)
     files = {id(file): file for file in every if _EAGER in file}
 
     def seen(inner: Callable[..., Any]) -> Callable[..., Any]:
-        known = inspect.signature(inner)
+        signature = inspect.signature(inner)
 
         @wraps(inner)
         def eager_attention_forward(*args: Any, **options: Any) -> Any:
-            made = inner(*args, **options)
-            arguments = known.bind(*args, **options).arguments
+            returned = inner(*args, **options)
+            arguments = signature.bind(*args, **options).arguments
             if watched.running and arguments.get("module") in parts:
-                watched.see(of_eager(made[0], arguments))
-            return made
+                watched.see(of_eager(returned[0], arguments))
+            return returned
 
         return eager_attention_forward
 
@@ -693,15 +693,15 @@ def cached_tokens(cache: Any) -> int:
     return int(cache.get_seq_length()) or max((int(layer.get_seq_length()) for layer in layers), default=0)
 
 
-def _reject_own_keys(name: str, call: AttentionCall, given: Sequence[Sequence[Any]]) -> None:
+def _reject_own_keys(name: str, call: AttentionCall, arguments_of: Sequence[Sequence[Any]]) -> None:
     """Raise an error for more keys than queries if no argument of the module has that many positions.
 
     `given` has the arguments of all running modules: one that takes the keys of the heads is part of another.
     """
     queries, keys = call.query.shape[2], call.key.shape[2]
     states: list[torch.Size] = []
-    for arguments in reversed(given):
-        leaves = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    for passed in reversed(arguments_of):
+        leaves = [leaf for leaf in tree_leaves(passed) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
         if any(leaf.ndim == _FOUR and leaf.shape[-2:] == call.key.shape[-2:] for leaf in leaves):
             continue
         states = [leaf.shape[:-1] for leaf in leaves if leaf.ndim > 2]  # noqa: PLR2004

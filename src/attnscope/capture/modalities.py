@@ -47,32 +47,32 @@ if TYPE_CHECKING:
 Sense = Images | Sounds | PicturedTexts | Videos
 
 
-def modality_of(model: Model, given: Any, *, field: str | None = None, revision: str | None = None) -> Sense | None:
+def modality_of(model: Model, source: Any, *, field: str | None = None, revision: str | None = None) -> Sense | None:
     """Images, sounds, videos or texts with images in the input, if the model reads them; None for plain texts."""
-    if given is None:  # the bundled text
+    if source is None:  # the bundled text
         return None
-    pictured = pictured_of(given, field)
+    pictured = pictured_of(source, field)
     if pictured is not None and not (pictured.beside_images and reads_images(model, revision)):
         return pictured
     if pictured is not None and puts_images_into_texts(model, revision):
         return pictured
-    images = images_of(given)
-    videos = _videos(model, given, images, revision) if field is None else None
+    images = images_of(source)
+    videos = _videos(model, source, images, revision) if field is None else None
     if videos is not None:
         return videos
     if images is not None and (not images.beside_text or reads_images(model, revision)):
         return images
-    sounds = sounds_of(given)
+    sounds = sounds_of(source)
     if sounds is not None and (not sounds.beside_text or reads_sounds(model, revision)):
         return sounds
     return None
 
 
-def _videos(model: Model, given: Any, images: Images | None, revision: str | None) -> Videos | None:
+def _videos(model: Model, source: Any, images: Images | None, revision: str | None) -> Videos | None:
     """The input as videos, if the model reads them; images are then frames of a video."""
     if images is not None and not reads_videos(model, revision):
         return None
-    videos = videos_of(given)
+    videos = videos_of(source)
     if images is not None and videos is None:
         raise AttnscopeError(
             "found images, and the model reads videos; expected a folder of frames, a folder of such folders, or JSON "
@@ -87,10 +87,10 @@ def _videos(model: Model, given: Any, images: Images | None, revision: str | Non
 
 
 def reject_modalities(
-    command: str, model: Model, given: Any, *, field: str | None = None, revision: str | None = None
+    command: str, model: Model, source: Any, *, field: str | None = None, revision: str | None = None
 ) -> None:
     """Raise an error for images, sounds and texts with images if a command reads only plain texts."""
-    sense = None if given is None else modality_of(model, given, field=field, revision=revision)
+    sense = None if source is None else modality_of(model, source, field=field, revision=revision)
     if sense is None:
         return
     what = sense.called
@@ -153,16 +153,17 @@ def load_video_model(
     """Load a video encoder with its processor, without a classifier's head."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model: Any = loaded.model.base_model
-    if (frames := families.frames_of(model.config)) is None or model.main_input_name not in _KEYS:
+    frames = families.frames_of(model.config)
+    if frames is None or model.main_input_name not in _KEYS:
         raise AttnscopeError(
             f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not videos. Use a video encoder "
             "(VideoMAE, ViViT, V-JEPA 2, ...)"
         )
     if need_processor and (processor is None or isinstance(processor, str | Path)):
-        place = processors.tokenizer_repository(
+        repository = processors.tokenizer_repository(
             source, processor, _WHAT, revision=loading.revision, more=f", or frames as {model.main_input_name}"
         )
-        processor = _load_processor(place, trust_remote_code=loading.trust_remote_code)
+        processor = _load_processor(repository, trust_remote_code=loading.trust_remote_code)
     return VideoModel(loaded, model, frames, processor if need_processor else None)
 
 
@@ -204,7 +205,7 @@ class PicturedModel:
             text, contents = written_in_parts(item, self.processor, template)
         for kind, given in ((IMAGE, item.images), (VIDEO, item.videos)):
             text = self._marked(text, kind, len(given), item)
-        places = len(item.images) + len(item.videos)
+        count = len(item.images) + len(item.videos)
         filmed = _pictured_videos(item)
         begins = self.loaded.tokenizer.bos_token
         with quiet(), explaining(f"{item.name}: the processor cannot process it", "Are the images large enough?"):
@@ -221,7 +222,7 @@ class PicturedModel:
         spans = [(int(start), int(end)) for start, end in given.pop("offset_mapping")[0]]
         offsets: Any = given.pop("text_replacement_offsets", [])
         replaced: list[dict[str, Any]] = list(offsets[0]) if len(offsets) else []
-        if len(replaced) != places:
+        if len(replaced) != count:
             raise AttnscopeError(
                 f"{type(self.processor).__name__} does not report the tokens of {VIDEO if item.videos else IMAGE}s. "
                 "Use a model whose processor does (LLaVA, Qwen-VL, Idefics3, InternVL, Gemma3, ...)"
@@ -237,24 +238,29 @@ class PicturedModel:
             regions = tuple(part._replace(start=gained(part.start), end=gained(part.end)) for part in contents)
         images, videos = (_written(replaced, kind) for kind in (IMAGE, VIDEO))
         ids = tuple(given["input_ids"][0].tolist())
-        shown = Expanded(item.name, expanded, ids, tuple(spans), images, self.pieces, regions, videos)
-        return shown, {name: self._placed(value) for name, value in given.items()}
+        text_with_images = Expanded(item.name, expanded, ids, tuple(spans), images, self.pieces, regions, videos)
+        return text_with_images, {name: self._placed(value) for name, value in given.items()}
 
     def _marked(self, text: str, kind: str, count: int, item: PicturedText) -> str:
         """The text with the model's own mark for each image or video; their numbers must match."""
         mark = getattr(self.processor, f"{kind}_token", None)
-        own, place = (None if mark is None else str(getattr(mark, "content", mark))), PLACES[kind]
-        if own is None and not count:
+        mark_text, placeholder = (None if mark is None else str(getattr(mark, "content", mark))), PLACES[kind]
+        if mark_text is None and not count:
             return text
-        if own is None:
+        if mark_text is None:
             raise AttnscopeError(
                 f"{item.name}: {type(self.processor).__name__} reads no {kind}s. Pass frames as images"
             )
-        marked = text.replace(place, self._form(kind, own)) if item.text is not None and place in text else text
-        if (places := marked.count(own)) != count:
-            form = place if own == place else f"{place} or {own}"
+        marked = (
+            text.replace(placeholder, self._form(kind, mark_text))
+            if item.text is not None and placeholder in text
+            else text
+        )
+        marks = marked.count(mark_text)
+        if marks != count:
+            form = placeholder if mark_text == placeholder else f"{placeholder} or {mark_text}"
             raise AttnscopeError(
-                f"{item.name}: found {count} {kind}{'s' * (count != 1)}, and {places} mark{'s' * (places != 1)} in "
+                f"{item.name}: found {count} {kind}{'s' * (count != 1)}, and {marks} mark{'s' * (marks != 1)} in "
                 f"the text. Write {form} for each {kind}"
             )
         return marked
@@ -274,8 +280,8 @@ class PicturedModel:
         start = next((at for at, pair in enumerate(zip(bare, whole, strict=False)) if len({*pair}) > 1), len(bare))
         inserted = whole[start : len(whole) - len(bare) + start]
         special = "|".join(map(re.escape, self.loaded.tokenizer.all_special_tokens))
-        found = re.search(f"(?:{special})*{re.escape(mark)}(?:{special})*", inserted)
-        return found[0] if found else mark
+        match = re.search(f"(?:{special})*{re.escape(mark)}(?:{special})*", inserted)
+        return match[0] if match else mark
 
     def _placed(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -283,21 +289,21 @@ class PicturedModel:
         model = self.loaded.model
         return value.to(device_of(model), model.dtype if value.is_floating_point() else value.dtype)
 
-    def run(self, given: dict[str, Any]) -> Tensor:
+    def run(self, inputs: dict[str, Any]) -> Tensor:
         """Output of the whole model."""
-        return families.main_output(self.loaded.model(**without_cache(self.loaded.model), **given))
+        return families.main_output(self.loaded.model(**without_cache(self.loaded.model), **inputs))
 
     @torch.no_grad()
-    def decoder_inputs(self, given: dict[str, Any]) -> dict[str, Any]:
+    def decoder_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of the decoder, after images are put into the text."""
         seen: list[dict[str, Any]] = []
 
-        def look(_: Any, plain: tuple[Any, ...], named: dict[str, Any]) -> None:
-            seen.append(dict(zip(self.decoder.forward.__code__.co_varnames[1:], plain, strict=False)) | named)
+        def look(_: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+            seen.append(dict(zip(self.decoder.forward.__code__.co_varnames[1:], arguments, strict=False)) | options)
             raise _StopForwardError
 
         with suppress(_StopForwardError), self.decoder.register_forward_pre_hook(look, with_kwargs=True):
-            self.run(given)
+            self.run(inputs)
         if len(seen) != 1:
             raise AttnscopeError(
                 f"{type(self.loaded.model).__name__} does not call its {type(self.decoder).__name__} once for a text, "
@@ -306,21 +312,22 @@ class PicturedModel:
         return {name: value for name, value in seen[0].items() if value is not None}
 
     @torch.no_grad()
-    def verify(self, given: dict[str, Any], name: str) -> list[Site]:
+    def verify(self, inputs: dict[str, Any], name: str) -> list[Site]:
         """Check the captured attention of the decoder, and that the output of the whole model does not change."""
         kind = type(self.loaded.model).__name__
         with explaining(f"{kind} cannot read {name}", "Are processor and model made for each other?"):
-            inputs = self.decoder_inputs(given)
-            own = self.run(given)
-        sites = verify(self.decoder, inputs, text=name, weights_suffice=True, looks_back=False)
+            decoder_inputs = self.decoder_inputs(inputs)
+            expected = self.run(inputs)
+        sites = verify(self.decoder, decoder_inputs, text=name, weights_suffice=True, looks_back=False)
 
         def attend(_: Site, call: AttentionCall) -> Tensor:
             return output_of(call) if call.key.shape[-1] else call.query
 
         with watching(self.decoder, attend, weights_suffice=True):
-            output = self.run(given)
-        limit = TOLERANCE.get(output.dtype, 1e-4) * max(1e-6, float(own.double().abs().max()))
-        if not (difference := float((own.double() - output.double()).abs().max())) <= limit:
+            output = self.run(inputs)
+        limit = TOLERANCE.get(output.dtype, 1e-4) * max(1e-6, float(expected.double().abs().max()))
+        difference = float((expected.double() - output.double()).abs().max())
+        if not difference <= limit:
             raise AttnscopeError(
                 f"capturing the decoder changes the output of {kind} (by {difference:.1e}), so it cannot be measured"
             )
@@ -353,8 +360,10 @@ def load_pictured_model(
             "field of the text (--field text) to read only that"
         )
     if processor is None or isinstance(processor, str | Path):
-        place = processors.tokenizer_repository(source, processor, "processor", revision=loading.revision)
-        processor = processors.load_processor(place, model, trust_remote_code=loading.trust_remote_code, videos=videos)
+        repository = processors.tokenizer_repository(source, processor, "processor", revision=loading.revision)
+        processor = processors.load_processor(
+            repository, model, trust_remote_code=loading.trust_remote_code, videos=videos
+        )
     tokenizer: Any = getattr(processor, "tokenizer", None)
     if getattr(processor, "image_token", None) is None or not getattr(tokenizer, "is_fast", False):
         raise AttnscopeError(

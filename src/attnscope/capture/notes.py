@@ -38,7 +38,8 @@ def capture_notes(model: PreTrainedModel) -> dict[str, str]:
             f"{name} does not use transformers' attention registry. Its weights come from its own eager attention, "
             "one layer at a time (slower)."
         )
-    if heads := pooling_heads(model):
+    heads = pooling_heads(model)
+    if heads:
         notes["pooling"] = (
             f"The pooling head ({heads[0]}, {type(model.get_submodule(heads[0])).__name__}) attends from a learned "
             "probe, not from tokens, and is not measured."
@@ -47,7 +48,8 @@ def capture_notes(model: PreTrainedModel) -> dict[str, str]:
         notes["random"] = (
             f"{name} draws random numbers in each pass (it masks or samples). They are the same each time."
         )
-    if points := [part for part in model.modules() if takes_points(part)]:
+    points = [part for part in model.modules() if takes_points(part)]
+    if points:
         notes["points"] = (
             f"Layers of deformable attention ({type(points[0]).__name__}) sample points of an image, have no "
             "token-to-token weights, and are not measured."
@@ -62,8 +64,13 @@ def numbering_note(names: Sequence[str]) -> str:
     """A note about the numbers of layers if only some layers attend (Jamba, Qwen3-Next, LFM2); else empty."""
     matches = [re.match(r"(.*?\.)?(\d+)(?=\.|$)", name) for name in names]
     stacks = {re.sub(r"\d+", "#", name) for name in names}
-    own = [int(match[2]) for match in matches if match is not None]
-    if len(stacks) != 1 or len(own) != len(names) or own == list(range(len(own))) or own != sorted(set(own)):
+    numbers = [int(match[2]) for match in matches if match is not None]
+    if (
+        len(stacks) != 1
+        or len(numbers) != len(names)
+        or numbers == list(range(len(numbers)))
+        or numbers != sorted(set(numbers))
+    ):
         return ""
     parts = [f"{number} is {match[0]}" for number, match in enumerate(matches) if match is not None]
     rest = ", and so on" if len(parts) > _NAMED else ""

@@ -123,9 +123,10 @@ def parameters_of(model: nn.Module) -> Generator[tuple[str, Tensor]]:
         yield from model.named_parameters()
         return
     for name, module in model.named_modules():
-        if own := [key for key, _ in module.named_parameters(recurse=False)]:
+        names = [key for key, _ in module.named_parameters(recurse=False)]
+        if names:
             with in_memory(module):
-                yield from [(f"{name}.{key}", getattr(module, key)) for key in own]
+                yield from [(f"{name}.{key}", getattr(module, key)) for key in names]
 
 
 def _not_placed(error: Exception) -> AttnscopeError:

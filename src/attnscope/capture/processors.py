@@ -39,13 +39,13 @@ def is_place(source: str) -> bool:
 
 
 def tokenizer_repository(
-    source: Model, given: str | Path | None, what: str, *, revision: str | None = None, more: str = ""
+    source: Model, requested: str | Path | None, what: str, *, revision: str | None = None, more: str = ""
 ) -> Repository:
     """Repository of a tokenizer or processor; by default the model's."""
-    if given is not None:
-        if is_place(str(given)) and not Path(given).exists():
-            raise AttnscopeError(f"{given} does not exist; expected a folder with the {what}, or a hub id")
-        return Repository.of(str(MODELS.get(str(given), given)))
+    if requested is not None:
+        if is_place(str(requested)) and not Path(requested).exists():
+            raise AttnscopeError(f"{requested} does not exist; expected a folder with the {what}, or a hub id")
+        return Repository.of(str(MODELS.get(str(requested), requested)))
     inner: Any = inner_model(source)
     if isinstance(inner, str | Path):
         return Repository.of(str(inner), revision)
@@ -141,7 +141,8 @@ def _check(repository: Repository) -> None:
     check_settings(config, repository.source)
     settings = repository.read("tokenizer_config.json") or {}
     for name, file in (("tokenizer_config.json", settings), ("config.json", config)):
-        if not _is_tokenizer(kind := file.get("tokenizer_class")):
+        kind = file.get("tokenizer_class")
+        if not _is_tokenizer(kind):
             raise AttnscopeError(
                 f"{name} of {repository.source} has tokenizer_class {str(kind)[:100]!r}, which is not a tokenizer. "
                 "Is it the right file?"
@@ -221,8 +222,8 @@ def load_processor(
     usual: Any = transformers.models.auto.processing_auto.PROCESSOR_MAPPING.get(type(model.config), None)
     maker: Any = next((maker for maker in makers if maker is not None), usual)
     with explaining(f"the processor of {source} cannot be loaded", advice):
-        known = hasattr(maker, "get_attributes")  # fails if a package is missing
-    if not known or not issubclass(maker, transformers.ProcessorMixin):
+        has_parts = hasattr(maker, "get_attributes")  # fails if a package is missing
+    if not has_parts or not issubclass(maker, transformers.ProcessorMixin):
         raise AttnscopeError(
             f"{source} refers to no processor of transformers. Is processor_config.json the right one?"
         )

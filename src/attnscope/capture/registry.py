@@ -82,7 +82,7 @@ def attnscope_attention(
     kind = "cross" if is_cross else "causal" if _is_causal(module, call, is_causal=is_causal) else "self"
     site = Site(watch.calls, watch.names.get(id(module), type(module).__name__), kind)
 
-    def own() -> Tensor:
+    def as_pytorch() -> Tensor:
         if softcap is not None or s_aux is not None:  # PyTorch's function supports neither
             return output_of(call)
         settings: dict[str, Any] = {"scaling": scaling, "is_causal": call.causal, "position_bias": position_bias}
@@ -90,10 +90,10 @@ def attnscope_attention(
         if isinstance(attention_mask, RowMask) and settings["position_bias"] is None:  # avoid the whole mask in memory
             of_rows = [slice(at, at + _ROWS) for at in range(0, query.shape[2], _ROWS)]
         cut = [(query[:, :, rows], None if attention_mask is None else attention_mask[:, :, rows]) for rows in of_rows]
-        parts = [sdpa_attention_forward(module, some, key, value, own, **settings)[0] for some, own in cut]
+        parts = [sdpa_attention_forward(module, some, key, value, mask, **settings)[0] for some, mask in cut]
         return torch.cat(parts, 1).transpose(1, 2)
 
-    return watch.observe(site, call, own=own).transpose(1, 2).contiguous(), None
+    return watch.observe(site, call, compute=as_pytorch).transpose(1, 2).contiguous(), None
 
 
 def _four(tensor: Tensor) -> Tensor:

@@ -144,7 +144,7 @@ def _verified(
         seen: set[str] = set()
         with explaining(f"{name} fails on the first window", advice), same_random_numbers():
             before = random_state()
-            own = model(**((without_cache(model) if by_weights else {}) | inputs))
+            eager = model(**((without_cache(model) if by_weights else {}) | inputs))
             way_of(model).draws = random_state() != before
         ran.clear()
         with (
@@ -153,26 +153,28 @@ def _verified(
             softmaxes_of(model) as softmaxes,
             same_random_numbers(),
         ):
-            made = forward(model, inputs, called, lambda _: valid)
+            output_of_capture = forward(model, inputs, called, lambda _: valid)
     if not sites:
         raise _no_calls(model)
-    if unseen := families.unrelated(sorted(ran - seen), seen):
+    unseen = families.unrelated(sorted(ran - seen), seen)
+    if unseen:
         raise UncapturedError(
             f"{name} has an attention layer that was not captured ({unseen[0]}, of class "
             f"{type(model.get_submodule(unseen[0])).__name__}), so its statistics would be incomplete"
         )
-    if not cross_only and (by_hand := _attention_by_hand(model, inputs, softmaxes, seen)):
+    by_hand = [] if cross_only else _attention_by_hand(model, inputs, softmaxes, seen)
+    if by_hand:
         raise AttnscopeError(
-            f"{name} computes a softmax over all keys in {by_hand[0] or 'its own forward pass'} (of class "
+            f"{name} computes a softmax over all keys in {by_hand[0] or 'its eager forward pass'} (of class "
             f"{type(model.get_submodule(by_hand[0])).__name__}), which is not captured, so the statistics of its "
             "attention would be incomplete. Let it call transformers' attention registry, or use attnscope.watch, "
             "which measures the other layers"
         )
-    expected = families.main_output(own)
+    expected = families.main_output(eager)
     check_finite(f"{name} with its own attention", expected, called, valid)
     # transformers' eager attention takes its softmax in single precision
-    single = made.dtype == torch.float64 and getattr(model.config, "_attn_implementation", None) == "eager"
-    _check_output(name, expected, made.float() if single else made, valid)
+    single = output_of_capture.dtype == torch.float64 and getattr(model.config, "_attn_implementation", None) == "eager"
+    _check_output(name, expected, output_of_capture.float() if single else output_of_capture, valid)
     return sites
 
 
@@ -258,7 +260,8 @@ def _check_output(name: str, expected: Tensor, output: Tensor, valid: Tensor | N
         expected, output = expected[valid], output[valid]
     limit = TOLERANCE.get(output.dtype, 1e-4)
     expected, output = expected.double(), output.double()
-    if not (difference := float((expected - output).abs().max()) / max(1e-6, float(expected.abs().max()))) <= limit:
+    difference = float((expected - output).abs().max()) / max(1e-6, float(expected.abs().max()))
+    if not difference <= limit:
         raise OtherOutputError(
             f"the captured attention does not reproduce the output of {name} (largest difference {difference:.1e} of "
             f"the largest output, allowed {limit:.0e}), so part of its attention or its masks is not captured"
@@ -302,8 +305,8 @@ def padding_difference(
     largest = 0.0
     for row, expected in enumerate(single):
         length = expected.shape[1] if expected.ndim > 2 else 1  # noqa: PLR2004 (batch, position, ...), or one for a text
-        own = batch[row, :length] if expected.ndim > 2 else batch[row : row + 1]  # noqa: PLR2004
-        difference = (own.double() - expected[0].double()).abs().max()
+        padded = batch[row, :length] if expected.ndim > 2 else batch[row : row + 1]  # noqa: PLR2004
+        difference = (padded.double() - expected[0].double()).abs().max()
         scale = TOLERANCE.get(expected.dtype, 1e-4) * max(1e-6, float(expected.double().abs().max()))
         largest = max(largest, float(difference.nan_to_num(torch.inf)) / scale)
     return largest

@@ -80,26 +80,30 @@ class Watch:
         """The extent of a mask, computed once per forward pass, because layers share masks."""
         if isinstance(mask, RowMask):  # it stores its extent
             return extent_of(mask)
-        known = self.mask_extents.get(mask.data_ptr())
-        if known is None or known[0].shape != mask.shape:
-            known = self.mask_extents[mask.data_ptr()] = mask, extent_of(mask)
-        return known[1]
+        stored = self.mask_extents.get(mask.data_ptr())
+        if stored is None or stored[0].shape != mask.shape:
+            stored = self.mask_extents[mask.data_ptr()] = mask, extent_of(mask)
+        return stored[1]
 
     def observe(
-        self, site: Site, call: AttentionCall, shown: Tensor | None = None, own: Callable[[], Tensor] | None = None
+        self,
+        site: Site,
+        call: AttentionCall,
+        reported: Tensor | None = None,
+        compute: Callable[[], Tensor] | None = None,
     ) -> Tensor:
-        """Pass a call to the observer, and its output (or `shown`) to the callback for outputs."""
+        """Pass a call to the observer, and its output (or `reported`) to the callback for outputs."""
         self.calls += 1
         self.is_observing = True
         try:
             with own_state(gradients=False):  # in `watch`, the surrounding state is the caller's
                 output = self.observer(site, call)
             if output is None:
-                output = output_of(call) if own is None else own()
+                output = output_of(call) if compute is None else compute()
         finally:
             self.is_observing = False
         if self.look is not None:
-            self.look(site, output if shown is None else shown)
+            self.look(site, output if reported is None else reported)
         return output
 
 
@@ -111,8 +115,8 @@ def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
     """Track the passes of a model: number the calls of each, and note modules with cross-attention."""
     watch = Watch({id(module): name for name, module in model.named_modules()}, observer)
 
-    def fresh_pass(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        ids = named.get("input_ids", given[0] if given else None)
+    def fresh_pass(_: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        ids = options.get("input_ids", arguments[0] if arguments else None)
         watch.tokens = ids.shape[-1] if ids is not None else watch.tokens
         watch.calls, watch.before = 0, None
         watch.mask_extents.clear()
@@ -134,7 +138,8 @@ def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
 @contextmanager
 def looking(look: Look) -> Generator[None]:
     """Within `watching`, also pass every output of the observer to ``look(site, output)``."""
-    if (watch := current.get()) is None:
+    watch = current.get()
+    if watch is None:
         yield
         return
     with replaced(vars(watch), look=look):

@@ -30,7 +30,11 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
         if is_linear(module):  # its parametrisations are such a list too
             continue
         inner = dict(module.named_children()) if isinstance(module, nn.ModuleList) else blocks_of(module)
-        blocks |= {f"{name}.{own}": block for own, block in inner.items() if next(block.parameters(), None) is not None}
+        blocks |= {
+            f"{name}.{inner_name}": block
+            for inner_name, block in inner.items()
+            if next(block.parameters(), None) is not None
+        }
     return blocks
 
 
@@ -84,26 +88,27 @@ def affine_of(module: nn.Module, received: Tensor, returned: Tensor | None = Non
         return Affine(matrix, bias, error) if error <= limit else None
 
     stored = _stored(module)
-    found = None if stored is None else checked(*stored, TOLERANCE[dtype])
-    return found or checked(*_at_identity(module, received), _ALMOST_LINEAR)
+    affine = None if stored is None else checked(*stored, TOLERANCE[dtype])
+    return affine or checked(*_at_identity(module, received), _ALMOST_LINEAR)
 
 
 @torch.no_grad()
 def affine_alone(model: PreTrainedModel, module: nn.Module, width: int) -> Affine:
     """The same for a layer of a model that is not running, in float32 where weights are adapted."""
     like = torch.empty(0, width, dtype=model.dtype, device=device_of(model))
-    if (stored := _stored(module)) is not None:
-        found = affine_of(module, like.to(stored[0].dtype))  # other parts of the model may be in another one
+    stored = _stored(module)
+    if stored is not None:
+        affine = affine_of(module, like.to(stored[0].dtype))  # other parts of the model may be in another one
     elif is_packed(module):
-        found = affine_of(module, like)
+        affine = affine_of(module, like)
     else:
         with in_single_precision(module):
-            found = affine_of(module, like.to(torch.promote_types(like.dtype, torch.float32)))
-    if found is None:
+            affine = affine_of(module, like.to(torch.promote_types(like.dtype, torch.float32)))
+    if affine is None:
         raise AttnscopeError(
             f"{type(model).__name__} has a {type(module).__name__} that is not linear; expected a linear layer"
         )
-    return found
+    return affine
 
 
 def _stored(module: nn.Module) -> tuple[Tensor, Tensor] | None:
@@ -151,11 +156,11 @@ def in_single_precision(model: nn.Module) -> Generator[None]:
             latest = blocks_with[module][0]
             wide.enter_context(_widened(latest.modules()))
 
-    def narrow(_: nn.Module, given: Any, named: Any) -> Any:
-        return _cast((given, named), torch.float32, dtype)
+    def narrow(_: nn.Module, arguments: Any, options: Any) -> Any:
+        return _cast((arguments, options), torch.float32, dtype)
 
-    def widen_inputs(_: nn.Module, given: Any, named: Any) -> Any:
-        return _cast((given, named), dtype, torch.float32)
+    def widen_inputs(_: nn.Module, arguments: Any, options: Any) -> Any:
+        return _cast((arguments, options), dtype, torch.float32)
 
     def widen(_: nn.Module, __: Any, returned: Any) -> Any:
         return _cast(returned, dtype, torch.float32)
@@ -200,5 +205,5 @@ def is_packed(module: nn.Module) -> bool:
     return not all(map(is_plain, stored))
 
 
-def _cast(values: Any, given: torch.dtype, wanted: torch.dtype) -> Any:
-    return pytree.tree_map_only(Tensor, lambda one: one.to(wanted) if one.dtype == given else one, values)
+def _cast(values: Any, dtype: torch.dtype, target: torch.dtype) -> Any:
+    return pytree.tree_map_only(Tensor, lambda one: one.to(target) if one.dtype == dtype else one, values)

@@ -50,13 +50,13 @@ def effects(
         whole = batch.scores(batch.whole[None])
         scores = {name: value[0].double().cpu().numpy() for name, value in whole.items() if name != "kl"}
         layers = [_of_layer(batch, call, variants) for call in range(len(sites))]
-    loss, accuracy, kl, *own = (by_layer([layer[..., at] for layer in layers]) for at in range(layers[0].shape[-1]))
+    loss, accuracy, kl, *metric = (by_layer([layer[..., at] for layer in layers]) for at in range(layers[0].shape[-1]))
     heads = ("window", "ablation", "layer", "head")
     variables: dict[str, _Variable] = {
         "loss_change": (heads, loss - scores["loss"][:, None, None, None]),
         "kl": (heads, kl),
         "accuracy_change": (heads, accuracy - scores["accuracy"][:, None, None, None]),
-        **({"metric_change": (heads, own[0] - scores["metric"][:, None, None, None])} if own else {}),
+        **({"metric_change": (heads, metric[0] - scores["metric"][:, None, None, None])} if metric else {}),
         **{name: ("window", value) for name, value in scores.items()},
         "guess_loss": ("window", np.full(len(questions), np.log(batch.before.shape[-1]))),
         "questions": ("window", (questions.labels >= 0).sum(1)[:: questions.rows].cpu().numpy()),
@@ -90,8 +90,8 @@ def _of_layer(batch: PredictionBatch, call: int, variants: int | None) -> np.nda
     def edits(some: Sequence[tuple[int, Tensor]]) -> dict[int, Edit]:
         return {call: replacing([head for head, _ in some], [other for _, other in some])}
 
-    found = batch.passes.sweep(cells, variants or batch.most, edits, scored)
-    return found.transpose(0, 1).unflatten(1, (len(batch.replacements), heads)).double().cpu().numpy()
+    values = batch.passes.sweep(cells, variants or batch.most, edits, scored)
+    return values.transpose(0, 1).unflatten(1, (len(batch.replacements), heads)).double().cpu().numpy()
 
 
 def _estimates(
@@ -150,7 +150,7 @@ def changes_by_sets(session: PredictionSession, sets: Sequence[np.ndarray], abla
                 chosen = torch.from_numpy(of_batch[some.start : some.stop])
                 chosen = chosen if chosen.ndim == 2 else chosen.repeat_interleave(rows, 1)  # noqa: PLR2004
                 pairs = enumerate(zip(chosen.split(session.heads, -1), others, strict=True))
-                return {call: replacing_sets(own, other) for call, (own, other) in pairs if bool(own.any())}
+                return {call: replacing_sets(heads, other) for call, (heads, other) in pairs if bool(heads.any())}
 
             changed = batch.passes.sweep(range(len(of_batch)), batch.most, edits, batch.loss_change)
         changes.append(changed.T.double().cpu().numpy())

@@ -24,10 +24,10 @@ def permuted_weights(
     Jain and Wallace (2019), Attention is not Explanation, NAACL 2019, section 4.2.1.
     """
     allowed = _visible(weights, allowed)
-    places = np.argsort(~allowed, axis=1, kind="stable")  # the keys that a row may attend to come first
+    targets = np.argsort(~allowed, axis=1, kind="stable")  # the keys that a row may attend to come first
     order = np.argsort(np.where(allowed, generator.random(weights.shape), 2.0), axis=1)
     shuffled = np.empty_like(weights)
-    np.put_along_axis(shuffled, places, np.take_along_axis(weights, order, 1), 1)
+    np.put_along_axis(shuffled, targets, np.take_along_axis(weights, order, 1), 1)
     return shuffled
 
 

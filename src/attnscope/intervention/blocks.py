@@ -58,22 +58,22 @@ def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
 
 
 def _block(model: PreTrainedModel, layer: Layer) -> Block:
-    known = layer.matrices
-    if known.gated is not None:
-        return Block(known.site, reason="a gate multiplies the output of its heads, so values have no fixed output")
-    if known.output is None or known.output_bias is None:
+    matrices = layer.matrices
+    if matrices.gated is not None:
+        return Block(matrices.site, reason="a gate multiplies the output of its heads, so values have no fixed output")
+    if matrices.output is None or matrices.output_bias is None:
         unread = "no linear layer reads the concatenated output of the heads, so W_O is unknown"
-        return Block(known.site, reason=unread)
+        return Block(matrices.site, reason=unread)
     like: Any = {"device": device_of(model), "dtype": torch.promote_types(model.dtype, torch.float32)}
-    output, bias = torch.from_numpy(known.output).to(**like), torch.from_numpy(known.output_bias).to(**like)
-    block, normaliser = Block(known.site, output, bias), layer.branch or layer.after
+    output, bias = torch.from_numpy(matrices.output).to(**like), torch.from_numpy(matrices.output_bias).to(**like)
+    block, normaliser = Block(matrices.site, output, bias), layer.branch or layer.after
     if layer.reader is None or abs(layer.factor - 1) > SMALL:
         return replace(
             block,
             reason="no module reads the sum of its heads and an earlier state, so the output of the block is unknown "
             "(parallel layers, as in GPT-NeoX, or a scaled residual)",
         )
-    names = {"projection": known.names["output"], "reader": layer.reader.name}
+    names = {"projection": matrices.names["output"], "reader": layer.reader.name}
     if normaliser is None:
         return replace(block, form="sum", **names)
     norm = layer.written if layer.branch else layer.after_fold
@@ -168,14 +168,15 @@ def record(
 def _fill(record: Record, ran: dict[str, LayerRun], name: str) -> None:
     """Fill in residual and output of a block, and check that its parts sum to the output."""
     block = record.block
-    made, read = ran[block.projection].returned, ran[block.reader].received
+    projected = ran[block.projection].returned
+    read = shaped(ran[block.reader].received, projected)
     wide = torch.promote_types(record.call.query.dtype, torch.float32)
-    if (read := shaped(read, made)) is None:
+    if read is None:
         record.reason = "the sum of its heads has another shape than in the first text"
         return
-    made, read = made.detach()[0].to(wide), read.detach()[0].to(wide)
-    record.scale = torch.ones_like(made[:, :1])
-    record.given, record.residual, shift = read, read - made, torch.zeros(())
+    projected, read = projected.detach()[0].to(wide), read.detach()[0].to(wide)
+    record.scale = torch.ones_like(projected[:, :1])
+    record.given, record.residual, shift = read, read - projected, torch.zeros(())
     if block.norm is not None:
         event = ran[block.normaliser]
         through, normalised = (side.detach()[0].double() for side in (event.received, event.returned))

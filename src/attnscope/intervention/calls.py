@@ -52,9 +52,9 @@ def unread_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site
         waiting.append((site, output.transpose(1, 2).flatten(2)))
         return output
 
-    def look(_: nn.Module, given: tuple[Any, ...]) -> None:
-        if given and isinstance(given[0], Tensor):
-            waiting[:] = [(site, output) for site, output in waiting if not _holds(given[0], output)]
+    def look(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+        if arguments and isinstance(arguments[0], Tensor):
+            waiting[:] = [(site, output) for site, output in waiting if not _holds(arguments[0], output)]
 
     linears = linear_layers(model)
     with attached(module.register_forward_pre_hook(look) for _, module in linears), watching(model, observe):
@@ -98,13 +98,13 @@ def _reads_apart(model: PreTrainedModel, inputs: dict[str, Tensor], site: Site) 
     return found
 
 
-def _holds(given: Tensor, output: Tensor) -> bool:
+def _holds(received: Tensor, output: Tensor) -> bool:
     """Whether some columns of a layer's input are the output of the heads, ``(text, query, width)``."""
     width = output.shape[2]
-    columns = given.shape[-1]
-    if columns < width or given.numel() // columns != output.shape[0] * output.shape[1]:
+    columns = received.shape[-1]
+    if columns < width or received.numel() // columns != output.shape[0] * output.shape[1]:
         return False
-    rows = given.reshape(*output.shape[:2], columns)
+    rows = received.reshape(*output.shape[:2], columns)
     limit = 1e-4 * float(output.abs().max())
     return any(
         float((rows[..., start : start + width] - output).abs().max()) <= limit
@@ -142,22 +142,22 @@ def band_of(matrix: Float[Tensor, "*head row key"], first: int, band: int) -> Fl
 
 def inputs_of(model: PreTrainedModel, window: Window | Sequence[int]) -> dict[str, Tensor]:
     """Arguments of a forward pass over one window; without a target, a decoder reads the source too."""
-    given = {"input_ids": window}
+    texts = {"input_ids": window}
     if model.config.is_encoder_decoder:
-        given["decoder_input_ids"] = getattr(window, "target", None) or window
-    return {name: torch.tensor([list(ids_of(text))], device=device_of(model)) for name, text in given.items()}
+        texts["decoder_input_ids"] = getattr(window, "target", None) or window
+    return {name: torch.tensor([list(ids_of(text))], device=device_of(model)) for name, text in texts.items()}
 
 
 def checked_heads(
-    heads: Sequence[tuple[int, int]], known: Sequence[tuple[int, int]], name: str
+    heads: Sequence[tuple[int, int]], existing: Sequence[tuple[int, int]], name: str
 ) -> list[tuple[int, int]]:
     """Heads that exist, each once."""
     chosen = list(dict.fromkeys((int(layer), int(head)) for layer, head in heads))
     for layer, head in chosen:
-        if (layer, head) not in known:
+        if (layer, head) not in existing:
             raise AttnscopeError(
-                f"there is no head {layer}.{head} ({name}): layers go from 0 to {max(known)[0]}, heads from 0 to "
-                f"{max(number for _, number in known)}"
+                f"there is no head {layer}.{head} ({name}): layers go from 0 to {max(existing)[0]}, heads from 0 to "
+                f"{max(number for _, number in existing)}"
             )
     if not chosen:
         raise AttnscopeError(f"found no heads ({name}); expected at least one, such as [(0, 1), (0, 3)], or 0.1,0.3")

@@ -51,31 +51,31 @@ class Component(NamedTuple):
         return tensor[:, self.head * tensor.shape[1] // output.shape[-3]].unflatten(0, output.shape[:-3])
 
 
-def components_of(given: object, option: str, on: On = "z") -> tuple[Component, ...]:
+def components_of(requested: object, option: str, on: On = "z") -> tuple[Component, ...]:
     """Components by their names, with commas between, or as (layer, head); `on` is the tensor of a head."""
-    single = not isinstance(given, Iterable) or (isinstance(given, tuple) and {*map(type, given)} == {int})
-    items: Any = given.split(",") if isinstance(given, str) else [given] if single else given
-    found: list[Component] = []
+    single = not isinstance(requested, Iterable) or (isinstance(requested, tuple) and {*map(type, requested)} == {int})
+    items: Any = requested.split(",") if isinstance(requested, str) else [requested] if single else requested
+    components: list[Component] = []
     for item in items:
         match = _NAME.fullmatch((".".join(map(str, item)) if isinstance(item, tuple | list) else str(item)).strip())
         if match is None:
             raise AttnscopeError(
-                f"found {option} {shortly(given)}; expected layer.head, such as 3.6, its queries, keys or values "
+                f"found {option} {shortly(requested)}; expected layer.head, such as 3.6, its queries, keys or values "
                 "(3.6.q, 3.6.k, 3.6.v) or an MLP (m3), with commas between"
             )
         layer, head, side, block = match.groups()
-        found.append(Component(int(block)) if block else Component(int(layer), int(head), SIDES.get(side, on)))
-    return tuple(dict.fromkeys(found))
+        components.append(Component(int(block)) if block else Component(int(layer), int(head), SIDES.get(side, on)))
+    return tuple(dict.fromkeys(components))
 
 
 def put_in(parts: Sequence[Component], donors: Sequence[Any], chosen: Tensor) -> tuple[Any, Any, Any]:
     """Edits of calls, states and MLPs: each variant has the chosen components, ``(variant, part)``, of the donors."""
 
-    def put(at: int, own: Tensor, donor: Tensor) -> Tensor:
-        return torch.where(chosen[:, at].to(own.device).reshape(-1, *[1] * (own.ndim - 1)), donor, own)
+    def put(at: int, tensor: Tensor, donor: Tensor) -> Tensor:
+        return torch.where(chosen[:, at].to(tensor.device).reshape(-1, *[1] * (tensor.ndim - 1)), donor, tensor)
 
-    def put_module(at: int, module: int, own: Tensor) -> Tensor:
-        return put(at, own, donors[at][module])
+    def put_module(at: int, module: int, tensor: Tensor) -> Tensor:
+        return put(at, tensor, donors[at][module])
 
     def change(layer: int, on: On, shape: torch.Size, tensor: Tensor) -> Tensor:
         several = tensor.reshape(*shape[:2], *tensor.shape[-3:]).clone()

@@ -98,8 +98,8 @@ def _layers(model: PreTrainedModel, inputs: Mapping[str, Any] | None) -> tuple[l
             inputs["decoder_input_ids"] = inputs["input_ids"]
     with borrowed(model), torch.no_grad():
         sites = verify(model, dict(inputs), text="these inputs")
-        found = projections(model, dict(inputs))
-    return sites, {site.index: made.names["output"] for site, made in found.items() if "output" in made.names}
+        layers = projections(model, dict(inputs))
+    return sites, {site.index: layer.names["output"] for site, layer in layers.items() if "output" in layer.names}
 
 
 def chosen_site(sites: Sequence[Site], layer: int, kind: str | None) -> Site:
@@ -115,8 +115,8 @@ def hook_point(name: str, sites: Sequence[Site]) -> tuple[Site, On]:
     """Layer and tensor of a hook of TransformerLens."""
     match = _HOOK.fullmatch(name)
     if match is None:
-        known = ", ".join(f"hook_{hook}" for hook in _HOOKS)
-        raise AttnscopeError(f"found the name {name!r}; expected blocks.LAYER.attn.HOOK with one of {known}")
+        names = ", ".join(f"hook_{hook}" for hook in _HOOKS)
+        raise AttnscopeError(f"found the name {name!r}; expected blocks.LAYER.attn.HOOK with one of {names}")
     stack, layer, part, hook = match.groups()
     kinds = {"blocks": None, "encoder": "self", "decoder": "cross" if part == "cross_attn" else "causal"}
     return chosen_site(sites, int(layer), kinds[stack]), _HOOKS[hook]
@@ -126,9 +126,9 @@ def _as_of_transformer_lens(function: Change, what: On, where: str) -> Change:
     """All heads at once; positions before heads where TransformerLens has it so."""
 
     def change(tensor: Tensor) -> Tensor:
-        given = tensor.transpose(1, 2) if what in {"output", "z"} else tensor
-        made = _checked(function(given), given, where)
-        return made.transpose(1, 2) if what in {"output", "z"} else made
+        turned = tensor.transpose(1, 2) if what in {"output", "z"} else tensor
+        changed = _checked(function(turned), turned, where)
+        return changed.transpose(1, 2) if what in {"output", "z"} else changed
 
     return change
 
@@ -143,11 +143,13 @@ def _by_head(functions: Mapping[int, Change], what: On, layer: int) -> Change:
     return change
 
 
-def _checked(made: Any, given: Tensor, where: str) -> Tensor:
-    if not isinstance(made, Tensor) or made.shape != given.shape:
-        found = f"the shape {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
-        raise AttnscopeError(f"the function for {where} returned {found}; expected a tensor {tuple(given.shape)}")
-    return made
+def _checked(returned: Any, tensor: Tensor, where: str) -> Tensor:
+    if not isinstance(returned, Tensor) or returned.shape != tensor.shape:
+        description = f"the shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else type(returned).__name__
+        raise AttnscopeError(
+            f"the function for {where} returned {description}; expected a tensor {tuple(tensor.shape)}"
+        )
+    return returned
 
 
 @contextmanager
@@ -170,13 +172,13 @@ def changed_heads(
         last = None if output is None else (number, output)
         return output
 
-    def add(_: nn.Module, given: tuple[Any, ...], returned: Tensor) -> Tensor | None:
+    def add(_: nn.Module, arguments: tuple[Any, ...], returned: Tensor) -> Tensor | None:
         if last is None or "output" not in changes[last[0]]:
             return None
         number, output = last
         batch, heads, queries, width = output.shape
-        matrix = output_affine(reader[number], given[0], heads)[0]
-        parts = given[0].reshape(batch, queries, heads, width).transpose(1, 2) @ matrix
+        matrix = output_affine(reader[number], arguments[0], heads)[0]
+        parts = arguments[0].reshape(batch, queries, heads, width).transpose(1, 2) @ matrix
         return returned + (changes[number]["output"](parts) - parts).sum(1).reshape(returned.shape)
 
     reader: dict[int, nn.Module] = {}
@@ -193,7 +195,8 @@ def changed_heads(
 
 def output_affine(module: nn.Module, received: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     """W_O of each head, ``(head, value_width, model_width)``, and b_O, part of the graph."""
-    if (affine := affine_of(module, received)) is None:
+    affine = affine_of(module, received)
+    if affine is None:
         raise AttnscopeError(f"found {type(module).__name__} behind the heads; expected a linear layer. Use on='z'")
     return affine.matrix.unflatten(0, (heads, -1)), affine.bias
 

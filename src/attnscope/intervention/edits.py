@@ -202,8 +202,8 @@ def _shuffled(batch: PredictionBatch, call: int, seed: tuple[int, ...]) -> np.nd
 
     heads = range(batch.passes.outputs[call].shape[1])
     most = max(1, batch.most // 2)
-    found = batch.passes.sweep(heads, most, lambda some: {call: shuffling(some, seed)}, scored, copies=2)
-    return found.permute(1, 2, 0).double().cpu().numpy()
+    changes = batch.passes.sweep(heads, most, lambda some: {call: shuffling(some, seed)}, scored, copies=2)
+    return changes.permute(1, 2, 0).double().cpu().numpy()
 
 
 def shuffling(heads: Sequence[int], seed: tuple[int, ...]) -> Callable[[AttentionCall, Tensor], Tensor]:
@@ -215,8 +215,8 @@ def shuffling(heads: Sequence[int], seed: tuple[int, ...]) -> Callable[[Attentio
         for text in range(output.shape[1]):
             for variant, head in enumerate(heads):
                 generator = np.random.default_rng((*seed, text, head))
-                own = weights[text, head].double().cpu().numpy()
-                shuffled = permuted_weights(own, generator, call.allowed(text, head).cpu().numpy())
+                row_weights = weights[text, head].double().cpu().numpy()
+                shuffled = permuted_weights(row_weights, generator, call.allowed(text, head).cpu().numpy())
                 other = torch.from_numpy(shuffled).to(values) @ values[text, head]
                 random = same_size(other[None], output[variant, text, head], generator)[0]
                 output[variant, text, head] = other.to(output)

@@ -25,7 +25,8 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
         ("effect", "", "nats", "Change of the loss without the head"),
         ("metric_change", "metric_", "1", "Change of the metric without the head"),
     ):
-        if (change := effects.get("loss_change" if name == "effect" else name)) is not None:
+        change = effects.get("loss_change" if name == "effect" else name)
+        if change is not None:
             how: Any = {"name": name, "prefix": prefix, "unit": unit, "corrected": "all heads and ablations"}
             variables |= effect_variables(change.values, units, change.dims[1:], words, seed=seed, **how)
     heads = xr.Dataset(
@@ -61,13 +62,17 @@ def order_agreement(
 ) -> tuple[float, float]:
     """Rank correlation of mean estimates and measurements ``(text, ...)``, or their sizes, with its p-value."""
     flat = [values.reshape(len(values), -1) for values in (estimated, measured)]
-    known = [~np.isnan(values).all(0) for values in flat]  # existing heads
-    first, other = ((values[:, own] if own.any() else values).mean(0) for values, own in zip(flat, known, strict=True))
+    exists = [~np.isnan(values).all(0) for values in flat]  # layers may have fewer heads than others
+    first, other = (
+        (values[:, heads] if heads.any() else values).mean(0) for values, heads in zip(flat, exists, strict=True)
+    )
     other = np.abs(other) if size else other
     if not (np.isfinite(first).all() and np.ptp(first) and np.ptp(other)):
         return np.nan, np.nan
-    own = float(np.corrcoef(stats.rankdata(first), stats.rankdata(other))[0, 1])
-    return own, float((_of_random_orders(len(first), seed) >= own).mean()) if np.isfinite(own) else np.nan
+    correlation = float(np.corrcoef(stats.rankdata(first), stats.rankdata(other))[0, 1])
+    if not np.isfinite(correlation):
+        return correlation, np.nan
+    return correlation, float((_of_random_orders(len(first), seed) >= correlation).mean())
 
 
 @lru_cache(maxsize=4)

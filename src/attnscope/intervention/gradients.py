@@ -129,8 +129,9 @@ def gates_towards(replacements: Sequence[Tensor], share: float) -> Gate:
 def embeddings_of(model: PreTrainedModel) -> list[Any]:
     """The embeddings that the model's first stack reads, and its last one."""
     stacks: list[Any] = [model.get_encoder(), model.get_decoder()] if model.config.is_encoder_decoder else [model]
-    own = (one if hasattr(one, "get_input_embeddings") else model for one in stacks)  # attnscope's stacks share a table
-    return [one.get_input_embeddings() for one in own]
+    # stacks of attnscope's translators share a table, which the model has
+    owners = [stack if hasattr(stack, "get_input_embeddings") else model for stack in stacks]
+    return [owner.get_input_embeddings() for owner in owners]
 
 
 @contextmanager
@@ -142,9 +143,9 @@ def embeddings_moved(
         return
     pairs = [(inputs[name], other) for name, other in others.items()]
 
-    def move(module: nn.Module, given: tuple[Any, ...], embedded: Tensor) -> Tensor:
+    def move(module: nn.Module, arguments: tuple[Any, ...], embedded: Tensor) -> Tensor:
         for ids, other in pairs:
-            if ids.shape == given[0].shape and bool((ids == given[0]).all()):
+            if ids.shape == arguments[0].shape and bool((ids == arguments[0]).all()):
                 return torch.lerp(embedded, module.forward(other), share)
         return embedded
 

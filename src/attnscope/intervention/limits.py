@@ -39,10 +39,10 @@ def changes_by_limits(
 
             def edits(some: range) -> dict[int, Edit]:
                 chosen = torch.from_numpy(sets[some.start : some.stop]).split(session.heads, -1)
-                return {call: limiting(own, recent, sinks) for call, own in enumerate(chosen) if bool(own.any())}
+                return {call: limiting(heads, recent, sinks) for call, heads in enumerate(chosen) if bool(heads.any())}
 
-            found = batch.passes.sweep(range(len(sets)), batch.most, edits, batch.loss_change)
-            changes.append(found.T.double().cpu().numpy())
+            change = batch.passes.sweep(range(len(sets)), batch.most, edits, batch.loss_change)
+            changes.append(change.T.double().cpu().numpy())
         progress(Progress("limiting keys", part.stop / len(session.windows), {"windows": part.stop}))
     return np.concatenate(changes)
 

@@ -70,7 +70,8 @@ def pairs_of_input(pairs: Pairs, *, answer: str | None = None, wrong: str | None
     else:
         named = [(f"pair {number}", _fields(item, number)) for number, item in enumerate(items, 1)]
     usual = {name: value for name, value in (("answer", answer), ("wrong", wrong)) if value is not None}
-    if unused := [name for name in usual if all(name in fields for _, fields in named)]:
+    unused = [name for name in usual if all(name in fields for _, fields in named)]
+    if unused:
         options = " and ".join(f"{name} (--{name})" for name in unused)
         raise AttnscopeError(
             f"no pair uses {options}, because each has its own. Leave {'it' if len(unused) == 1 else 'them'} out, or "
@@ -183,9 +184,11 @@ class EncodedPairs:
         positions: list[int] = []
         for number, pair in numbered:
             sides = [sides_of(pair, loaded, number, corrupted=corrupted) for corrupted in (False, True)]
-            if shorter := [(len(own), len(other)) for own, other in zip(*sides, strict=True) if len(own) != len(other)]:
+            lengths = [(len(clean), len(corrupted)) for clean, corrupted in zip(*sides, strict=True)]
+            unequal = next((both for both in lengths if both[0] != both[1]), None)
+            if unequal is not None:
                 raise AttnscopeError(
-                    f"pair {number}: the clean text has {shorter[0][0]} tokens and the corrupted one {shorter[0][1]}; "
+                    f"pair {number}: the clean text has {unequal[0]} tokens and the corrupted one {unequal[1]}; "
                     "expected the same number, so that positions match. Reword one"
                 )
             if sides[0] == sides[1]:
@@ -201,17 +204,17 @@ class EncodedPairs:
             both_answers(tokenizer, (pair.answer, pair.wrong), f"pair {number}", masked=masked)
             for number, pair in numbered
         ]
-        padded, places, each = padded_answers(answers, positions, device_of(loaded.model))
-        most = places.shape[1]
+        padded, predicting, each = padded_answers(answers, positions, device_of(loaded.model))
+        most = predicting.shape[1]
         # texts and all tokens of their answers but the last one; causal models ignore the padding
         after = [(ids + ids[-1:] * most)[: most - 1] for both in answers for ids in both[:each]]
         clean, other, *targets = (
-            torch.tensor([side[at // each] + more * last for at, more in enumerate(after)], device=places.device)
+            torch.tensor([side[at // each] + more * last for at, more in enumerate(after)], device=predicting.device)
             for side, last in zip(rows, [0, 0, 1, 1][-len(rows) :], strict=True)
         )
-        shown = [tuple(names.of(row) for row in side) for side in rows[:2]]
+        tokens = [tuple(names.of(row) for row in side) for side in rows[:2]]
         both = (targets[0], targets[1]) if targets else None
-        return cls(clean, other, places, padded[:, 0], padded[:, 1], *shown, targets=both)
+        return cls(clean, other, predicting, padded[:, 0], padded[:, 1], *tokens, targets=both)
 
     @property
     def inputs(self) -> list[dict[str, Tensor]]:
@@ -255,9 +258,9 @@ class EncodedPairs:
 def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence[str]]) -> list[str]:
     """Label of each position: its token; clean/corrupted if they differ; with "…" if pairs differ."""
     labels: list[str] = []
-    for own, other in zip(zip(*clean, strict=True), zip(*corrupted, strict=True), strict=True):
-        first = "/".join(dict.fromkeys(map(with_marked_spaces, (own[0], other[0]))))
-        labels.append(first if len(set(zip(own, other, strict=True))) == 1 else f"{first}…")
+    for clean_tokens, corrupted_tokens in zip(zip(*clean, strict=True), zip(*corrupted, strict=True), strict=True):
+        first = "/".join(dict.fromkeys(map(with_marked_spaces, (clean_tokens[0], corrupted_tokens[0]))))
+        labels.append(first if len(set(zip(clean_tokens, corrupted_tokens, strict=True))) == 1 else f"{first}…")
     return labels
 
 
@@ -266,14 +269,14 @@ def sides_of(pair: Pair, loaded: LoadedModel, number: int, *, corrupted: bool = 
     tokenizer, two = loaded.tokenizer, bool(loaded.model.config.is_encoder_decoder)
     text, target = (pair.corrupted, pair.corrupted_target) if corrupted else (pair.clean, pair.target)
     ids: list[int] = tokenizer(text)["input_ids"]
-    found = [ids if two or is_masked(loaded) else _unended(ids, tokenizer)]
+    sides = [ids if two or is_masked(loaded) else _unended(ids, tokenizer)]
     if not ids:
         raise AttnscopeError(f"pair {number}: {text!r} has no tokens; expected at least one")
     if two:
         whole: list[int] = TargetTokenizer(tokenizer)(pair.target if target is None else target)["input_ids"]
         ended = bool(whole) and whole[-1] == tokenizer.eos_token_id
-        found.append([decoder_start(loaded.model)(whole or [0]), *whole[: -1 if ended else None]])
-    return found
+        sides.append([decoder_start(loaded.model)(whole or [0]), *whole[: -1 if ended else None]])
+    return sides
 
 
 def _unended(ids: list[int], tokenizer: Any) -> list[int]:
@@ -300,8 +303,8 @@ def _tokens(tokenizer: Any, word: str) -> list[int]:
     bare: list[int] = tokenizer(word.lstrip(), add_special_tokens=False)["input_ids"]
     if 0 < len(bare) < len(ids) and tokenizer.convert_ids_to_tokens(bare)[0].startswith("▁"):
         ids = bare  # it writes the space itself
-    known: dict[str, int] = tokenizer.get_vocab() if len(ids) != 1 else {}
-    return [int(known[word])] if word in known else ids
+    vocabulary: dict[str, int] = tokenizer.get_vocab() if len(ids) != 1 else {}
+    return [int(vocabulary[word])] if word in vocabulary else ids
 
 
 def one_token(tokenizer: Any, word: str, what: str) -> int:

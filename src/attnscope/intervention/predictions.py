@@ -80,12 +80,12 @@ class Questions:
                 scores["kl"] = (negative_entropy + (total - (chances * wide).sum(-1))).clamp(min=0)
             for name, value in scores.items():
                 by_name.setdefault(name, []).append(torch.where(real, value, 0).sum(-1) / real.sum(-1))
-        found = {name: torch.stack(values) for name, values in by_name.items()}
+        means = {name: torch.stack(values) for name, values in by_name.items()}
         if self.rows > 1:
-            sums = (-found["loss"] * real.sum(-1)).unflatten(1, (-1, 2))
-            found = {name: values[:, :: self.rows] for name, values in found.items()}
-            found["metric"] = sums[..., 0] - sums[..., 1]
-        return found
+            sums = (-means["loss"] * real.sum(-1)).unflatten(1, (-1, 2))
+            means = {name: values[:, :: self.rows] for name, values in means.items()}
+            means["metric"] = sums[..., 0] - sums[..., 1]
+        return means
 
 
 def as_float32(logits: Tensor) -> Tensor:
@@ -130,29 +130,29 @@ def _answered(
     kind: Kind, windows: Sequence[Window], answers: Sequence[list[list[int]]], tokenizer: Any, device: torch.device
 ) -> Questions:
     """Each text asks for its answer: at its mask, or after its last token."""
-    places, mask = list[int](), tokenizer.mask_token_id
+    last, mask = list[int](), tokenizer.mask_token_id
     for window in windows:
         text = window.target or window if kind == "translation" else window
         wanted = np.array(text.ids) == mask if kind == "masked" else ~np.array(text.special)
-        found = np.flatnonzero(wanted).tolist() or ([] if kind == "masked" else [len(text) - 1])
-        if not found or (kind == "masked" and len(found) > 1):
-            raise AttnscopeError(f"{window.source} has {len(found)} masks; expected one, where the answer belongs")
-        places.append(found[-1])
-    padded, positions, each = padded_answers(answers, places, device)
-    given = zip(windows, places, answers, strict=True)
-    rows = [_followed(window, place + 1, ids) for window, place, both in given for ids in both[:each]]
+        marked = np.flatnonzero(wanted).tolist() or ([] if kind == "masked" else [len(text) - 1])
+        if not marked or (kind == "masked" and len(marked) > 1):
+            raise AttnscopeError(f"{window.source} has {len(marked)} masks; expected one, where the answer belongs")
+        last.append(marked[-1])
+    padded, positions, each = padded_answers(answers, last, device)
+    texts = zip(windows, last, answers, strict=True)
+    rows = [_followed(window, position + 1, ids) for window, position, both in texts for ids in both[:each]]
     batch = WindowBatch.of(rows, pad_of(tokenizer), device)
     positions = positions.clamp(max=batch.target.input_ids.shape[1] - 1)
     return Questions(batch, positions, padded[:, :each].flatten(0, 1), windows, padded[:, 1] if each == 1 else None)
 
 
 def padded_answers(
-    answers: Sequence[list[list[int]]], places: Sequence[int], device: torch.device
+    answers: Sequence[list[list[int]]], last: Sequence[int], device: torch.device
 ) -> tuple[Int[Tensor, "text 2 token"], Int[Tensor, "row token"], int]:
     """Token ids of right and wrong answers, the positions that predict them, and the rows that each text needs."""
     most = max(len(ids) for both in answers for ids in both)
     padded = torch.tensor([[ids + [IGNORED] * (most - len(ids)) for ids in both] for both in answers], device=device)
-    positions = torch.tensor(places, device=device)[:, None] + torch.arange(most, device=device)
+    positions = torch.tensor(last, device=device)[:, None] + torch.arange(most, device=device)
     return padded, positions.repeat_interleave(min(most, 2), 0), min(most, 2)
 
 
@@ -161,8 +161,8 @@ def _followed(window: Window, end: int, ids: list[int]) -> Window:
     if window.target is not None:
         return replace(window, target=_followed(window.target, end, ids))
     more = dict[str, Any](ids=ids[:-1], special=[False] * (len(ids) - 1))
-    own = {name: getattr(window, name) for name in more}
-    return replace(window, **{name: (*own[name][:end], *added, *own[name][end:]) for name, added in more.items()})
+    fields = {name: getattr(window, name) for name in more}
+    return replace(window, **{name: (*fields[name][:end], *added, *fields[name][end:]) for name, added in more.items()})
 
 
 def _masked(batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed: int) -> Questions:
@@ -184,8 +184,8 @@ def _masked(batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed:
         labels[row, : len(index)] = batch.target.input_ids[row, index]
         if not restores:
             ids[row, index] = int(mask_id)
-    shown = type(text)(ids, text.valid, text.special)
-    return Questions(WindowBatch(shown, shown), positions, labels, windows)
+    with_masks = type(text)(ids, text.valid, text.special)
+    return Questions(WindowBatch(with_masks, with_masks), positions, labels, windows)
 
 
 def _replaced(window: Window) -> np.ndarray:
@@ -303,11 +303,9 @@ class PredictionSession:
         inputs = first.batch.inputs(self.model)
         self.sites = verify(self.model, inputs, text=window_name(longest, at))
         if len(longest) > len(shortest):
-            given, sets = (
-                (self.loaded.tokenizer, self.seed, device_of(self.model)),
-                ((longest, shortest), (longest,), (shortest,)),
-            )
-            both, *alone = (questions(self.kind, texts, *given).batch.inputs(self.model) for texts in sets)
+            settings = self.loaded.tokenizer, self.seed, device_of(self.model)
+            sets = (longest, shortest), (longest,), (shortest,)
+            both, *alone = (questions(self.kind, texts, *settings).batch.inputs(self.model) for texts in sets)
             if padding_difference(self.model, both, alone) > 1:
                 raise AttnscopeError(
                     f"{type(self.model).__name__} gives other numbers if a text is padded. Use texts of equal length, "
@@ -330,7 +328,7 @@ class PredictionSession:
                     valid = questions.batch.sides(site.kind)[0].valid
                     sums[call] += torch.where(valid[:, None, :, None], output, 0).sum((0, 2), dtype=torch.float64)
                     counts[call] += int(valid.sum())
-        return [(own / counts[call]).float() for call, own in sums.items()]
+        return [(total / counts[call]).float() for call, total in sums.items()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,9 +350,9 @@ class PredictionBatch:
         values: list[Any] = [self.metric(one, self.questions.batch.inputs(self.passes.model)) for one in logits]
         for value in values:
             if not isinstance(value, Tensor) or value.shape != (len(self.questions),):
-                found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                returned = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
                 raise AttnscopeError(
-                    f"metric returned {found}; expected a number for each text, ({len(self.questions)},)"
+                    f"metric returned {returned}; expected a number for each text, ({len(self.questions)},)"
                 )
         return scores | {"metric": torch.stack(values)}
 

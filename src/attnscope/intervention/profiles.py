@@ -59,7 +59,8 @@ def contribution_profiles(study: Study, *, kinds: Sequence[Kind | str] | None = 
         first = calls.inputs_of(study.model, study.windows[0])
         blocks = find_blocks(study.model, first)
         run = _ModelRun(study.model, blocks, kinds_chosen, band, by_name=kinds is not None)
-        if "gradient" in kinds_chosen and (reason := calls.lacks_predictions(study.model, first)):
+        reason = calls.lacks_predictions(study.model, first) if "gradient" in kinds_chosen else ""
+        if reason:
             run.skip("gradient", reason)
             run.kinds.remove("gradient")
         profiles = [
@@ -126,7 +127,8 @@ class _ModelRun:
 
     def _measured(self, records: Sequence[Record], by_output: Sequence[Tensor], sides: calls.Sides) -> xr.Dataset:
         rolled, relevance = Rollout(sides), Rollout(sides)
-        follows = not (reason := cannot_follow(sides, records) if {"rollout", "gradient"} & set(self.kinds) else "")
+        reason = cannot_follow(sides, records) if {"rollout", "gradient"} & set(self.kinds) else ""
+        follows = not reason
         if reason:
             self.skip("rollout", reason)
         layers: list[dict[str, np.ndarray]] = []
@@ -147,8 +149,8 @@ class _ModelRun:
                 layer |= self._along("rollout", each, rolled.step(each.site.kind, mean.matrix() / 2, 0.5))
             if by_output and follows:
                 gained = relevance.step(each.site.kind, relevant.matrix(), 1.0)
-                own = torch.eye(len(gained)).to(gained) if each.site.kind != "cross" else 0.0
-                layer |= self._along("relevance", each, shares(gained - own))
+                identity = torch.eye(len(gained)).to(gained) if each.site.kind != "cross" else 0.0
+                layer |= self._along("relevance", each, shares(gained - identity))
             layers.append(layer)
         heads = max(record.call.query.shape[1] for record in records)
         variables = of_layers(_VARIABLES, layers, heads)
@@ -326,9 +328,9 @@ class Effective:
         ones = visible.double() @ self.values
         within = (ones * (inverse @ ones[..., None])[..., 0]).sum(-1)[:, None]
         rank = rank[:, None].double()
-        own = torch.where(count > 1, (power - total**2 / count) / (count - 1).clamp_min(1), power)
-        common = torch.where(count > 1, (total**2 / count - own) / count, 0.0)
-        permuted = own * rank + common * within
+        variance = torch.where(count > 1, (power - total**2 / count) / (count - 1).clamp_min(1), power)
+        common = torch.where(count > 1, (total**2 / count - variance) / count, 0.0)
+        permuted = variance * rank + common * within
         one_more = (rank < count) & (within < (1 - _ONES_WITHIN) * count)
         free = count - rank - one_more.double()
         empty = power == 0
@@ -364,8 +366,9 @@ class BlockNorms:
         norms = ((self.products @ by_key) * by_key).sum(1).T.clamp_min(0).sqrt() * self.scale[rows]
         if self.same_tokens:
             index = torch.arange(rows.start, rows.stop, device=tile.device)
-            own = torch.einsum("hi,hiw->iw", own_weights(rows, tile).to(self.vectors.dtype), self.vectors[:, rows])
-            norms[index - rows.start, index] = (own * self.scale[rows] + self.residual[rows]).norm(dim=-1)
+            on_itself = own_weights(rows, tile).to(self.vectors.dtype)
+            value = torch.einsum("hi,hiw->iw", on_itself, self.vectors[:, rows])
+            norms[index - rows.start, index] = (value * self.scale[rows] + self.residual[rows]).norm(dim=-1)
         return norms
 
     def shares(self, rows: slice, tile: Tensor) -> Float[Tensor, "row key"]:

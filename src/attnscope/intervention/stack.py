@@ -116,8 +116,8 @@ class StackedPasses:
         """
         values: list[Tensor] = []
         for some in (cells[first : first + most] for first in range(0, len(cells), most)):
-            made = edits(some)
-            chosen = made if of == "all" else [made if name == of else {} for name in ("calls", "states", "mlps")]
+            edited = edits(some)
+            chosen = edited if of == "all" else [edited if name == of else {} for name in ("calls", "states", "mlps")]
             values.append(metric(self.run(chosen[0], copies * len(some), *chosen[1:])))
         return torch.cat(values)
 
@@ -164,29 +164,29 @@ class StackedPasses:
         several = output.unflatten(0, (-1, self._texts)) if differ else output.expand(self._variants, *output.shape)
         return edit(call, several).flatten(0, 1)
 
-    def linear(self, own: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def linear(self, forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """A linear layer that computes one copy as long as all variants are equal."""
 
-        def read(given: Tensor) -> Tensor:
-            same = not self._differ and self._variants > 1 and given.ndim > 2  # noqa: PLR2004
-            same = same and len(given) == self._variants * self._texts
-            return self._repeated(own(given[: self._texts])) if same else own(given)
+        def read(received: Tensor) -> Tensor:
+            same = not self._differ and self._variants > 1 and received.ndim > 2  # noqa: PLR2004
+            same = same and len(received) == self._variants * self._texts
+            return self._repeated(forward(received[: self._texts])) if same else forward(received)
 
         return read
 
-    def block(self, own: Callable[..., Any]) -> Callable[..., Any]:
+    def block(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """A block that returns its stored output as long as all variants are equal."""
 
-        def run(*arguments: Any, **named: Any) -> Any:
+        def run(*arguments: Any, **options: Any) -> Any:
             number, self._blocks, self._modules = self._blocks, self._blocks + 1, 0
             if not self._variants:
-                output = own(*arguments, **named)
+                output = forward(*arguments, **options)
                 self._plain.append((self._calls, pytree.tree_map_only(Tensor, torch.clone, output)))
                 return output
             edit = self._state_edits.get(number)
             calls, plain = self._plain[number]
             if self._differ or calls > self._first:
-                output = own(*arguments, **named)
+                output = forward(*arguments, **options)
             else:
                 self._calls = calls
                 output = pytree.tree_map_only(Tensor, self._repeated, plain)
@@ -194,11 +194,11 @@ class StackedPasses:
 
         return run
 
-    def mlp(self, own: Callable[..., Any]) -> Callable[..., Any]:
+    def mlp(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """A module of an MLP whose output is kept or edited."""
 
-        def run(*arguments: Any, **named: Any) -> Any:
-            output, number = own(*arguments, **named), self._blocks - 1
+        def run(*arguments: Any, **options: Any) -> Any:
+            output, number = forward(*arguments, **options), self._blocks - 1
             module, self._modules = self._modules, self._modules + 1
             if not self._variants:
                 first = next(leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor))
@@ -217,14 +217,14 @@ class StackedPasses:
         leaves[first] = edit(states).reshape(leaves[first].shape)
         return pytree.tree_unflatten(leaves, form)
 
-    def head(self, own: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def head(self, forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """An output layer that computes logits at the requested positions only."""
 
         def make(states: Tensor) -> Tensor:
             positions = self._positions
             if positions is None or states.ndim != 3 or len(states) % len(positions):  # noqa: PLR2004
-                return own(states)
-            return own(_at(states, positions))
+                return forward(states)
+            return forward(_at(states, positions))
 
         return make
 
@@ -319,9 +319,8 @@ def same_without_what_is_skipped(
             outputs += [passes.run({}, 1, {block: torch.zeros_like}) for block in blocks]
             logits.append(outputs)
     limit = TOLERANCE[model.dtype]
-    return all(
-        float((own - other).abs().max()) <= limit * float(other.abs().max()) for own, other in zip(*logits, strict=True)
-    )
+    pairs = zip(*logits, strict=True)
+    return all(float((skipped - whole).abs().max()) <= limit * float(whole.abs().max()) for skipped, whole in pairs)
 
 
 _LOGITS = 1 << 28  # bytes of the logits of variants at once

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -45,7 +46,8 @@ def token_contributions(
         scores: dict[str, np.ndarray] = {}
         skipped: list[str] = []
         for kind in requested:
-            if not (reason := _lacks(one, kind, by_name=estimators is not None)):
+            reason = _lacks(one, kind, by_name=estimators is not None)
+            if not reason:
                 scores[kind] = TOKEN_ESTIMATORS[kind][1](one)
             elif estimators is not None:
                 raise AttnscopeError(f"{kind} is not defined here: {reason}. Leave it out")
@@ -62,8 +64,9 @@ def _lacks(text: OneText, kind: str, *, by_name: bool) -> str:
         return f"no embedding lookup of {type(text.model).__name__} was found"
     if kind.startswith("norms"):
         return next((each.block.reason for each in text.records if each.block.output is None), "")
-    if kind.startswith("block_norms") and (reason := next((each.reason for each in text.records if each.reason), "")):
-        return reason
+    reasons = [record.reason for record in text.records if record.reason]
+    if kind.startswith("block_norms") and reasons:
+        return reasons[0]
     tokens = text.sides.tokens
     if kind == "flow" and tokens > FLOW_TOKENS:
         return f"the text has {tokens} tokens, and flow takes at most {FLOW_TOKENS}"
@@ -137,18 +140,19 @@ class OneText:
         self.predicted = calls.log_probabilities(output, self.positions)[0]
         best = self.predicted.argmax(-1).tolist()
         self.outcomes = best if outcomes is None else list(outcomes)
-        known = self.predicted.shape[-1]
-        if len(self.outcomes) != len(best) or not all(0 <= outcome < known for outcome in self.outcomes):
+        size = self.predicted.shape[-1]
+        if len(self.outcomes) != len(best) or not all(0 <= outcome < size for outcome in self.outcomes):
             raise AttnscopeError(
                 f"found outcomes {self.outcomes[:5]} for {len(best)} positions; expected one for each, from 0 to "
-                f"{known - 1}"
+                f"{size - 1}"
             )
 
     def _numbered(self, positions: Sequence[int] | None) -> list[int]:
-        known = self.sides.predicting.stop - self.sides.predicting.start
-        chosen = list(range(known) if positions is None else positions)
-        if outside := [position for position in chosen if not 0 <= position < known]:
-            raise AttnscopeError(f"there is no position {outside[0]}: positions go from 0 to {known - 1}")
+        count = self.sides.predicting.stop - self.sides.predicting.start
+        chosen = list(range(count) if positions is None else positions)
+        outside = [position for position in chosen if not 0 <= position < count]
+        if outside:
+            raise AttnscopeError(f"there is no position {outside[0]}: positions go from 0 to {count - 1}")
         if not chosen:
             raise AttnscopeError("found no positions; expected at least one in positions, or leave it out for all")
         return chosen
@@ -168,10 +172,10 @@ class OneText:
 
     def mean(self, matrices: Sequence[Tensor]) -> Scores:
         """Means over the layers of each kind of attention."""
-        parts = [
-            np.mean([self.at(layer, matrices[layer]) for layer, own in enumerate(self.kinds) if own == kind], 0)
-            for kind in dict.fromkeys(self.kinds)
-        ]
+        layers = defaultdict[str, list[int]](list)
+        for layer, kind in enumerate(self.kinds):
+            layers[kind].append(layer)
+        parts = [np.mean([self.at(layer, matrices[layer]) for layer in of_kind], 0) for of_kind in layers.values()]
         return np.sum(parts, axis=0)
 
     @property
@@ -227,13 +231,12 @@ def _rollout(text: OneText) -> Scores:
 def _block_norms_rollout(text: OneText) -> Scores:
     rolled = Rollout(text.sides)
     for each, layer in zip(text.records, text.block_norms(), strict=True):
-        own = (
-            torch.zeros_like(layer[:, :1])
-            if each.site.kind != "cross"
-            else residual_part(each).norm(dim=-1, keepdim=True)
-        )
-        total = (layer.sum(1, keepdim=True) + own).double().clamp_min(1e-300)
-        rolled.step(each.site.kind, layer / total, own / total)  # the residual of a text's own layer is in its diagonal
+        # the residual of a text's own layer is in its diagonal
+        residual = torch.zeros_like(layer[:, :1])
+        if each.site.kind == "cross":
+            residual = residual_part(each).norm(dim=-1, keepdim=True)
+        total = (layer.sum(1, keepdim=True) + residual).double().clamp_min(1e-300)
+        rolled.step(each.site.kind, layer / total, residual / total)
     return rolled.matrix[text.rows].cpu().numpy()
 
 

@@ -219,9 +219,10 @@ def over_heads(
     sites: list[Any] = []
     chosen: list[Head] = []
     with borrowed(study.model):
-        if predicts and (
-            reason := calls.lacks_predictions(study.model, calls.inputs_of(study.model, study.windows[0]))
-        ):
+        reason = ""
+        if predicts:
+            reason = calls.lacks_predictions(study.model, calls.inputs_of(study.model, study.windows[0]))
+        if reason:
             raise AttnscopeError(
                 f"{test} compares predictions, and {reason}. Use a model with a head, such as BertForMaskedLM"
             )
@@ -339,8 +340,8 @@ def erasure_test(
 
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, Any]:
         slope = one.by_weights()
-        known = {"attention": one.weights, "gradient": slope, "product": one.weights * slope}
-        curves = {name: [_curve(one, by, shares)] for name, by in known.items()}
+        importance = {"attention": one.weights, "gradient": slope, "product": one.weights * slope}
+        curves = {name: [_curve(one, by, shares)] for name, by in importance.items()}
         random = [generator.random(slope.shape) for _ in range(draws)]
         curves["random"] = [_curve(one, by, shares) for by in random]
         return {
@@ -393,20 +394,20 @@ def same_output_test(
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
         values, count = one.values.double().cpu().numpy(), len(one.weights)
         which = np.unique(np.linspace(0, count - 1, min(rows, count)).round().astype(int))
-        own, visible = one.weights[which], one.visible[which]
-        own_search, null = (
+        weights, visible = one.weights[which], one.visible[which]
+        searched, null = (
             arrays.adversarial_weights(matrix, values, objective=objective, allowed=visible, seed=options["seed"])
-            for matrix in (own, arrays.permuted_weights(own, generator, visible))
+            for matrix in (weights, arrays.permuted_weights(weights, generator, visible))
         )
         names = {"tvd": "weights_tvd", "jsd": "weights_jsd", "is_free": "free"}
-        means, others = (one.drop_vars("weights").mean("query").rename(names) for one in (own_search, null))
-        found = {str(name): float(value) for name, value in means.items()}
+        means, others = (one.drop_vars("weights").mean("query").rename(names) for one in (searched, null))
+        dataset = {str(name): float(value) for name, value in means.items()}
         nulls = {f"{name}_null": float(others[name]) for name in ("weights_tvd", "free")}
-        return found | nulls | {"output_error": float(own_search.output_error.max())}
+        return dataset | nulls | {"output_error": float(searched.output_error.max())}
 
     variables = _SAME_OUTPUT_VARIABLES
-    found = over_heads(study, "same_output_test", variables, lambda _, __: of_head, predicts=False, **options)
-    return found.assign_attrs(objective=objective)
+    dataset = over_heads(study, "same_output_test", variables, lambda _, __: of_head, predicts=False, **options)
+    return dataset.assign_attrs(objective=objective)
 
 
 @checked(masked=MASKED)
@@ -420,7 +421,7 @@ def frozen_test(study: Study, *, draws: Draws = 20, **options: Unpack[HeadOption
             other
             for other in [(number + step) % len(lengths) for step in range(1, len(lengths))]
             if documents[other] != documents[number]
-            and all(long >= own for long, own in zip(lengths[other], lengths[number], strict=True))
+            and all(long >= short for long, short in zip(lengths[other], lengths[number], strict=True))
         )
         return next(fits, None)
 
@@ -496,35 +497,35 @@ class WeightSearch:
     def climb(self, steps: int, generator: np.random.Generator) -> Float[np.ndarray, "variant query key"]:
         """Two results of gradient ascent: the furthest weights within the bound, and the last ones."""
         values = self.one.values
-        own = torch.from_numpy(self.one.weights).to(values)
-        total = own.sum(-1, keepdim=True)
-        hidden = torch.from_numpy(~self.one.visible).to(own.device)
-        noise = torch.from_numpy(generator.normal(size=own.shape)).to(own)
-        logits = (own.clamp_min(_LEAST).log() + _NOISE * noise).masked_fill(hidden, -torch.inf)
+        weights = torch.from_numpy(self.one.weights).to(values)
+        total = weights.sum(-1, keepdim=True)
+        hidden = torch.from_numpy(~self.one.visible).to(weights.device)
+        noise = torch.from_numpy(generator.normal(size=weights.shape)).to(weights)
+        logits = (weights.clamp_min(_LEAST).log() + _NOISE * noise).masked_fill(hidden, -torch.inf)
         logits = logits.masked_fill(hidden.all(-1, keepdim=True), 0.0).requires_grad_()
         optimiser = torch.optim.Adam([logits], lr=_RATE)
-        best, furthest = own, 0.0
-        made = own
+        best, furthest = weights, 0.0
+        moved_weights = weights
         with torch.enable_grad():
             for _ in range(steps):
-                made = logits.softmax(-1) * total
-                moved, far = self._moved(made @ values), prediction_divergence(made, own).mean()
+                moved_weights = logits.softmax(-1) * total
+                moved, far = self._moved(moved_weights @ values), prediction_divergence(moved_weights, weights).mean()
                 if float(moved.detach()) <= self.bound and float(far.detach()) > furthest:
-                    best, furthest = made.detach(), float(far.detach())
+                    best, furthest = moved_weights.detach(), float(far.detach())
                 loss = -far + (moved - self.bound).clamp_min(0.0) / max(self.bound, _LEAST)
                 optimiser.zero_grad()
                 (logits.grad,) = torch.autograd.grad(loss, logits)
                 optimiser.step()
-        return torch.stack([best, made.detach()]).double().cpu().numpy()
+        return torch.stack([best, moved_weights.detach()]).double().cpu().numpy()
 
     def furthest(self, several: Float[np.ndarray, "variant query key"]) -> tuple[Float[np.ndarray, "query key"], float]:
         """The furthest mixture of the head's own weights and others within the bound, and its distance."""
-        own = self.one.weights
-        mixed = np.concatenate([[own + share * (weights - own) for share in _SHARES] for weights in several])
+        weights = self.one.weights
+        mixed = np.concatenate([[weights + share * (others - weights) for share in _SHARES] for others in several])
         reached = self.one.effects(self.one.of_weights(mixed))["tvd"].mean(1)
         # the head's own weights move nothing; remove the rounding of a batch
         reached[len(_SHARES) - 1 :: len(_SHARES)] = 0.0
-        far = np.array([self.divergence(np.maximum(weights, 0.0)) for weights in mixed])
+        far = np.array([self.divergence(np.maximum(others, 0.0)) for others in mixed])
         chosen = int(np.where(reached <= self.bound, far, -1.0).argmax())
         return mixed[chosen], float(reached[chosen])
 

@@ -157,9 +157,9 @@ class Log:
 def read_log(folder: Path) -> list[dict[str, Any]]:
     """Lines of a training log; an incomplete last line is skipped."""
     path = folder / LOG
-    known = manifest_of(folder)
-    if known is not None:
-        owned = OwnedFolder(folder, known.command).look()
+    manifest = manifest_of(folder)
+    if manifest is not None:
+        owned = OwnedFolder(folder, manifest.command).look()
         if owned.damaged(owned.files.keys() & {LOG}):
             raise damage(path)
     if not path.exists():
@@ -191,7 +191,7 @@ class Checkpoints:
 
     def save(self, update: int, model: nn.Module, moments: Moments, state: dict[str, Any], keep: Iterable[int]) -> None:
         """Write a checkpoint and remove the outdated ones in one step."""
-        place = f"{_PLACE}{update:08d}/"
+        prefix = f"{_PLACE}{update:08d}/"
         stay = {update, *keep}
         gone = [name for name in self.folder.files if name.startswith(_PLACE) and _update(name) not in stay]
         safe = "Earlier checkpoints are complete: free some disk space and repeat the command"
@@ -205,9 +205,9 @@ class Checkpoints:
         with explained(f"write the checkpoint of update {update} to {self.folder.path}", safe):
             self.folder.write(
                 {
-                    f"{place}model.safetensors": partial(save_file, weights),
-                    f"{place}optimizer.safetensors": partial(save_file, stored),
-                    f"{place}state.json": json.dumps(state).encode(),
+                    f"{prefix}model.safetensors": partial(save_file, weights),
+                    f"{prefix}optimizer.safetensors": partial(save_file, stored),
+                    f"{prefix}state.json": json.dumps(state).encode(),
                 },
                 remove=gone,
                 growing=[LOG],
@@ -227,15 +227,15 @@ class Checkpoints:
 
     def load(self, update: int, model: nn.Module, moments: Moments) -> dict[str, Any]:
         """Restore weights and moments, and return the state of the training."""
-        place = self.folder.path / f"{_PLACE}{update:08d}"
+        folder = self.folder.path / f"{_PLACE}{update:08d}"
         named = dict(model.named_parameters())
         with torch.no_grad():
-            for name, weights in load_file(place / "model.safetensors").items():
+            for name, weights in load_file(folder / "model.safetensors").items():
                 named[name].copy_(weights)
-        for key, stored in load_file(place / "optimizer.safetensors").items():
+        for key, stored in load_file(folder / "optimizer.safetensors").items():
             name, _, part = key.rpartition("/")
             moments.setdefault(named[name], {})[part] = stored.to(named[name].device)
-        return json.loads((place / "state.json").read_text(encoding="utf-8"))
+        return json.loads((folder / "state.json").read_text(encoding="utf-8"))
 
     def mean_weights(self, updates: list[int]) -> dict[str, Tensor]:
         """Mean of the weights of several checkpoints, summed in float64."""

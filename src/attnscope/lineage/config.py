@@ -183,8 +183,8 @@ def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        place = f"{where} is {shortly(first['input'])}: " if where else ""
-        raise AttnscopeError(f"{place}{first['msg'].removeprefix('Value error, ')}") from None
+        prefix = f"{where} is {shortly(first['input'])}: " if where else ""
+        raise AttnscopeError(f"{prefix}{first['msg'].removeprefix('Value error, ')}") from None
     if {*values, *overrides} != {*TrainConfig.model_fields}:  # all of them: a complete configuration
         reject_other_settings(values, config.model)
     text = "source" if config.source else "text" if config.text else ""

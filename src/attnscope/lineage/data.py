@@ -499,19 +499,19 @@ class Segmenter:
     def _merged(self, piece: str, draw: Random) -> tuple[int, ...]:
         tokens = self._characters(piece)
         while True:
-            for place, token in self._possible(tokens):
+            for at, token in self._possible(tokens):
                 if draw.random() >= self.dropout:
-                    tokens = (*tokens[:place], token, *tokens[place + 2 :])
+                    tokens = (*tokens[:at], token, *tokens[at + 2 :])
                     break
             else:
                 return tokens
 
     def _find_characters(self, piece: str) -> tuple[int, ...]:
-        known = ([one] if one in self._ids else [BYTES[byte] for byte in one.encode()] for one in piece)
-        return tuple(self._ids[name] for names in known for name in names)
+        pieces = ([one] if one in self._ids else [BYTES[byte] for byte in one.encode()] for one in piece)
+        return tuple(self._ids[name] for names in pieces for name in names)
 
     def _find_possible(self, tokens: tuple[int, ...]) -> list[tuple[int, int]]:
         """Where two tokens can be merged, and into which one: the merge that was learned first comes first."""
         pairs = enumerate(pairwise(tokens))
-        possible = sorted((*self._merges[pair], place) for place, pair in pairs if pair in self._merges)
-        return [(place, token) for _, token, place in possible]
+        possible = sorted((*self._merges[pair], at) for at, pair in pairs if pair in self._merges)
+        return [(at, token) for _, token, at in possible]

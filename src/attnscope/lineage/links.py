@@ -284,11 +284,11 @@ def links(weights: Float[np.ndarray, "target source"], rule: Rule = "argmax", th
 def score_alignments(aligned: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]) -> AlignmentScore:
     """Compare links with gold alignments over a corpus: AER, precision and recall."""
     check_parallel({"the alignment": aligned, "the sure links": sure, "the possible links": possible})
-    made, wanted = sum(map(len, aligned)), sum(map(len, sure))
+    predicted, gold = sum(map(len, aligned)), sum(map(len, sure))
     hits = sum(len(a & s) for a, s in zip(aligned, sure, strict=True))
     right = sum(len(a & (p | s)) for a, s, p in zip(aligned, sure, possible, strict=True))
-    error_rate = 1 - _ratio(hits + right, made + wanted)
-    return AlignmentScore(error_rate, precision=_ratio(right, made), recall=_ratio(hits, wanted), links=made)
+    error_rate = 1 - _ratio(hits + right, predicted + gold)
+    return AlignmentScore(error_rate, precision=_ratio(right, predicted), recall=_ratio(hits, gold), links=predicted)
 
 
 def _ratio(part: int, whole: int) -> float:
@@ -397,7 +397,7 @@ def baselines(
 def _by_pair(aligned: Sequence[Links], gold: Gold) -> tuple[float, Float[np.ndarray, " pair"]]:
     """AER, and by how much each pair moves it, to the first order."""
     pairs = zip(aligned, gold.sure, gold.possible, strict=True)
-    rows = [(len(made & sure) + len(made & (sure | maybe)), len(made) + len(sure)) for made, sure, maybe in pairs]
+    rows = [(len(links & sure) + len(links & (sure | maybe)), len(links) + len(sure)) for links, sure, maybe in pairs]
     counts = np.array(rows, dtype=np.float64).reshape(-1, 2)
     right, all_links = counts.sum(0)
     if not all_links:

@@ -66,8 +66,11 @@ class ParallelText:
         """Divide the numbers of the pairs at random into runs of 1 to `most`."""
         generator = random.Random(seed)
         groups: list[range] = []
-        while (start := groups[-1].stop if groups else 0) < len(self):
-            groups.append(range(start, min(len(self), start + generator.randint(1, most))))
+        start = 0
+        while start < len(self):
+            stop = min(len(self), start + generator.randint(1, most))
+            groups.append(range(start, stop))
+            start = stop
         return groups
 
     def _sides(self, groups: Sequence[range], between: str) -> tuple[list[str], list[str]]:
@@ -227,10 +230,10 @@ class _Phrase:
     def join(cls, parts: Sequence[_Phrase], target: Sequence[int] | None = None) -> _Phrase:
         """Parts in sequence; on the target side in the order of `target`."""
         starts = list(accumulate((len(part.words) for part in parts), initial=0))
-        places = range(len(parts)) if target is None else target
+        order = range(len(parts)) if target is None else target
         return cls(
             tuple(word for part in parts for word in part.words),
-            tuple(starts[k] + place for k in places for place in parts[k].order),
+            tuple(starts[k] + position for k in order for position in parts[k].order),
         )
 
 
@@ -279,8 +282,8 @@ def generate_task(pairs: int, seed: int, longest: int, *, shortest: int = 1, hel
     phrases = by_source.values()
     return TaskText(
         list(by_source),
-        [" ".join(NOTATION[phrase.words[place]] for place in phrase.order) for phrase in phrases],
-        alignments=[tuple((place, at) for at, place in enumerate(phrase.order)) for phrase in phrases],
+        [" ".join(NOTATION[phrase.words[position]] for position in phrase.order) for phrase in phrases],
+        alignments=[tuple((position, at) for at, position in enumerate(phrase.order)) for phrase in phrases],
     )
 
 

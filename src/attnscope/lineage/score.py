@@ -154,9 +154,9 @@ def _tokenizer_for(language: str | None, references: list[list[str]]) -> str:
     if language in _TOKENIZER_OF:
         return _TOKENIZER_OF[language]
     if any(map(is_unsegmented, references)):
-        known = "" if language is None else f", and {shortly(language)} has no tokenizer here"
+        unsupported = "" if language is None else f", and {shortly(language)} has no tokenizer here"
         raise AttnscopeError(
-            f"the references have no spaces between words, which BLEU needs{known}: set their language "
+            f"the references have no spaces between words, which BLEU needs{unsupported}: set their language "
             "(--language ja or zh), or a tokenizer (--tokenize char)"
         )
     return "13a"
@@ -177,10 +177,10 @@ def _moses(language: str) -> Callable[[str], str]:
     from sacremoses import MosesTokenizer
     from sacremoses.corpus import NonbreakingPrefixes
 
-    known = NonbreakingPrefixes().available_langs
-    if language not in known:
+    languages = NonbreakingPrefixes().available_langs
+    if language not in languages:
         raise AttnscopeError(
-            f"Moses has no rules for language {shortly(language)}: choose {', '.join(sorted(set(known.values())))}"
+            f"Moses has no rules for language {shortly(language)}: choose {', '.join(sorted(set(languages.values())))}"
         )
     tokenizer = MosesTokenizer(lang=language)
     return lambda line: str(tokenizer.tokenize(line, return_str=True, escape=False))
@@ -378,13 +378,11 @@ def _by_length(scores: xr.Dataset) -> list[str]:
         if not np.isnan(low).any():
             trend = f"{value[0]:.1f} and {value[1]:.1f} with {name}"
             trends.append(trend + " (their intervals overlap)" * bool((low <= high[::-1]).all()))
-    (first, last), (many, more), unit = (
-        bleu["bucket"].values,
-        scores["sentences"].values[[0, -1]],
-        scores.attrs["length_in"],
-    )
-    told = f"BLEU of {many} sentences of {first} {unit} and of {more} of {last}: {', '.join(trends)}."
-    return [told] if trends else []
+    first, last = bleu["bucket"].values
+    many, more = scores["sentences"].values[[0, -1]]
+    unit = scores.attrs["length_in"]
+    sentence = f"BLEU of {many} sentences of {first} {unit} and of {more} of {last}: {', '.join(trends)}."
+    return [sentence] if trends else []
 
 
 def _sentences(scores: xr.Dataset) -> list[str]:
@@ -429,8 +427,8 @@ def _tables(scores: xr.Dataset, effort: Sequence[Quantity]) -> list[Table]:
     def columns(ends: Sequence[str], of: str) -> dict[str, xr.DataArray | None]:
         """The arrays of each metric, by the names of their columns."""
         named = {f"_{end}" * (end != "score"): scores.get(f"{end}{of}") for end in ends}
-        known = {end: values for end, values in named.items() if values is not None}
-        return {f"{name.lower()}{end}": values.sel(metric=name) for name in metrics for end, values in known.items()}
+        existing = {end: values for end, values in named.items() if values is not None}
+        return {f"{name.lower()}{end}": values.sel(metric=name) for name in metrics for end, values in existing.items()}
 
     whole = columns(("score", *_ENDS), "")
     systems = rows_of({key: scores[key] for key in alone} | whole, xr.ones_like(scores["score"][:, 0], float))
@@ -454,9 +452,9 @@ def _tables(scores: xr.Dataset, effort: Sequence[Quantity]) -> list[Table]:
 
 
 def _difference(metric: str) -> tuple[Quantity, Quantity]:
-    name, shown = f"{metric.lower()}_difference", metric == "BLEU"
+    name, in_table = f"{metric.lower()}_difference", metric == "BLEU"
     meaning = "difference from the first system"
-    detail, low, high = "table" if shown else "data", f"{name}_lower", f"{name}_upper"
+    detail, low, high = "table" if in_table else "data", f"{name}_lower", f"{name}_upper"
     return (
         Quantity(name, "difference", "gain", meaning, detail, low=low, high=high, interval=True),
         Quantity(f"{metric.lower()}_p_value", "p", "p", "paired bootstrap over sentences", detail),

@@ -105,7 +105,7 @@ def heading(walk: Walk | RecurrentWalk, language: str = "en") -> tuple[str, tupl
     below = [wording[f"place{kind}"].format(**facts)]
     if "cross" in walk.kinds:
         layers = {
-            kind: ", ".join(str(layer) for layer, own in enumerate(walk.kinds) if own == kind)
+            kind: ", ".join(str(layer) for layer, kind_of_layer in enumerate(walk.kinds) if kind_of_layer == kind)
             for kind in ("self", "causal", "cross")
         }
         below.append(wording["kinds"].format(this=wording[f"kind.{walk.kind}"], layer=walk.layer, **layers))
@@ -126,15 +126,15 @@ def saturation(width: int) -> tuple[float, ...]:
     draw = np.random.default_rng(0)
     query, keys = draw.standard_normal((_DRAWS, width)), draw.standard_normal((_DRAWS, _KEYS, width))
     products = np.einsum("td,tkd->tk", query, keys)
-    found: list[float] = []
+    statistics: list[float] = []
     for scores in (products, products / width**0.5):
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
         squares = (weights**2).sum(-1)
         gradient = squares - 2 * (weights**3).sum(-1) + squares**2  # squared Frobenius norm of diag(a) - a aᵀ
         gradient = np.sqrt(np.maximum(0, gradient))  # rounding
-        found += [float(scores.std()), float(weights.max(-1).mean()), float(gradient.mean())]
-    return tuple(found)
+        statistics += [float(scores.std()), float(weights.max(-1).mean()), float(gradient.mean())]
+    return tuple(statistics)
 
 
 class _Writer:
@@ -170,12 +170,13 @@ class _Writer:
 
     def _sensed(self, key: str) -> str:
         """The key of the wording for an image or sound, if there is one."""
-        return own if (own := f"{key}.{self.walk.reads}") in self.wording else key
+        of_modality = f"{key}.{self.walk.reads}"
+        return of_modality if of_modality in self.wording else key
 
     def _list(self, key: str, tokens: tuple[str, ...]) -> list[str]:
         named = [f"{i} {visible(token)}" for i, token in enumerate(tokens)]
-        shown = " · ".join(named if len(named) <= _LISTED else [*named[: _LISTED // 2], "…", *named[-3:]])
-        text = [self.say(key, count=len(tokens), first=spoken(tokens[0])), shown]
+        line = " · ".join(named if len(named) <= _LISTED else [*named[: _LISTED // 2], "…", *named[-3:]])
+        text = [self.say(key, count=len(tokens), first=spoken(tokens[0])), line]
         pieces = split_character(tokens)
         return [*text, self.say("tokens.pieces", pieces=" ".join(pieces))] if pieces else text
 
@@ -196,8 +197,8 @@ class _Writer:
     def positions(self) -> Step:
         """The rotation by which a sinusoid moves to the next position."""
         walk = self.walk
-        shown = [(i, str(i)) for i in range(min(self.most, len(walk["shift"])))]
-        shift = corner(walk["shift"], self._caption("R(1)", "shift", len(shown)), shown, self.columns - 1)
+        rows = [(i, str(i)) for i in range(min(self.most, len(walk["shift"])))]
+        shift = corner(walk["shift"], self._caption("R(1)", "shift", len(rows)), rows, self.columns - 1)
         text = self.say("positions.text", error=f"{walk.errors['positions']:.0e}", count=len(walk.tokens))
         formula = {"latex": r"PE(p + k) = R(k)\, PE(p)", "characters": "PE(p + k) = R(k) PE(p)"}
         return self._step("positions", [text], self._of_queries("positions", "PE"), shift, **formula)
@@ -214,8 +215,9 @@ class _Writer:
         shapes: list[str] = []
         for symbol in (symbol for symbol in "QKV" if f"W_{symbol}" in walk):
             x = "M" if "memory" in walk and symbol != "Q" else "X"
-            made = f"{x} W_{symbol}" + (f" + b_{symbol}" if walk[f"b_{symbol}"].any() else "")
-            formulas.append(f"{symbol} = R({made})" if walk.form == "rope" and symbol != "V" else f"{symbol} = {made}")
+            product = f"{x} W_{symbol}" + (f" + b_{symbol}" if walk[f"b_{symbol}"].any() else "")
+            rotated = walk.form == "rope" and symbol != "V"
+            formulas.append(f"{symbol} = R({product})" if rotated else f"{symbol} = {product}")
             shapes.append(f"W_{symbol}: {self._shape(f'W_{symbol}')}")
         tables = self._of_queries("Q", "Q"), self._of_keys("K", "K"), self._of_keys("V", "V")
         characters = "   ".join(formulas) + ("\n" + "   ".join(shapes) if shapes else "")
@@ -238,8 +240,8 @@ class _Writer:
         if abs(walk.scale * width**0.5 - 1) < _SAME:
             text = [self.say("scale.text", width=width, root=width**0.5, **spread)]
             latex, characters = r"\frac{Q K^\top}{\sqrt{d_k}}", "Q Kᵀ / √d_k"
-            shown = ("column.std", "column.top", "column.gradient")
-            names = [self.wording[name] for name in (*shown, *(f"{name}.divided" for name in shown))]
+            columns = ("column.std", "column.top", "column.gradient")
+            names = [self.wording[name] for name in (*columns, *(f"{name}.divided" for name in columns))]
             values = zip(*(saturation(width) for width in _WIDTHS), strict=True)
             rows = [(name, *(number(value, 2) for value in row)) for name, row in zip(names, values, strict=True)]
             tables.append(Table(self.say("scale.widths", keys=_KEYS), ("d_k", *map(str, _WIDTHS)), tuple(rows)))
@@ -283,9 +285,9 @@ class _Writer:
             text = [self.say("mask.causal" if causal else "mask.other", **facts)]
             return self._step("mask", text, self._square("allowed", "M"), latex=latex, characters=characters)
         tables = [self._square("allowed", "M")]
-        kept = np.broadcast_to(~walk["padding"], allowed.shape)
+        unpadded = np.broadcast_to(~walk["padding"], allowed.shape)
         if walk.kind == "causal":
-            symbols = {"M_padding": kept, "M_causal": np.tril(np.ones_like(allowed)), "M": allowed}
+            symbols = {"M_padding": unpadded, "M_causal": np.tril(np.ones_like(allowed)), "M": allowed}
             tables = [self._square("allowed", symbol, array) for symbol, array in symbols.items()]
         lost = float(walk["padded_weights"][self.at, walk["padding"]].sum())
         text = [self.say("mask.padding", **facts), self.say("mask.missing" if lost else "mask.hidden", lost=lost)]
@@ -313,11 +315,11 @@ class _Writer:
         """Every step of the followed row, a key a line."""
         walk, row = self.walk, self.row
         whole = len(row) <= _WHOLE_ROW
-        shown = list(range(len(row))) if whole else self._largest(_LARGEST)
+        keys = list(range(len(row))) if whole else self._largest(_LARGEST)
         headings = {"products": "column.product", "scaled": "column.scaled", "scores": "column.score"}
         if walk.softcap is None and "bias" not in walk:
             del headings["scores"]
-        digits = {name: decimals_for(walk[name][self.at][shown]) for name in headings}
+        digits = {name: decimals_for(walk[name][self.at][keys]) for name in headings}
 
         def score(name: str, key: int) -> str:
             is_allowed = walk["allowed"][self.at, key]
@@ -325,11 +327,11 @@ class _Writer:
 
         lines = [
             (f"{i} {visible(walk.keys[i])}", *(score(name, i) for name in headings), number(row[i], 3), _bar(row[i]))
-            for i in shown
+            for i in keys
         ]
         if not whole:
-            others = float(row.sum() - row[shown].sum())
-            count = self.say("row.others", count=len(row) - len(shown))
+            others = float(row.sum() - row[keys].sum())
+            count = self.say("row.others", count=len(row) - len(keys))
             lines.append((count, *[""] * len(headings), number(others, 3), _bar(others)))
         names = map(self.say, ("column.token", *headings.values(), "column.weight"))
         return Table(self.say("softmax.row" if whole else "softmax.top"), (*names, ""), tuple(lines))
@@ -401,16 +403,16 @@ class _Writer:
 
     def other_weights(self) -> Step:
         """Another row of weights with the same output, if there is one."""
-        walk, there = self.walk, np.flatnonzero(self.row)
-        other = same_output(self.row[there], walk["V"][there])
+        walk, weighted = self.walk, np.flatnonzero(self.row)
+        other = same_output(self.row[weighted], walk["V"][weighted])
         if other is None:
-            return self._step("other", [self.say("other.none", count=len(there), width=walk["V"].shape[1])])
+            return self._step("other", [self.say("other.none", count=len(weighted), width=walk["V"].shape[1])])
         whole = np.zeros_like(self.row)
-        whole[there] = other
+        whole[weighted] = other
         error = float(np.abs(whole @ walk["V"] - walk["head_output"][self.at]).max())
         moved = float(np.abs(whole - self.row).sum() / 2)
-        shown = sorted(np.argsort(-np.abs(whole - self.row), kind="stable")[:_LARGEST].tolist())
-        rows = [(f"{i} {visible(walk.keys[i])}", number(self.row[i], 3), number(whole[i], 3)) for i in shown]
+        largest = sorted(np.argsort(-np.abs(whole - self.row), kind="stable")[:_LARGEST].tolist())
+        rows = [(f"{i} {visible(walk.keys[i])}", number(self.row[i], 3), number(whole[i], 3)) for i in largest]
         table = Table(self.wording["other.caption"], (self.wording["column.token"], "a", "a′"), tuple(rows))
         text = self.say("other.text", moved=moved, error=f"{error:.0e}")
         formula = {"latex": r"a' V = a V, \quad a' \neq a", "characters": "a′ V = a V,  a′ ≠ a"}
@@ -507,8 +509,8 @@ class _Writer:
         caption = self._caption(symbol, name, len(self.rows))
         marked = _index(self.rows, self.at)
         others = self.wording["column.others"]
-        shown = self.rows, self.key_columns, self.walk.keys
-        return square(caption, *shown, cell, others, marked=marked, distribution=distribution)
+        axes = self.rows, self.key_columns, self.walk.keys
+        return square(caption, *axes, cell, others, marked=marked, distribution=distribution)
 
 
 def same_output(row: np.ndarray, values: np.ndarray) -> np.ndarray | None:
@@ -573,8 +575,8 @@ def plain(value: float) -> str:
 
 def visible(token: str) -> str:
     r"""Write a token with its spaces at the ends and its invisible characters marked."""
-    shown = re.sub(r"\r\n?|\n", "⏎", with_marked_spaces(token)) or "∅"
-    return "".join(letter if letter.isprintable() else f"U+{ord(letter):04X}" for letter in shown)
+    text = re.sub(r"\r\n?|\n", "⏎", with_marked_spaces(token)) or "∅"
+    return "".join(letter if letter.isprintable() else f"U+{ord(letter):04X}" for letter in text)
 
 
 def spoken(token: str) -> str:
@@ -622,8 +624,9 @@ def square(
 ) -> Table:
     """Some rows and columns of a matrix by keys; of a distribution, the last column has the sum of the other keys."""
     headings = [f"{i}\n{short(visible(keys[i]), _HEADING)}" for i in columns]
-    lines = [[shown, *(cell(row, i) for i in columns)] for row, shown in rows]
-    if hidden := len(keys) - len(columns):
+    lines = [[name, *(cell(row, i) for i in columns)] for row, name in rows]
+    hidden = len(keys) - len(columns)
+    if hidden:
         headings.append(others.format(count=hidden))
         for (row, _), line in zip(rows, lines, strict=True):
             line.append("…" if distribution is None else number(np.delete(distribution[row], columns).sum(), 3))
@@ -642,8 +645,8 @@ def markdown(walk: Walk | RecurrentWalk, language: str = "en") -> str:
     r"""Write a walk as Markdown, with formulas between ``$$``."""
     title, below = heading(walk, language)
     parts = [f"# {escape(title)}", *map(escape, below)]
-    for place, step in enumerate(steps(walk, language, columns=_COLUMNS), 1):
-        parts.append(f"## {place}. {escape(step.title)}")
+    for at, step in enumerate(steps(walk, language, columns=_COLUMNS), 1):
+        parts.append(f"## {at}. {escape(step.title)}")
         if step.formula:
             parts.append(f"$$\n{step.formula}\n$$")
         parts += map(escape, step.text)
@@ -680,12 +683,12 @@ def terminal(walk: Walk | RecurrentWalk, language: str = "en", *, width: int = 8
     columns = max(3, min(_MOST_COLUMNS, (width - _NAMES) // _COLUMN))
     parts: list[RenderableType] = [Text(title, style="bold reverse")]
     parts += [Text(wrapped(line, width)) for line in below]
-    for place, step in enumerate(steps(walk, language, columns=columns), 1):
-        parts += ["", *_terminal_step(place, step, width - _INDENT)]
+    for at, step in enumerate(steps(walk, language, columns=columns), 1):
+        parts += ["", *_terminal_step(at, step, width - _INDENT)]
     return Group(*parts)
 
 
-def _terminal_step(place: int, step: Step, width: int) -> list[RenderableType]:
+def _terminal_step(at: int, step: Step, width: int) -> list[RenderableType]:
     within: list[RenderableType] = []
     if step.plain_formula:
         within.append(Text(step.plain_formula, style="cyan"))
@@ -693,7 +696,7 @@ def _terminal_step(place: int, step: Step, width: int) -> list[RenderableType]:
     for table in step.tables:
         within += [Text(""), Text(table.caption, style="italic"), _terminal_table(table, width)]
     inside = [Padding(part, (0, 0, 0, _INDENT), expand=False) for part in within]
-    return [Text(f"{place}  {step.title}", style="bold"), *inside]
+    return [Text(f"{at}  {step.title}", style="bold"), *inside]
 
 
 def wrapped(text: str, width: int) -> str:
@@ -710,16 +713,16 @@ def _terminal_table(table: Table, width: int) -> RichTable:
     columns = list(zip(table.headings, *table.rows, strict=True))
     needed = sum(max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns)
     roomy = len("▸ ") + needed + 3 * len(columns) - 1 <= width
-    shown = RichTable(
+    laid_out = RichTable(
         box=box.SIMPLE_HEAD,
         padding=(0, int(roomy)),  # narrow rather than truncated
         show_edge=False,
     )
     for index, name in enumerate(table.headings):
         bar = index == len(table.headings) - 1 and not name
-        shown.add_column(Text(name), justify="left" if (index == 0 or bar) else "right", no_wrap=True)
+        laid_out.add_column(Text(name), justify="left" if (index == 0 or bar) else "right", no_wrap=True)
     for index, row in enumerate(table.rows):
         marked = index == table.marked
         name, *cells = row
-        shown.add_row(Text(("▸ " if marked else "  ") + name), *map(Text, cells), style="bold" if marked else "")
-    return shown
+        laid_out.add_row(Text(("▸ " if marked else "  ") + name), *map(Text, cells), style="bold" if marked else "")
+    return laid_out

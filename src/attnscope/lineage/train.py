@@ -103,8 +103,8 @@ class Training:
         self.optimizers = Optimizers(self.model, config)
         self._logged: dict[str, float | int] = {}
         texts = self.data.sha256()
-        own = torch.tensor(int(texts[:12], 16), device=self.device)
-        if int(group.sum(own.clone())) != group.world * int(own):
+        text_hash = torch.tensor(int(texts[:12], 16), device=self.device)
+        if int(group.sum(text_hash.clone())) != group.world * int(text_hash):
             raise AttnscopeError("the texts changed during reading: repeat the command")
         done = self.checkpoints.updates()
         self.state = _State(texts=texts)
@@ -148,9 +148,9 @@ class Training:
         files, data = {SETTINGS: config_bytes(self.config)}, None
         if not done or any(name.startswith("tokenizer") for name in others):
             data = read_data(self.config)  # the same texts give the same tokenizer
-            with tempfile.TemporaryDirectory() as place:
-                data.tokenizer.save_pretrained(place)
-                files |= {path.name: path.read_bytes() for path in Path(place).iterdir()}
+            with tempfile.TemporaryDirectory() as scratch:
+                data.tokenizer.save_pretrained(scratch)
+                files |= {path.name: path.read_bytes() for path in Path(scratch).iterdir()}
         gone = [name for name in others if name not in files]
         config = self.config.model_dump(mode="json")
         self.folder.write(files, remove=gone, config=config, complete=None, metrics=None, signature=None)

@@ -77,7 +77,8 @@ def walk(
     """The work of `attnscope.walk`."""
     if isinstance(model, type):
         raise AttnscopeError(f"model is the class {model.__name__}; expected an instance of it")
-    if isinstance(inner := inner_model(model), nn.Module) and not isinstance(inner, PreTrainedModel):
+    inner = inner_model(model)
+    if isinstance(inner, nn.Module) and not isinstance(inner, PreTrainedModel):
         if not isinstance(texts, Tensor) or targets is not None or any(options.values()):
             raise AttnscopeError(
                 f"{type(model).__name__} is not a transformers model: pass a tensor X (text, token, width) instead of "
@@ -91,10 +92,10 @@ def walk(
         layer = _BUNDLED_LAYER if bundled else 0
     tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
-    given = MODEL if model is None else model
-    sense = None if texts is None else modality_of(given, texts, revision=options["revision"])
+    source_of_model = MODEL if model is None else model
+    sense = None if texts is None else modality_of(source_of_model, texts, revision=options["revision"])
     if sense is not None and not forms:
-        return _walk_sense(given, sense, targets, (layer, head), query_token, options)
+        return _walk_sense(source_of_model, sense, targets, (layer, head), query_token, options)
     if isinstance(texts, Tensor | Path) or (texts is not None and not len(texts)):
         raise AttnscopeError(f"texts is a {type(texts).__name__}; pass a sentence, or an image or sound without forms")
     sentence, *others = [SENTENCE] if texts is None else [texts] if isinstance(texts, str) else texts
@@ -212,8 +213,8 @@ def _walk_recurrent(
         )
     elif token is not None and not str(token).isdecimal():
         raise AttnscopeError(f"query_token is {token!r}; pass a position, or a target (--target) that contains it")
-    place = None if token is None else int(token) if side is None else side.position(token)
-    return walk_recurrent(loaded, source, None if side is None else side.window, place)
+    position = None if token is None else int(token) if side is None else side.position(token)
+    return walk_recurrent(loaded, source, None if side is None else side.window, position)
 
 
 @torch.no_grad()
@@ -236,9 +237,9 @@ def walk_inputs(
     site, projected = layers[check_number("layer", layer, len(layers))]
     captured: list[tuple[AttentionCall, Tensor, Tensor]] = []
 
-    def observe(here: Site, call: AttentionCall, own: Tensor, other: Tensor) -> Tensor:
-        if here == site:
-            captured.append((call, own, other))
+    def observe(current: Site, call: AttentionCall, query_states: Tensor, key_states: Tensor) -> Tensor:
+        if current == site:
+            captured.append((call, query_states, key_states))
         return output_of(call)
 
     with watching_inputs(model, observe):
@@ -252,19 +253,19 @@ def walk_inputs(
     arrays, errors, scale = _head_steps(call, states, projected, head)
     output = output_of(call)[0]
     errors["head_output"] = difference(arrays["head_output"].values, _numbers(output[head]))
-    together = _numbers(output.transpose(0, 1).flatten(1))
-    arrays["concatenated"] = (("query", "all_heads"), together)
+    concatenated = _numbers(output.transpose(0, 1).flatten(1))
+    arrays["concatenated"] = (("query", "all_heads"), concatenated)
     if projected.output is not None and projected.output_bias is not None:
-        W_O = projected.output.reshape(together.shape[1], -1)
+        W_O = projected.output.reshape(concatenated.shape[1], -1)
         arrays = arrays.assign(
             W_O=(("all_heads", "model_width"), W_O),
             b_O=(("model_width",), projected.output_bias),
-            result=(("query", "model_width"), together @ W_O + projected.output_bias),
+            result=(("query", "model_width"), concatenated @ W_O + projected.output_bias),
         )
         name_of = projected.names["output"]
         same = [other for other, of_other in layers if of_other.names.get("output") == name_of]
-        own = _own_result(model, inputs, name_of, same.index(site))
-        errors["result"] = difference(arrays["result"].values, own)
+        own_result = _own_result(model, inputs, name_of, same.index(site))
+        errors["result"] = difference(arrays["result"].values, own_result)
     limit = TOLERANCE.get(call.query.dtype, 1e-4)
     for array, error in errors.items():
         if not error <= limit:
@@ -294,8 +295,9 @@ def walk_inputs(
     if not walked.starts_stack or site.kind == "cross":
         return walked
     tables = (getattr(part, "weight", None) for part in model.modules())
-    found = (_sinusoids(table, queries, walked["X"].shape[1]) for table in tables if isinstance(table, Tensor))
-    if not (waves := next(filter(None, found), None)):
+    sinusoids = (_sinusoids(table, queries, walked["X"].shape[1]) for table in tables if isinstance(table, Tensor))
+    waves = next(filter(None, sinusoids), None)
+    if not waves:
         return walked
     arrays = arrays.assign(waves)
     return replace(walked, arrays=arrays, errors=errors | {"positions": _shift_error(arrays)})
@@ -307,31 +309,33 @@ def _head_steps(
     """Every step of one head, the errors of its Q, K and V, and the factor of its scores."""
     X = _numbers(states[0][0])
     memory = X if states[1] is states[0] else _numbers(states[1][0])
-    other = head // call.group  # the head of keys and values
-    own = {"Q": _numbers(call.query[0, head]), "K": _numbers(call.key[0, other]), "V": _numbers(call.value[0, other])}
+    kv_head = head // call.group  # the head of keys and values
+    sides = {"Q": call.query[0, head], "K": call.key[0, kv_head], "V": call.value[0, kv_head]}
+    vectors = {symbol: _numbers(side) for symbol, side in sides.items()}
     matrices: Matrices = {}
     if projected.form in {"bilinear", "rope"}:
         W_Q, b_Q, W_K, b_K = projected.of_head(head)
         matrices = {"Q": (W_Q, b_Q), "K": (W_K, b_K)}
     value, value_bias = projected.value, projected.value_bias
     if value is not None and value_bias is not None and value.shape[1] == memory.shape[1]:
-        matrices["V"] = (value[other], value_bias[other])
-    errors, scale, turn = dict[str, float](), call.scale, projected.rotation
+        matrices["V"] = (value[kv_head], value_bias[kv_head])
+    errors, scale, rotation = dict[str, float](), call.scale, projected.rotation
     for symbol, (matrix, bias) in matrices.items():
-        made = (X if symbol == "Q" else memory) @ matrix + bias
+        computed = (X if symbol == "Q" else memory) @ matrix + bias
         factor = 1.0
         if symbol != "V":
-            if turn is not None:
-                made = Rotation(turn.cos.cpu(), turn.sin.cpu(), turn.layout)(torch.from_numpy(made)).numpy()
+            if rotation is not None:
+                turn = Rotation(rotation.cos.cpu(), rotation.sin.cpu(), rotation.layout)
+                computed = turn(torch.from_numpy(computed)).numpy()
             # some models divide the query, not the scores: the factor moves to the scale
-            power = float((made * made).sum())
-            factor = float((own[symbol] * made).sum()) / power if power else 1.0
+            power = float((computed * computed).sum())
+            factor = float((vectors[symbol] * computed).sum()) / power if power else 1.0
             factor = 1.0 if abs(factor - 1) < 1e-2 else factor  # noqa: PLR2004 no model has such a one; half types round
-        errors[symbol] = difference(factor * made, own[symbol])
-        own[symbol], scale = made, scale * factor
+        errors[symbol] = difference(factor * computed, vectors[symbol])
+        vectors[symbol], scale = computed, scale * factor
     allowed, bias = _mask_and_bias(call, head)
     sink = None if call.sinks is None else float(call.sinks[head])
-    arrays = follow(**own, scale=scale, allowed=allowed, bias=bias, softcap=call.softcap, sink=sink)
+    arrays = follow(**vectors, scale=scale, allowed=allowed, bias=bias, softcap=call.softcap, sink=sink)
     return arrays.assign(_with_matrices(X, memory, matrices)), errors, scale
 
 
@@ -379,9 +383,9 @@ class _Side:
         start = self.text.find(wanted)
         covering = [i for i, (first, last) in enumerate(window.spans) if first <= start < last]
         if start < 0 or not covering:
-            shown = " ".join(f"{i}:{token.strip()}" for i, token in enumerate(window.tokens[:40]))
-            found = f"{self.name} has no token {wanted!r}: choose a position or text from"
-            raise AttnscopeError(f"{found}\n{shown}")
+            tokens = " ".join(f"{i}:{token.strip()}" for i, token in enumerate(window.tokens[:40]))
+            sentence = f"{self.name} has no token {wanted!r}: choose a position or text from"
+            raise AttnscopeError(f"{sentence}\n{tokens}")
         return covering[0]
 
 
@@ -630,7 +634,8 @@ def walk_toy(*, token: int | str = _FOLLOWED, seed: int = 0, causal: bool = Fals
     table = sinusoidal_table(tokens, _WIDTH)
     x = table.float().repeat(len(TOY), 1, 1)
     for text, position in product(range(len(TOY)), range(tokens)):
-        if (column := _MEANINGS.get(TOY[text][position])) is not None:
+        column = _MEANINGS.get(TOY[text][position])
+        if column is not None:
             x[text, position] += _NOISE * torch.randn(_WIDTH, generator=draw)
             x[text, position, column] += 1
     with own_random_numbers():
@@ -806,10 +811,10 @@ def _run_torch(module: nn.MultiheadAttention, x: Tensor, text: int) -> _Module:
     name = type(module).__name__
     if module.bias_k is not None or module.add_zero_attn:
         raise AttnscopeError(f"{name} attends to keys of its own (add_bias_kv or add_zero_attn). {_INSTEAD}")
-    given = x.transpose(0, 1) if x.ndim == 3 and not module.batch_first else x  # noqa: PLR2004
+    batch_first = x.transpose(0, 1) if x.ndim == 3 and not module.batch_first else x  # noqa: PLR2004
     with explaining(f"{name} fails on X of shape {tuple(x.shape)}", "Its last dimension must be embed_dim"):
-        output, weights = module(given, given, given, average_attn_weights=False)
-    output = output.transpose(0, 1) if given is not x else output
+        output, weights = module(batch_first, batch_first, batch_first, average_attn_weights=False)
+    output = output.transpose(0, 1) if batch_first is not x else output
     parts = module.in_proj_weight.chunk(3)  # one matrix, as queries, keys and values read X
     bias: Any = module.in_proj_bias
     biases = [torch.zeros(len(part)) for part in parts] if bias is None else bias.chunk(3)
