@@ -69,7 +69,10 @@ def _sizes(file: Path) -> list[int]:
 
     stored = GGUFReader(file)
     for name, entry in stored.fields.items():
-        if name.endswith(".block_count") and not 0 < (layers := int(entry.contents())) <= len(stored.tensors):
+        if not name.endswith(".block_count"):
+            continue
+        layers = int(entry.contents())
+        if not 0 < layers <= len(stored.tensors):
             raise AttnscopeError(f"{file.name} describes {layers:,} layers; it has {len(stored.tensors):,} tensors")
     return [int(tensor.n_elements) for tensor in stored.tensors]
 

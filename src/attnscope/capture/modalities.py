@@ -203,8 +203,8 @@ class PicturedModel:
         text, contents = item.text, None
         if text is None:
             text, contents = written_in_parts(item, self.processor, template)
-        for kind, given in ((IMAGE, item.images), (VIDEO, item.videos)):
-            text = self._marked(text, kind, len(given), item)
+        for kind, items in ((IMAGE, item.images), (VIDEO, item.videos)):
+            text = self._marked(text, kind, len(items), item)
         count = len(item.images) + len(item.videos)
         filmed = _pictured_videos(item)
         begins = self.loaded.tokenizer.bos_token
@@ -218,9 +218,9 @@ class PicturedModel:
                 return_text_replacement_offsets=True,
                 add_special_tokens=not (begins and text.startswith(begins)),
             )
-        given = dict(read)
-        spans = [(int(start), int(end)) for start, end in given.pop("offset_mapping")[0]]
-        offsets: Any = given.pop("text_replacement_offsets", [])
+        inputs = dict(read)
+        spans = [(int(start), int(end)) for start, end in inputs.pop("offset_mapping")[0]]
+        offsets: Any = inputs.pop("text_replacement_offsets", [])
         replaced: list[dict[str, Any]] = list(offsets[0]) if len(offsets) else []
         if len(replaced) != count:
             raise AttnscopeError(
@@ -237,9 +237,9 @@ class PicturedModel:
         if contents is not None:
             regions = tuple(part._replace(start=gained(part.start), end=gained(part.end)) for part in contents)
         images, videos = (_written(replaced, kind) for kind in (IMAGE, VIDEO))
-        ids = tuple(given["input_ids"][0].tolist())
+        ids = tuple(inputs["input_ids"][0].tolist())
         text_with_images = Expanded(item.name, expanded, ids, tuple(spans), images, self.pieces, regions, videos)
-        return text_with_images, {name: self._placed(value) for name, value in given.items()}
+        return text_with_images, {name: self._placed(value) for name, value in inputs.items()}
 
     def _marked(self, text: str, kind: str, count: int, item: PicturedText) -> str:
         """The text with the model's own mark for each image or video; their numbers must match."""

@@ -64,13 +64,13 @@ def unread_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site
 
 def _reads_apart(model: PreTrainedModel, inputs: dict[str, Tensor], site: Site) -> bool:
     """Whether a layer reads each head in columns of its own, all else equal, as behind a gate (Qwen3-Next)."""
-    runs, found = list[tuple[Tensor, Tensor]](), False
+    runs, apart = list[tuple[Tensor, Tensor]](), False
     heads, moved, at = 0, False, iter(())
 
-    def observe(own: Site, call: AttentionCall) -> Tensor:
+    def observe(current: Site, call: AttentionCall) -> Tensor:
         nonlocal heads
         output = output_of(call)
-        if own.index != site.index:
+        if current.index != site.index:
             return output
         heads = output.shape[1]
         if moved:
@@ -78,24 +78,24 @@ def _reads_apart(model: PreTrainedModel, inputs: dict[str, Tensor], site: Site) 
             output[:, ::2] += 1 + output.abs().max()
         return output
 
-    def keep(_: nn.Module, given: tuple[Any, ...], made: Tensor) -> Tensor | None:
-        nonlocal found
+    def compare(_: nn.Module, arguments: tuple[Any, ...], returned: Tensor) -> Tensor | None:
+        nonlocal apart
         if not moved:
-            runs.append((given[0].clone(), made.clone()))
+            runs.append((arguments[0].clone(), returned.clone()))
             return None
         before, after = next(at)
-        changed = (given[0] != before).flatten(0, -2).any(0)
+        changed = (arguments[0] != before).flatten(0, -2).any(0)
         if heads and len(changed) % heads == 0:
             by_head = changed.unflatten(0, (heads, -1)).any(1)
-            found = found or (bool(by_head[::2].all()) and not bool(by_head[1::2].any()))
+            apart = apart or (bool(by_head[::2].all()) and not bool(by_head[1::2].any()))
         return after  # all that follows is equal
 
     linears = [module for _, module in linear_layers(model)]
-    with attached(module.register_forward_hook(keep) for module in linears), watching(model, observe):
+    with attached(module.register_forward_hook(compare) for module in linears), watching(model, observe):
         model(**inputs)
         moved, at, heads = True, iter(runs), 0
         model(**inputs)
-    return found
+    return apart
 
 
 def _holds(received: Tensor, output: Tensor) -> bool:

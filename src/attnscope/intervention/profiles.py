@@ -53,7 +53,39 @@ _VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
 
 
 def contribution_profiles(study: Study, *, kinds: Sequence[Kind | str] | None = None, band: Count = 10) -> xr.Dataset:
-    r"""Measure the contributions of tokens to heads and layers, beyond attention weights."""
+    r"""Measure the contributions of tokens to heads and layers, beyond attention weights.
+
+    Parameters
+    ----------
+    study
+        A model and its texts, from `attnscope.explanation.study.study`.
+    kinds
+        ``weights``; ``norms`` of weighted values; ``effective`` weights, without their part that does not affect the
+        output; ``block_norms``, with residual and normalisation; ``rollout`` and ``gradient``, through all layers. By
+        default all that are defined for the model.
+    band
+        Largest offset of the profiles, in tokens.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``window, layer`` and, where it applies, ``head``; NaN where a kind is not defined. ``profile_...`` over
+        ``offset`` (tokens): mean weight or share of a row at each offset. With ``effective``: ``null_share`` and
+        ``null_share_permuted``, the share of a row's squared weights that does not affect the output, and its mean
+        over permutations; ``rank``, ``free_dimensions``, ``identifiable``. With norms: ``mixing_ratio`` ``(of)``, the
+        share of other tokens in the output. The attribute ``skipped`` says which kinds are left out, and why.
+
+    Raises
+    ------
+    AttnscopeError
+        If a kind is unknown, or one requested by name is not defined for this model.
+
+    References
+    ----------
+    Kobayashi et al. (2020), Attention is not only a weight (``norms``), and (2021), Incorporating residual and
+    normalization layers (``block_norms``). Brunner et al. (2020), On identifiability in Transformers (``effective``).
+    Abnar and Zuidema (2020) (``rollout``). Chefer et al. (2021) (``gradient``).
+    """
     kinds_chosen = chosen("kind", kinds, KINDS)
     with borrowed(study.model):
         first = calls.inputs_of(study.model, study.windows[0])

@@ -186,21 +186,21 @@ def shares_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     part, excess = measured.part.values, measured.excess.values
     if not excess.any():
         raise AttnscopeError("the head gives all keys of a row one score, so there is nothing to split")
-    found = {name: np.full(part.shape[1:], np.nan) for name in ("share", "share_low", "share_high")}
-    found |= {name: np.zeros(part.shape[1:], bool) for name in ("shown", "tested")}
+    shares = {name: np.full(part.shape[1:], np.nan) for name in ("share", "share_low", "share_high")}
+    shares |= {name: np.zeros(part.shape[1:], bool) for name in ("shown", "tested")}
     sums = measured.pair.sum("window").values
     largest = np.argsort(-abs(sums).reshape(len(sums), -1), 1, kind="stable")[:, :_PAIRS]
     pairs = np.full((3, *largest.shape), np.nan)
     for at in np.flatnonzero(excess.sum(0) > 0):
         over: Any = {"over": excess[:, at], "seed": seed}
-        for name, values in zip(found, by_document(part[:, at], units, **over), strict=True):
-            found[name][at] = values
-        own = measured.pair.values[:, at].reshape(len(part), -1)[:, largest[at]]
-        pairs[:, at] = by_document(own.astype(float), units, **over)[:3]
-    found["shown"][0] = found["tested"][0] = False  # the scores choose these keys
+        for name, values in zip(shares, by_document(part[:, at], units, **over), strict=True):
+            shares[name][at] = values
+        of_pairs = measured.pair.values[:, at].reshape(len(part), -1)[:, largest[at]]
+        pairs[:, at] = by_document(of_pairs.astype(float), units, **over)[:3]
+    shares["shown"][0] = shares["tested"][0] = False  # the scores choose these keys
     places = np.stack(np.unravel_index(largest, sums.shape[1:]))
     ends = [measured[name].values[one] for name, one in zip(("query_source", "key_source"), places, strict=True)]
-    variables: dict[str, Any] = {name: (("relation", "side", "source"), values) for name, values in found.items()}
+    variables: dict[str, Any] = {name: (("relation", "side", "source"), values) for name, values in shares.items()}
     names = ("pair_share", "pair_low", "pair_high", "query_source", "key_source")
     variables |= {name: (("relation", "pair"), values) for name, values in zip(names, (*pairs, *ends), strict=True)}
     variables |= {name: measured[name].sum("window") for name in ("rows", "chosen", "chance", "excess")}

@@ -39,7 +39,36 @@ def token_contributions(
     outcomes: Sequence[int] | None = None,
     estimators: Sequence[str] | None = None,
 ) -> xr.Dataset:
-    """Score how much each token of the first window matters to the predictions at some positions."""
+    """Score how much each token of the first window matters to the predictions at some positions.
+
+    Parameters
+    ----------
+    study
+        A model and its texts, from `attnscope.explanation.study.study`; only the first window is scored.
+    positions
+        Positions whose predictions are explained; by default all.
+    outcomes
+        Token id (or class) of the explained prediction at each position; by default the likeliest.
+    estimators
+        Names in `TOKEN_ESTIMATORS`; by default all that are defined here. Flow is left out where it is slow.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``score`` ``(estimator, position, token)``; larger means more important, and only the order of the tokens is
+        comparable between methods. ``side`` ``(token)``: source or target. ``outcome`` ``(position)``: the explained
+        id; ``probability``: its probability. The attribute ``skipped`` says which methods are not defined, and why.
+
+    Raises
+    ------
+    AttnscopeError
+        If a position or outcome does not exist, or a method requested by name is not defined for this model.
+
+    References
+    ----------
+    Abnar and Zuidema (2020), Quantifying attention flow in Transformers (``rollout``, ``flow``). Kobayashi et al.
+    (2020, 2021) (``norms``, ``block_norms``). Chefer et al. (2021) (``gradient_attention``).
+    """
     requested = chosen("estimator", estimators, TOKEN_ESTIMATORS)
     with borrowed(study.model):
         one = OneText(study, positions, outcomes, differentiable=bool(_OF_GRADIENTS & set(requested)))

@@ -272,7 +272,42 @@ EFFECTS = {
 
 @checked(masked=MASKED)
 def permutation_test(study: Study, *, draws: Draws = 100, **options: Unpack[HeadOptions]) -> xr.Dataset:
-    """Permute each row of a head's weights, and measure how far predictions move."""
+    """Permute each row of a head's weights, and measure how far predictions move.
+
+    Parameters
+    ----------
+    study
+        A model and its texts, from `attnscope.explanation.study.study`.
+    draws
+        Number of permutations of each head's weights, each within the keys that a row may attend to.
+    heads
+        ``(layer, head)`` of the heads to test; by default all.
+    masked
+        Share of the tokens that is masked for a masked language model; the test is about its predictions there.
+    seed
+        Seed of the random numbers; each head of each window has its own.
+    progress
+        Called with a `Progress` after each head.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``(window, layer, head)``, NaN for heads that are not tested. Medians over permutations of means over
+        predictions: ``tvd`` (share) and ``jsd`` (nats), distance and divergence of the predictions from those of the
+        model, and ``flipped``, the share whose likeliest outcome changes. ``tvd_null``: the distance after random
+        changes of the head's output of the same size. ``weights_tvd``: distance of the weights; ``max_weight``: the
+        largest weight of a row, mean over rows. With ``_mean``, ``_low`` and ``_high``, mean over windows and its 95%
+        interval over documents (NaN where there are too few).
+
+    Raises
+    ------
+    AttnscopeError
+        If the model makes no predictions of tokens, or a head does not exist.
+
+    References
+    ----------
+    Jain and Wallace (2019), Attention is not Explanation, NAACL 2019, section 4.2.1.
+    """
 
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
         several = np.stack([arrays.permuted_weights(one.weights, generator, one.visible) for _ in range(draws)])
@@ -389,7 +424,50 @@ def same_output_test(
     rows: Count = 16,
     **options: Unpack[HeadOptions],
 ) -> xr.Dataset:
-    """Find other weights of each head with exactly the same output, so that weights do not determine importance."""
+    r"""Find other weights of each head with exactly the same output, so that weights do not determine importance.
+
+    The output of a head is linear in its weights: all :math:`\alpha' \ge 0` with
+    :math:`V^\top\alpha' = V^\top\alpha` and the same sum give the same output. A linear program finds those that
+    differ most.
+
+    Parameters
+    ----------
+    study
+        A model and its texts, from `attnscope.explanation.study.study`.
+    objective
+        ``top_weight``: the least weight that the token with the largest weight can have, which is exact. ``distance``:
+        the largest total variation distance from the head's own weights, a lower bound.
+    rows
+        Number of rows (queries) of each window, evenly spaced.
+    heads
+        ``(layer, head)`` of the heads to test; by default all.
+    masked
+        Share of the tokens that is masked for a masked language model; the test is about its predictions there.
+    seed
+        Seed of the random numbers; each head of each window has its own.
+    progress
+        Called with a `Progress` after each head.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``(window, layer, head)``, NaN for heads that are not tested; means over rows. ``weights_tvd`` (share) and
+        ``weights_jsd`` (nats): distance and divergence of the weights found from the head's own. ``top_before``,
+        ``top_after``: largest weight of a row, and the weight of that token afterwards. ``free``: share of rows for
+        which other weights exist. ``output_error``: largest change of the output, as a share of its largest value.
+        ``weights_tvd_null``, ``free_null``: the same for the head's weights in random order. With ``_mean``, ``_low``
+        and ``_high``, mean over windows and its 95% interval over documents (NaN where there are too few).
+
+    Raises
+    ------
+    AttnscopeError
+        If a window is too long for the linear program, or a head does not exist.
+
+    References
+    ----------
+    Jain and Wallace (2019), Attention is not Explanation, NAACL 2019, section 4.2.2, who search for such weights of a
+    whole model by gradients.
+    """
 
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
         values, count = one.values.double().cpu().numpy(), len(one.weights)
