@@ -462,15 +462,15 @@ def _parts(model: PreTrainedModel, inputs: dict[str, Tensor], outputs: dict[str,
     unknown = next((f"{block.name}: {block.unknown}" for block in blocks if block.unknown), "")
     if unknown:
         raise AttnscopeError(_unlike(model, unknown))
-    attention = [run.name for block in blocks for run in block.of("attention")]
+    attention = [part.name for block in blocks for part in block.of("attention")]
     for name, output in outputs.items():
         if not any(related(name, other) or other == output for other in attention):
             raise AttnscopeError(_unlike(model, f"no block adds the output of {name}"))
     groups: dict[nn.Module, tuple[str, int | str]] = {}  # modules of one MLP are one part
     for number, block in enumerate(blocks):
-        for run in block.sublayers:
-            if run.kind != "attention":
-                groups[run.module] = run.kind, number if run.kind == "mlp" else run.name
+        for part in block.sublayers:
+            if part.kind != "attention":
+                groups[part.module] = part.kind, number if part.kind == "mlp" else part.name
     recorder = _PartRecorder(model, outputs, groups)
     with attached(recorder.hooks()), watching_inputs(model, recorder.attends):
         model(**without_cache(model), **inputs)
