@@ -36,7 +36,6 @@ def _of_session(verb: Callable[Concatenate[Any, Any, P], R]) -> Callable[Concate
         function: Any = verb
         return function(self.model, self.texts, *arguments, **self.options_of(verb) | options)
 
-    method.__doc__ = f"`attnscope.{verb.__name__}` of this model and these texts."
     return method
 
 
