@@ -542,7 +542,7 @@ class _PartRecorder:
                 self.normed.append((module, returned))
 
     def closed(self) -> list[Part]:
-        """All parts, the logits last, with the folds of their norms; an error if two parts cannot be told apart."""
+        """All parts, the logits last, with the folds of their norms; an error if two parts share a norm."""
         self._begin("")
         parts, stream = self.parts, self.stream
         summed = any(part.after for part in parts)  # each norm takes the sum of the stream and what a part adds (BERT)

@@ -156,7 +156,7 @@ class StreamParts:
         return torch.stack([parts.get(source, bias * 0) for source in self.sources]), vectors
 
     def _heads_of(self, layer: Layer) -> Tensor:
-        """What the output matrix of a layer reads, ``(text, head, position, r)``: behind its gate, if it has one."""
+        """Input of the output matrix of a layer, ``(text, head, position, r)``: behind its gate, if it has one."""
         output = self.calls[layer.matrices.site.index][1]
         if layer.matrices.gated is None:
             return output
