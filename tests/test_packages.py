@@ -31,6 +31,7 @@ ORDER = (
     {"lineage"},
     {"explanation"},
     {"measure"},
+    {"session"},
     {"capture"},
     {"options"},
     {"store"},

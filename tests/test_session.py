@@ -6,6 +6,9 @@ import xarray as xr
 
 import attnscope
 from attnscope.capture import load, verify
+from attnscope.explanation.study import Study
+from attnscope.measure.texts import TextReader
+from attnscope.read import sources, windows
 
 TEXTS = ["The tide comes in twice a day, and twice a day it goes out again.", "Ships wait for it."]
 
@@ -50,3 +53,58 @@ def test_a_model_is_verified_once_until_it_changes(monkeypatch):
         next(session.model.model.parameters()).mul_(1.5)
     session.scan()
     assert len(checks) == 2
+
+
+def test_verbs_of_a_session_open_everything_once(monkeypatch, tmp_path):
+    """Loads, checks, readings of the text and tokenisations of its three verbs, whose results are those apart."""
+    counts = {}
+
+    def count(owner, name):
+        function = getattr(owner, name)
+
+        def counted(*given, **options):
+            counts[name] = counts.get(name, 0) + 1
+            return function(*given, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    path = tmp_path / "text.txt"
+    path.write_text(" ".join(TEXTS * 20))
+    options = {"ablations": ["zero"], "steps": 0}
+    apart = attnscope.intervene("bundled", path, window=16, limit=8, **options)
+    for owner, name in (
+        (load, "from_checkpoint"),
+        (verify, "_verified"),
+        (sources.Plain, "texts"),
+        (windows, "tokenize"),
+        (Study, "run"),
+        (TextReader, "measure_batch"),
+    ):
+        count(owner, name)
+    session = attnscope.Session("bundled", path, window=16, limit=8)
+    session.scan()
+    session.explain()
+    found = session.intervene(**options)
+    assert counts == dict.fromkeys(counts, 1)
+    assert len(counts) == 6
+    for node in ("where", "why", "effects"):
+        xr.testing.assert_identical(found[node].to_dataset(), apart[node].to_dataset())
+    assert found.attrs == apart.attrs
+
+
+def test_a_model_object_is_hashed_again_only_where_it_changed(monkeypatch):
+    hashed, digest = [], load._digest
+    monkeypatch.setattr(load, "_digest", lambda *given: hashed.append(given) or digest(*given))
+    model = load.load_model("bundled", device="cpu", need_tokenizer=False).model
+    weights = next(model.parameters())
+    first = load.state_sha256(model)
+    assert load.state_sha256(model) == first
+    assert len(hashed) == 1
+    weights.data[[0, 1]] = weights.data[[1, 0]]  # PyTorch counts no change of `data`
+    assert load.state_sha256(model) != first
+    with torch.no_grad():
+        weights[[0, 1]] = weights[[1, 0]]
+    assert load.state_sha256(model) == first
+    assert len(hashed) == 3
+    model.config.hidden_act = "gelu_new"
+    assert load.state_sha256(model) != first

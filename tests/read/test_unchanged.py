@@ -14,6 +14,13 @@ from attnscope.support.errors import AttnscopeError
 SENTENCE = "The tide comes in twice a day, and twice a day it goes out again."
 
 
+@pytest.fixture(autouse=True)
+def no_text_is_kept_in_memory(monkeypatch):
+    """As where texts are many: few are read only once, so that no later change concerns them."""
+    monkeypatch.setattr("attnscope.read.texts._FEW", -1)
+    monkeypatch.setattr("attnscope.read.encoded._FEW", -1)
+
+
 @pytest.fixture
 def library(tmp_path):
     folder = tmp_path / "library"

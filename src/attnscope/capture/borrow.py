@@ -6,9 +6,9 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from attnscope.session import Session
+
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
@@ -36,6 +38,7 @@ class LoadedModel:
     tokenizer: Any  # None if none is needed
     name: str  # name of the folder or repository
     identity: dict[str, str]  # SHA-256 of the files, or the hub's commit
+    session: Callable[[], Session | None] = field(default=lambda: None, repr=False)  # that opened it for several verbs
 
 
 P = ParamSpec("P")

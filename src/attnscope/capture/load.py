@@ -16,6 +16,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
     Unwrapped = str | Path | PreTrainedModel
 
+_ENTRIES = 64  # of a tensor that are compared
 _PACKED = 32  # numbers that quantised weights store in one
 _UNIMPORTANT = ("_name_or_path", "transformers_version", "architectures")  # where a config came from
 _one_at_a_time = threading.Lock()  # while it loads, transformers changes PyTorch's default type for all threads
@@ -283,12 +285,42 @@ def _reject_broken_numbers(model: PreTrainedModel) -> None:
             raise AttnscopeError(f"the weights contain NaN or infinity in {name}; expected finite numbers")
 
 
+#: Hash of each model object, and the state that it is of.
+_hashes: WeakKeyDictionary[nn.Module, tuple[Any, str]] = WeakKeyDictionary()
+
+
 def state_sha256(model: PreTrainedModel) -> str:
-    """SHA-256 over a model's config and the names and values of its parameters and saved buffers."""
+    """SHA-256 over a model's config and the names and values of its parameters and saved buffers.
+
+    A model is hashed again only if it has changed since.
+    """
     settings = {name: value for name, value in model.config.to_dict().items() if name not in _UNIMPORTANT}
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
-    saved = model.state_dict().keys()
+    described = json.dumps(settings, sort_keys=True, default=str)
+    saved = model.state_dict()
     order = sorted(name for name, _ in chain(model.named_parameters(), model.named_buffers()) if name in saved)
+    in_place = all(type(saved[name]) in {Tensor, nn.Parameter} and not saved[name].is_meta for name in order)
+    state = (described, [_state_of(saved[name]) for name in order]) if in_place else None
+    known, digest = _hashes.get(model, (None, ""))
+    if state is None or state != known:
+        digest = _digest(model, described, order)
+        _hashes[model] = state, digest
+    return digest
+
+
+def _state_of(tensor: Tensor) -> tuple[Any, ...]:
+    """All that changes with a tensor: its memory, PyTorch's count of changes, its sum and some of its entries.
+
+    PyTorch does not count changes by ``.data`` or through shared memory.
+    """
+    entries = tensor.detach().reshape(-1)
+    some = entries[:: max(1, len(entries) // _ENTRIES)].tolist()
+    total = entries.sum(dtype=torch.float32 if entries.is_floating_point() else None).item()
+    version = None if tensor.is_inference() else tensor._version  # noqa: SLF001
+    return tensor.data_ptr(), version, tensor.dtype, tensor.shape, total, some
+
+
+def _digest(model: PreTrainedModel, described: str, order: Sequence[str]) -> str:
+    digest = hashlib.sha256(described.encode())
     for name in order:
         path, _, key = name.rpartition(".")
         with in_memory(module := model.get_submodule(path)):

@@ -15,7 +15,7 @@ import xarray as xr
 from scipy import stats
 from torch import Tensor
 
-from attnscope.capture.load import check_same_model, load_model
+from attnscope.capture.load import check_same_model
 from attnscope.capture.placement import device_of
 from attnscope.detection.head_files import agreement, check_listing, listing_of, read_heads
 from attnscope.detection.probes import needles_of
@@ -25,9 +25,10 @@ from attnscope.intervention.ablation import half_of
 from attnscope.intervention.limits import alone
 from attnscope.intervention.predictions import PredictionSession, check_read, kind_of_question
 from attnscope.intervention.stack import Edit, replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
-from attnscope.options import Reading, loading
+from attnscope.options import Reading
 from attnscope.read.encoded import Sources
 from attnscope.report.signature import short_hash
+from attnscope.session import Session
 from attnscope.statistics.effects import effect_variables
 from attnscope.statistics.units import LEAST, numbered, units_of
 from attnscope.store.arrays import by_layer
@@ -111,7 +112,7 @@ def card(
     needles_of(needles)  # these are checked again with the model, which takes long to load
     wanted_controls(controls)
     first = None if listing is None else partial(check_listing, listing)
-    loaded = load_model(model, **loading(reading), first=first)
+    loaded = Session.of(model).load(reading, check=first)
     if effects is not None:
         check_same_model(effects, loaded, "effects (--effects)")
 

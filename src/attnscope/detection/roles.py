@@ -15,11 +15,8 @@ import numpy as np
 import torch
 import xarray as xr
 
-from attnscope.bundled import MODEL
 from attnscope.capture.borrow import LoadedModel, quiet
 from attnscope.capture.forward import forward
-from attnscope.capture.load import load_model, signature_of
-from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
@@ -41,10 +38,11 @@ from attnscope.kernels.engines import output_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import EQUAL
 from attnscope.measure.rows import evenly
-from attnscope.measure.texts import beyond_note, window_length
-from attnscope.options import Reading, loading
-from attnscope.read.encoded import Sources, texts_of, windows_of
+from attnscope.measure.texts import beyond_note
+from attnscope.options import Reading
+from attnscope.read.encoded import Sources, windows_of
 from attnscope.read.windows import Window
+from attnscope.session import Session
 from attnscope.statistics.intervals import interval
 from attnscope.statistics.units import units_of
 from attnscope.store.arrays import padded_heads
@@ -110,18 +108,15 @@ def scores_of(
     if needles is not None and all(ROLES[name].probe != "needle" for name in names):
         raise AttnscopeError("needles (--needles) need retrieval heads: add retrieval (--only)")
     hidden = needles_of(needles)
-    field, inner = reading["field"], MODEL if model is None else model
-    reject_modalities(command, inner, texts, field=field, revision=reading["revision"])
-    corpus = texts_of(texts, field=field, by_line=reading["by_line"])
-    loaded = load_model(model, **loading(reading))
-    longest = window_length(loaded, reading["window"])
+    session = Session.open(command, model, reading, texts)
+    loaded, longest = session.model, session.length(reading["window"])
     length = longest if reading["window"] else min(_LONGEST, longest)
     reach = Nearness(kept=tuple(dict.fromkeys((*Nearness().kept, *kept))))
     settings |= {"roles": [*names], "controls": drawn, "window": length, "limit": limit, "seed": seed}
     settings["needles"] = None if needles is None else [needle.text for needle in hidden]
     settings["batch_size"] = batch_size
-    signature = signature_of(command, loaded, corpus, None, settings)
-    windows = list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
+    signature = session.signature(command, settings)
+    windows = list(islice(windows_of(session.corpus, loaded.tokenizer, length=length, limit=limit), limit))
     attributes = {"signature": signature.to_json(), "model": loaded.name, **beyond_note(loaded, length)}
     needles_required = needles is not None
     scoring = Scoring(

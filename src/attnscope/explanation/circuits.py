@@ -15,10 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.bundled import MODEL
 from attnscope.capture.borrow import LoadedModel
-from attnscope.capture.load import Model, load_model, signature_of
-from attnscope.capture.modalities import reject_modalities
+from attnscope.capture.load import Model
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
@@ -30,8 +28,8 @@ from attnscope.explanation.projections import Projections
 from attnscope.explanation.stream import Fold, Layer, Point, fold_of, residual_stream
 from attnscope.explanation.tables import embedding_projection, position_tables, word_embedding, word_table
 from attnscope.kernels.positions import pair_columns
-from attnscope.measure.texts import window_length
-from attnscope.options import ModelReading, loading
+from attnscope.options import ModelReading
+from attnscope.session import Session
 from attnscope.statistics.discovery import significant
 from attnscope.store.run import Job, Once, run
 from attnscope.support.errors import AttnscopeError
@@ -46,25 +44,24 @@ _DIRECTIONS, _EXTREME = 4, 16  # directions of a head, and tokens at each end of
 
 def circuits(model: Model | None, *, band: int, tokens: int, **reading: Unpack[ModelReading]) -> xr.Dataset:
     """The work of `attnscope.circuits`."""
-    source: Any = MODEL if model is None else model
-    reject_modalities("circuits", source, None, revision=reading["revision"])
-    loaded = load_model(source, **loading(reading), need_tokenizer=False)
+    session = Session.of(model)
+    loaded = session.load(reading, need_tokenizer=False)
     if loaded.model.main_input_name != "input_ids":
         raise AttnscopeError(
             f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not tokens: choose a language model"
         )
     tokenizer = loaded.tokenizer
     with suppress(AttnscopeError):  # tokens are then named by their numbers
-        tokenizer = load_model(loaded.model, **loading(reading)).tokenizer
+        tokenizer = Session.of(loaded.model).load(reading).tokenizer
     seed = reading["seed"]
-    named = LoadedModel(loaded.model, tokenizer, loaded.name, loaded.identity)
-    length = min(2 * band + 4, window_length(named, None))
+    session.model = LoadedModel(loaded.model, tokenizer, loaded.name, loaded.identity)
+    length = min(2 * band + 4, session.length(None))
     if band >= length:
         raise AttnscopeError(
             f"band (--band) is {band}; this model's largest offset is {length - 1}: use a smaller band"
         )
     settings = {"band": band, "tokens": tokens, "seed": seed}
-    signature = signature_of("circuits", named, None, None, settings)
+    signature = session.signature("circuits", settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name}
 
     def measured(_: Job) -> xr.Dataset:

@@ -14,11 +14,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from attnscope.bundled import MODEL
 from attnscope.capture.forward import decoder_note
-from attnscope.capture.load import Model, load_model, signature_of
-from attnscope.capture.modalities import reject_modalities
-from attnscope.capture.outline import rejecting
+from attnscope.capture.load import Model, load_model
 from attnscope.explanation.arrays.checks import choose, in_band
 from attnscope.explanation.arrays.components import principal_components
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
@@ -27,9 +24,9 @@ from attnscope.explanation.catalogue import ANALYSES, requested_analyses
 from attnscope.explanation.evidence import labelled_sums, sums_of
 from attnscope.explanation.study import DEFAULT_TEXTS, Analysis, Study, pairs_of_windows
 from attnscope.explanation.tables import position_table
-from attnscope.measure.texts import window_length
-from attnscope.options import StudyReading, loading
-from attnscope.read.encoded import Sources, texts_and_targets
+from attnscope.options import StudyReading
+from attnscope.read.encoded import Sources
+from attnscope.session import Session
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.runs import RunFolder
 from attnscope.store.units import Parts, task_for
@@ -109,12 +106,10 @@ def explain(
     task = task_for(explain, locals())
     choose("completion (--completion)", completion, COMPLETIONS)
     more = requested_analyses(analyses)
-    field, inner = reading["field"], MODEL if model is None else model
-    reject_modalities("explain", inner, texts, field=field, revision=reading["revision"])
-    corpus, target = texts_and_targets(texts, reading["targets"], field=reading["field"], by_line=reading["by_line"])
-    loaded = load_model(model, **loading(reading), first=rejecting([(layer, head)], "layer, head"))
     window = reading["window"]
-    length = window_length(loaded, window)
+    session = Session.open("explain", model, reading, texts, reading["targets"], heads=[(layer, head)])
+    loaded, corpus, target = session.model, session.corpus, session.target
+    length = session.length(window)
     if window is None:
         length = min([length, *(analysis.longest for analysis in more if analysis.longest)])
     _check_settings(length, band, frequencies)
@@ -148,8 +143,8 @@ def explain(
         **{name: value for analysis in more for name, value in analysis.settings.items()},
         "seed": study.seed,
     }
-    job = Explanation(study, more, others)
-    job.signature = signature_of("explain", loaded, corpus, target, settings)
+    job = Explanation(session, study, more, others)
+    job.signature = session.signature("explain", settings)
     job.attributes = {"signature": job.signature.to_json(), "model": loaded.name}
     job.attributes |= decoder_note(loaded.model, with_target=target is not None)
     return run(job, reading["out"], task, repair=reading["repair"])
@@ -159,6 +154,7 @@ def explain(
 class Explanation(Job):
     """The analyses of a study; batches are sums over some texts, which other processes can read."""
 
+    session: Session
     study: Study
     more: Sequence[Analysis]
     others: Sequence[OtherTable]
@@ -182,6 +178,8 @@ class Explanation(Job):
             study.reasons["cross_attention"] = _CROSSED
         chosen = (*ANALYSES, *self.more)
         study.run(chosen)
+        if self.session.is_shared and "verdict" in study.results:
+            self.session.known[study.key] = study.results["verdict"]
         for result in study.results.values():
             study.reasons |= json.loads(result.attrs.get("left_out", "{}"))
         order = [analysis.name for analysis in chosen]

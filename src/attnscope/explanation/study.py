@@ -23,12 +23,12 @@ from attnscope.explanation.arrays.decomposition import Completion
 from attnscope.explanation.evidence import Evidence, Gathering, LayerSums
 from attnscope.explanation.inputs import Windows
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
-from attnscope.measure.texts import window_length
 from attnscope.options import Count
-from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targets, windows_of
+from attnscope.read.encoded import EncodedTexts, Sources, Texts, windows_of
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import TargetTokenizer, Window, shifted, window_name
 from attnscope.report.schema import Quantity, Row, Table
+from attnscope.session import Session
 from attnscope.store.runs import RunFolder
 from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError
@@ -89,6 +89,12 @@ class Study:
     def mask_id(self) -> int | None:
         """The mask token of a masked language model; None without one, or without a tokenizer."""
         return None if self.loaded is None else getattr(self.loaded.tokenizer, "mask_token_id", None)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """All that the verdict depends on, besides the model."""
+        settings = self.band, self.frequencies, self.completion, self.intervention_texts, self.seed
+        return "verdict", tuple(self.windows), *settings
 
     @cached_property
     def tables(self) -> list[PositionTable]:
@@ -210,15 +216,15 @@ def study(
             raise AttnscopeError(f"a study already has its texts: leave {extra[0]} out, or prepare another study")
         return model
     limit = DEFAULT_TEXTS if limit is None else limit
-    corpus, target = texts_and_targets(texts, targets)
+    session = Session.of(model, texts)
+    corpus, target = session.read(targets)
     if isinstance(model, PreTrainedModel) and tokenizer is None and isinstance(corpus, EncodedTexts):
         return Study(model, corpus.rows[:limit], band=band)  # token ids and a model object need no tokenizer
-    loaded = load_model(
-        model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
-    )
+    options = {"revision": revision, "device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
+    loaded = session.load({"tokenizer": tokenizer, **options})
     return Study(
         loaded.model,
-        partial(pairs_of_windows, corpus, target, loaded, window_length(loaded, window), limit),
+        partial(pairs_of_windows, corpus, target, loaded, session.length(window), limit),
         name=loaded.name,
         identity=loaded.identity,
         band=band,

@@ -14,12 +14,8 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from attnscope.bundled import MODEL, NOUNS, SENTENCES
-from attnscope.capture.borrow import LoadedModel
+from attnscope.bundled import NOUNS, SENTENCES
 from attnscope.capture.families import logit_cap
-from attnscope.capture.load import load_model, signature_of
-from attnscope.capture.modalities import reject_modalities
-from attnscope.capture.outline import rejecting
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.weights import affine_alone
@@ -34,11 +30,11 @@ from attnscope.intervention.predictions import PredictionSession, Questions, pad
 from attnscope.intervention.score_parts import ScoreParts, shares_of
 from attnscope.intervention.stream_parts import StreamParts, rows_of
 from attnscope.measure.passes import WindowBatch
-from attnscope.measure.texts import window_length
 from attnscope.models.translator import IGNORED
-from attnscope.options import StudyReading, loading
-from attnscope.read.encoded import Sources, texts_and_targets
+from attnscope.options import StudyReading
+from attnscope.read.encoded import Sources
 from attnscope.read.shown import IdNames
+from attnscope.session import Session
 from attnscope.statistics.effects import by_document, effect_variables, interval_variables
 from attnscope.statistics.units import units_of
 from attnscope.store.run import Batch, Job, run
@@ -78,13 +74,10 @@ def attribute(
         raise AttnscopeError("head (--head) splits scores: leave out token, direction, pairs and by_position")
     texts = texts if given is None else [pair.clean for pair in given]
     targets = NOUNS if texts is SENTENCES and reading["targets"] is None else reading["targets"]
-    inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
-    reject_modalities("attribute", inner, texts, field=reading["field"], revision=reading["revision"])
-    lines = {"field": reading["field"], "by_line": reading["by_line"] or targets is not None}
-    corpus, target = texts_and_targets(texts, targets, **lines, blank_lines=targets is not None)
-    first = None if head is None else rejecting([head], "head, --head")
-    loaded = load_model(model, **loading(reading), first=first)
-    length = min(reading["window"] or LONGEST, window_length(loaded, reading["window"]))
+    named: Any = {"heads": [] if head is None else [head], "option": "head, --head"}
+    opened = Session.open("attribute", model, reading, texts, targets, in_pairs=True, **named)
+    loaded, corpus, target = opened.model, opened.corpus, opened.target
+    length = min(reading["window"] or LONGEST, opened.length(reading["window"]))
     limit = reading["limit"] or DEFAULT_TEXTS if given is None else len(given)
     where: Any = {"window": length, "limit": limit, "seed": seed, "batch_size": batch_size}
     kind: Any = None if head is None else "translation" if loaded.model.config.is_encoder_decoder else "next"
@@ -113,7 +106,7 @@ def attribute(
     }  # fmt: skip
     job = _Windows(session, split, summaries, seed, reading["progress"] or no_progress)
     job.node = "scores" if head else "predictions"
-    job.signature = signature_of("attribute", loaded, corpus, target, settings)
+    job.signature = opened.signature("attribute", settings)
     job.attributes = {"signature": job.signature.to_json(), "model": loaded.name, **session.notes}
     job.attributes |= ({"head": "{}.{}".format(*head)} if head else {}) | ({} if given is None else {"pairs": "clean"})
     return run(job, reading["out"], task, repair=reading["repair"])

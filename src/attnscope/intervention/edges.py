@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from attnscope.capture.borrow import borrowed
 from attnscope.capture.eager import without_cache
 from attnscope.capture.families import OWN_STATES, is_norm, main_output, other_name, related
-from attnscope.capture.load import Model, load_model, signature_of
+from attnscope.capture.load import Model
 from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
@@ -37,7 +37,8 @@ from attnscope.intervention.patch import PatchJob, check_pairs_differ, given_pai
 from attnscope.intervention.stream_parts import SEVERAL
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.options import ModelReading, loading
+from attnscope.options import ModelReading
+from attnscope.session import Session
 from attnscope.statistics.effects import by_document, effect_variables
 from attnscope.statistics.units import LEAST, numbered
 from attnscope.store.run import Job, Once, run
@@ -71,13 +72,14 @@ def edges(
     if not sizes or sorted(sizes) != [*sizes] or not 0 <= sizes[0] <= sizes[-1] <= 1:
         raise AttnscopeError(f"found sizes {[*sizes]}; expected shares of the edges from 0 to 1, the smallest first")
     given = given_pairs(pairs, model, answer, wrong)
-    loaded = load_model(model, **loading(reading))
+    session = Session.of(model)
+    loaded = session.load(reading)
     loaded = replace(loaded, model=with_own_layers(loaded.model))
     job = PatchJob(loaded, given, "heads", False, "noising", None, 0, None, no_progress)
     job.read(batch_size)
     settings = {"method": method, "steps": steps, "sizes": [*sizes], "draws": draws, "batch_size": batch_size}
     settings |= {"seed": reading["seed"]}
-    signature = signature_of("edges", loaded, PairTexts(tuple(given)), None, settings)
+    signature = session.signature("edges", settings, PairTexts(tuple(given)))
     how = method, steps, sizes, draws, reading["seed"], reading["progress"] or no_progress
 
     def measured(_: Job) -> xr.Dataset:

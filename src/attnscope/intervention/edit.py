@@ -15,10 +15,9 @@ import xarray as xr
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.capture.borrow import LoadedModel, alone, borrowed, inner_model
+from attnscope.capture.borrow import alone, borrowed, inner_model
 from attnscope.capture.forward import forward
 from attnscope.capture.load import Model, load_model
-from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.outline import rejecting
 from attnscope.capture.placement import device_of
@@ -32,10 +31,11 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import scores_of, softmax_of, values_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.raw import LIMIT
-from attnscope.measure.texts import first_windows, window_length
-from attnscope.options import SessionReading, loading
-from attnscope.read.encoded import Sources, texts_and_targets
-from attnscope.read.windows import Window, window_name
+from attnscope.measure.texts import first_windows
+from attnscope.options import SessionReading
+from attnscope.read.encoded import Sources
+from attnscope.read.windows import window_name
+from attnscope.session import Session
 from attnscope.support.errors import AttnscopeError
 
 On = Literal["output", "z", "weights", "scores", "query", "key", "value"]
@@ -230,9 +230,10 @@ def head_outputs(
     """The work of `attnscope.head_outputs`."""
     if "." not in on and on not in get_args(On):
         raise AttnscopeError(f"found on {on!r}; expected {', '.join(get_args(On))}, or the name of a hook")
-    reject_modalities("head_outputs", model if model is not None else "bundled", texts, revision=reading["revision"])
-    loaded = load_model(model, **loading(reading), first=rejecting([(layer, head)], "layer, head", kind))
-    windows = _windows(loaded, texts, reading)
+    heads: Any = {"heads": [(layer, head)], "kind": kind}
+    session = Session.open("head_outputs", model, reading, texts, reading["targets"], in_pairs=True, **heads)
+    loaded, length = session.model, session.length(reading["window"])
+    windows = first_windows(loaded, session.corpus, session.target, length=length, limit=reading["limit"])
     longest = WindowBatch.of([max(windows, key=len)], 0, device_of(loaded.model))
     sites, outputs = _layers(loaded.model, longest.inputs(loaded.model))
     if "." in on:
@@ -282,11 +283,3 @@ def head_outputs(
     coords["head"] = np.arange(sizes[0]) if head is None else [head]
     array = xr.DataArray(values, coords, ("window", "layer", "head", *dims), what)
     return array.isel(({} if layer is None else {"layer": 0}) | ({} if head is None else {"head": 0}))
-
-
-def _windows(loaded: LoadedModel, texts: Sources, reading: SessionReading) -> list[Window]:
-    targets, limit = reading["targets"], reading["limit"]
-    lines = {"by_line": reading["by_line"] or targets is not None, "blank_lines": targets is not None}
-    corpus, target = texts_and_targets(texts, targets, field=reading["field"], **lines)
-    length = window_length(loaded, reading["window"])
-    return first_windows(loaded, corpus, target, length=length, limit=limit)

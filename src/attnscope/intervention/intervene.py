@@ -10,11 +10,9 @@ from typing import Any, Unpack
 import numpy as np
 import xarray as xr
 
-from attnscope.bundled import MODEL, NOUNS, SENTENCES
+from attnscope.bundled import NOUNS, SENTENCES
 from attnscope.capture.borrow import LoadedModel
-from attnscope.capture.load import Model, load_model, signature_of
-from attnscope.capture.modalities import reject_modalities
-from attnscope.capture.outline import rejecting
+from attnscope.capture.load import Model
 from attnscope.explanation.analyses.verdict import WHY
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.study import DEFAULT_TEXTS, FEW_TEXTS, Study
@@ -26,10 +24,11 @@ from attnscope.intervention.pairs import both_answers
 from attnscope.intervention.predictions import ABLATIONS, Ablation, PredictionSession, prediction_session
 from attnscope.intervention.profiles import contribution_profiles
 from attnscope.measure.ranking import majority_names, peaks
-from attnscope.measure.texts import statistics_of, window_length
-from attnscope.options import StudyReading, loading
-from attnscope.read.encoded import Sources, texts_and_targets
+from attnscope.measure.texts import statistics_of
+from attnscope.options import StudyReading
+from attnscope.read.encoded import Sources
 from attnscope.read.windows import Window
+from attnscope.session import Session, window_length
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.units import task_for
 from attnscope.support.checks import STEPS, check_installed, check_whole
@@ -68,17 +67,13 @@ def intervene(
         names = ", ".join(map(repr, ABLATIONS))  # quoted: these are not translated
         raise AttnscopeError(f"found ablations (--ablations) {found}; expected one or more of {names}")
     check_whole(0, STEPS, steps=steps)
-    field, window, seed = reading["field"], reading["window"], reading["seed"]
+    window, seed = reading["window"], reading["seed"]
     targets = NOUNS if texts is SENTENCES and reading["targets"] is None else reading["targets"]
     limit = reading["limit"] or DEFAULT_TEXTS
-    inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
-    reject_modalities("intervene", inner, texts, field=field, revision=reading["revision"])
-    corpus, target = texts_and_targets(
-        texts, targets, field=field, by_line=reading["by_line"] or targets is not None, blank_lines=targets is not None
-    )
-    first = rejecting([pair for heads in together for pair in heads], "together, --together")
-    loaded = load_model(model, **loading(reading), first=first)
-    length = window_length(loaded, window) if window else min(LONGEST, window_length(loaded, None))
+    named: Any = {"heads": [pair for heads in together for pair in heads], "option": "together, --together"}
+    opened = Session.open("intervene", model, reading, texts, targets, in_pairs=True, **named)
+    loaded, corpus, target = opened.model, opened.corpus, opened.target
+    length = opened.length(window) if window else min(LONGEST, opened.length(None))
     session = prediction_session(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
     if callable(metric):
         session.metric = metric
@@ -116,10 +111,10 @@ def intervene(
         "band": band,
         "seed": seed,
     }
-    job = Effects(session, chosen, sets, rule, settings, variants, reading["progress"] or no_progress)
+    job = Effects(opened, session, chosen, sets, rule, settings, variants, reading["progress"] or no_progress)
     if is_one and "resample" in ablations:
         job.skipped["resample"] = "it needs 2 or more texts"
-    job.signature = signature_of("intervene", loaded, corpus, target, settings)
+    job.signature = opened.signature("intervene", settings)
     job.attributes = {"signature": job.signature.to_json(), "model": loaded.name, "prediction": session.kind}
     job.attributes |= session.notes
     return run(job, reading["out"], task, repair=reading["repair"])
@@ -129,6 +124,7 @@ def intervene(
 class Effects(Job):
     """The effects of one call of `intervene`, and what is shown next to them."""
 
+    opened: Session
     session: PredictionSession
     ablations: Sequence[Ablation]
     sets: Sequence[Sequence[tuple[int, int]]]  # heads that are removed together
@@ -176,10 +172,11 @@ class Effects(Job):
         if settings["steps"]:
             keep("agreement", lambda: agreement_of(whole, seed=seed))
         tell("measuring attention", 0.0)
-        keep("where", lambda: attention_of_heads(loaded, windows, band=band))
+        keep("where", lambda: attention_of_heads(loaded, windows, band=band, session=self.opened))
         if settings["why"]:
             tell("explaining attention", 0.03)
-            keep_if_defined("why", lambda: explanations_of_heads(loaded, windows, band=band, seed=seed))
+            known: Any = {"band": band, "seed": seed, "session": self.opened}
+            keep_if_defined("why", lambda: explanations_of_heads(loaded, windows, **known))
             keep_if_defined("trust", lambda: trust_in_weights(loaded, windows, band=band))
             keep("shuffled", lambda: shuffled_weights(session, seed=seed))
         if self.rule:
@@ -241,9 +238,11 @@ _MEANS = ("profile", "entropy", "first_token", "special_tokens", "max_weight", "
 _ENOUGH = 8  # full windows that are needed to separate position from text
 
 
-def attention_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
+def attention_of_heads(
+    loaded: LoadedModel, windows: list[Window], *, band: int = 10, session: Session | None = None
+) -> xr.Dataset:
     """Label, peak and mean statistics of every head, as `attnscope.scan` measures them on these windows."""
-    results = statistics_of(loaded, windows, band=band)
+    results = statistics_of(loaded, windows, band=band, session=session)
     means = xr.Dataset({name: results[name].mean("window", keep_attrs=True) for name in _MEANS if name in results})
     names = majority_names(results)
     if names is not None:
@@ -252,7 +251,9 @@ def attention_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int 
     return means if top is None else means.merge(top, combine_attrs="override")
 
 
-def explanations_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int = 10, seed: int = 0) -> xr.Dataset:
+def explanations_of_heads(
+    loaded: LoadedModel, windows: list[Window], *, band: int = 10, seed: int = 0, session: Session | None = None
+) -> xr.Dataset:
     """Share of position, and offsets from weights and scores, as `attnscope.explain` measures them."""
     length = max(map(len, windows))
     whole = [window for window in windows if len(window) == length]
@@ -267,8 +268,10 @@ def explanations_of_heads(loaded: LoadedModel, windows: list[Window], *, band: i
         seed=seed,
         loaded=loaded,
     )
-    study.run(ANALYSES)
-    verdict = study.results.get("verdict")
+    verdict = session.known.get(study.key) if session is not None and session.is_shared else None
+    if verdict is None:
+        study.run(ANALYSES)
+        verdict = study.results.get("verdict")
     if verdict is None:
         raise AttnscopeError(study.reasons.get("verdict", "it is not defined for this model"))
     return verdict[[name for name in WHY if name in verdict]]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture.borrow import LoadedModel, borrowed
-from attnscope.capture.load import Model, load_model, signature_of
+from attnscope.capture.load import Model
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.outline import outlined, reject_absent
 from attnscope.capture.verify import TOLERANCE, verify
@@ -43,8 +43,8 @@ from attnscope.intervention.pairs import (
 from attnscope.intervention.predictions import TOKENS, check_read
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import weights_of
-from attnscope.measure.texts import window_length
-from attnscope.options import PairReading, loading
+from attnscope.options import PairReading
+from attnscope.session import Session, window_length
 from attnscope.statistics.effects import by_document, effect_variables, interval_variables, joint_variables
 from attnscope.store.arrays import by_layer, padded_heads
 from attnscope.store.run import Batch, Job, run
@@ -83,7 +83,8 @@ def patch(
     sets = tuple(components_of(names, "together (--together)", on) for names in together)
     check_whole(0, STEPS, steps=steps)
     given, seed = given_pairs(pairs, model, answer, wrong), reading["seed"]
-    loaded = load_model(model, **loading(reading), first=partial(_reject_absent, [*chain(*sets, path or ())]))
+    session = Session.of(model)
+    loaded = session.load(reading, check=partial(_reject_absent, [*chain(*sets, path or ())]))
     if loaded.model.config.is_encoder_decoder and (by_position or what in OF_BLOCKS):
         raise AttnscopeError(
             f"{loaded.name} is an encoder-decoder, whose positions are of two texts: patch its heads at all positions "
@@ -106,7 +107,7 @@ def patch(
         "batch_size": batch_size,
         "seed": seed,
     }
-    job.signature, job.seed = signature_of("patch", loaded, PairTexts(tuple(given)), None, settings), seed
+    job.signature, job.seed = session.signature("patch", settings, PairTexts(tuple(given))), seed
     job.attributes = {"signature": job.signature.to_json(), "model": loaded.name}
     return run(job, reading["out"], task, repair=reading["repair"])
 

@@ -21,9 +21,8 @@ from transformers import PreTrainedModel
 from attnscope.bundled import MODEL, MODELS
 from attnscope.capture.borrow import LoadedModel, inner_model
 from attnscope.capture.forward import decoder_start
-from attnscope.capture.load import Model, load_model
+from attnscope.capture.load import Model
 from attnscope.capture.modalities import Sense, modality_of
-from attnscope.capture.outline import rejecting
 from attnscope.capture.parameters import Loading, ScanSettings
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE, position_table_length, verify
@@ -45,6 +44,7 @@ from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from attnscope.options import TextModelOptions
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import TargetTokenizer, Window, Windows, shifted
+from attnscope.session import Session
 from attnscope.support.checks import check_seed
 from attnscope.support.errors import AttnscopeError, explaining, out_of_memory, reason_of
 from attnscope.support.numbers import count
@@ -99,7 +99,7 @@ def walk(
     if isinstance(texts, Tensor | Path) or (texts is not None and not len(texts)):
         raise AttnscopeError(f"texts is a {type(texts).__name__}; pass a sentence, or an image or sound without forms")
     sentence, *others = [SENTENCE] if texts is None else [texts] if isinstance(texts, str) else texts
-    loaded = load_model(model, **options, first=rejecting([(layer, head)], "layer, head"))
+    loaded = Session.of(model).load(options, heads=[(layer, head)])
     tell(Progress("walk", 0.5))
     if isinstance(loaded.model, RecurrentForConditionalGeneration):
         if forms or others:

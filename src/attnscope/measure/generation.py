@@ -12,14 +12,13 @@ import xarray as xr
 
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import LoadedModel, quiet
-from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.measure.generation_pass import GenerationCall, together
 from attnscope.measure.generation_rows import check_name
-from attnscope.measure.texts import beyond_note, grouping_for, read_sides, window_length
-from attnscope.options import PromptReading, loading
+from attnscope.measure.texts import beyond_note, grouping_for, read_sides
+from attnscope.options import PromptReading
 from attnscope.read.chats import Chats, ChatTexts
 from attnscope.read.encoded import Sources, Texts
 from attnscope.read.groups import Grouping
@@ -28,6 +27,7 @@ from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Frame, Window, Windows, padded
 from attnscope.report.signature import short_hash
+from attnscope.session import Session, window_length
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.runs import RunFolder, load_tree
 from attnscope.support.checks import BEAMS, check_real, check_whole
@@ -165,7 +165,8 @@ def generate(
     sources = as_list(texts) if isinstance(texts, Iterator) else texts
     reject_modalities("generate", model, sources, field=reading["field"], revision=reading["revision"])
     given: dict[str, Any] = {name: dict(reading)[name] for name in ("field", "by_line", "chat", "chat_template")}
-    corpus, _ = read_sides(sources, None, stride=None, **given)
+    session = Session.of(model, sources)
+    corpus, _ = read_sides(session, None, stride=None, **given)
     grouping = grouping_for(reading["groups"], corpus)
 
     def read(loaded: LoadedModel) -> tuple[Any, int, list[Window]]:
@@ -180,11 +181,11 @@ def generate(
         reject_unmatched(prompts, patterns)
         return read, length, prompts
 
-    loaded = load_model(model, **loading(reading), first=read)
+    loaded = session.load(reading, check=read)
     corpus, length, prompts = read(loaded)
     grouping = None if grouping is None else grouping.over(prompts)
     job = _Generation(loaded, prompts, grouping, patterns, settings, reading["progress"] or no_progress)
-    job.signature = signature_of("generate", loaded, corpus, None, job.signature_settings(length))
+    job.signature = session.signature("generate", job.signature_settings(length), corpus)
     job.attributes = {"signature": job.signature.to_json(), "model": loaded.name}
     longest = max(length, new_tokens) if loaded.model.config.is_encoder_decoder else length + new_tokens
     job.attributes |= beyond_note(loaded, longest, "Texts with their new tokens")

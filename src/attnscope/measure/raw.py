@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -14,10 +14,8 @@ from torch import Tensor
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import LoadedModel, borrowed
 from attnscope.capture.forward import forward
-from attnscope.capture.load import load_model
 from attnscope.capture.modalities import modality_of, reject_modalities
 from attnscope.capture.notes import layer_coordinates
-from attnscope.capture.outline import rejecting
 from attnscope.capture.parameters import Loading, ScanSettings
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
@@ -30,11 +28,12 @@ from attnscope.kernels.sums import column_sums
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.sample import WordBatch
 from attnscope.measure.scan import READERS
-from attnscope.measure.texts import first_windows, window_length
+from attnscope.measure.texts import first_windows
 from attnscope.options import ModelOptions, TextModelOptions
-from attnscope.read.encoded import EncodedTexts, texts_and_targets
+from attnscope.read.encoded import EncodedTexts
 from attnscope.read.sounds import Sounds
 from attnscope.read.words import WordedWindows, in_words, word_rule_of
+from attnscope.session import Session
 from attnscope.store.arrays import padded_heads
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
@@ -42,7 +41,7 @@ from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Processor, Tokenizer
+    from attnscope.capture.processors import Processor
     from attnscope.capture.watch import Observer
     from attnscope.read.encoded import Sources
     from attnscope.read.windows import Window
@@ -77,9 +76,9 @@ def weights(
     source = "bundled" if model is None else model
     modality = None if texts is None else modality_of(source, texts, revision=options["revision"])
     if modality is None:
-        tokenizer = cast("Tokenizer", tokenizer)  # models without text are rejected
-        loaded = load_model(model, tokenizer=tokenizer, **options, first=rejecting([(layer, head)], "layer, head"))
-        first = first_window(loaded, texts, targets, window_length(loaded, window))
+        session = Session.of(model, texts)
+        loaded = session.load({"tokenizer": tokenizer, **options}, heads=[(layer, head)])
+        first = first_window(session, targets, window)
         merging = None
         if words is not None:
             first = next(iter(WordedWindows([first], word_rule_of(words))))
@@ -175,18 +174,17 @@ def observe_window(loaded: LoadedModel, window: Window, observe: Observer) -> No
             forward(loaded.model, inputs, lambda _: window.source)
 
 
-def first_window(loaded: LoadedModel, texts: Sources, targets: Sources, length: int) -> Window:
+def first_window(session: Session, targets: Sources, window: int | None) -> Window:
     """The first window of the texts, with the decoder's input."""
-    corpus, other = texts_and_targets(
-        texts, targets, by_line=targets is not None, blank_lines=targets is not None, with_inputs=True
-    )
-    if texts is not None:  # one text; streams are not checked, as they can be read only once
+    by_line = targets is not None
+    corpus, other = session.read(targets, by_line=by_line, blank_lines=by_line, with_inputs=True)
+    if session.texts is not None:  # one text; streams are not checked, as they can be read only once
         if isinstance(corpus, EncodedTexts):
             if len(corpus.rows) > 1:
                 raise _several(f"{len(corpus.rows)} rows of token ids")
         elif not corpus.streams and len(list(islice((text for text in corpus if text.content.strip()), 2))) > 1:
             raise _several("several texts")
-    return first_windows(loaded, corpus, other, length=length, limit=1)[0]
+    return first_windows(session.model, corpus, other, length=session.length(window), limit=1)[0]
 
 
 def _several(inputs: str) -> AttnscopeError:
@@ -217,9 +215,10 @@ def received(
     check_whole(1, observation=observation)
     tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
-    loaded = load_model(model, **options, first=rejecting([(layer, head)], "layer, head"))
+    session = Session.of(model, texts)
+    loaded = session.load(options, heads=[(layer, head)])
     tell(Progress("received", 0.5))
-    first = first_window(loaded, texts, targets, window_length(loaded, window))
+    first = first_window(session, targets, window)
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
         output, rows = measure(call, Need())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -16,11 +16,9 @@ from torch import Tensor
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.families import configured_length, image_token_of
 from attnscope.capture.forward import decoder_note, decoder_start
-from attnscope.capture.load import load_model
-from attnscope.capture.outline import rejecting
 from attnscope.capture.parameters import ScanSettings
 from attnscope.capture.placement import device_of
-from attnscope.capture.verify import is_causal_model, padding_difference, position_table_length
+from attnscope.capture.verify import is_causal_model, padding_difference
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.contexts import strongest_examples
@@ -42,13 +40,14 @@ from attnscope.measure.row_samples import RowSample, rows_note
 from attnscope.measure.sample import SAMPLE_WINDOWS, WordBatch
 from attnscope.measure.stored import observation_note
 from attnscope.read.chats import Chats, ChatTexts, are_chats
-from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targets, windows_of
+from attnscope.read.encoded import EncodedTexts, Sources, Texts, windows_of
 from attnscope.read.groups import GroupedWindows, Grouping, Groups, grouping_of
 from attnscope.read.picture_parts import PLACES
 from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.read.words import WordedWindows, word_rule_of
+from attnscope.session import Session
 from attnscope.support.checks import check_installed, check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
@@ -56,10 +55,6 @@ from attnscope.support.progress import Progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
-
-
-LONGEST_DEFAULT = 2048  # tokens: a longer window must be requested
 
 
 def beyond_note(loaded: LoadedModel, length: int, subject: str = "Windows") -> dict[str, str]:
@@ -85,23 +80,8 @@ def first_windows(
     return list(islice(pairs, limit))
 
 
-def window_length(loaded: LoadedModel, window: int | None) -> int:
-    """The window length: the setting, checked against the model; by default the model's length."""
-    table = position_table_length(loaded.model)
-    if window is not None:
-        if table is not None and window > table:
-            raise AttnscopeError(
-                f"a window of {window} tokens does not fit {loaded.name}: its position table has {table} rows. "
-                f"Use --window {table} or less"
-            )
-        return window
-    config = loaded.model.config.get_text_config()
-    known = [table, getattr(loaded.tokenizer, "model_max_length", None), configured_length(config)]
-    return min([*(int(limit) for limit in known if limit and limit > 0), LONGEST_DEFAULT])  # XLNet says -1
-
-
 def read_sides(
-    texts: Sources,
+    session: Session,
     targets: Sources,
     *,
     field: str | None,
@@ -114,7 +94,7 @@ def read_sides(
 ) -> tuple[Texts | Chats, Corpus | None]:
     """Texts and targets; with targets all lines, also empty ones, so that line i matches line i."""
     paired = targets is not None
-    sources = as_list(texts)
+    session.texts = sources = as_list(session.texts)
     if chat or (not by_line and are_chats(sources, field)):
         if paired or by_line:
             other = "target (--target)" if paired else "by_line (--by-line)"
@@ -130,8 +110,8 @@ def read_sides(
         raise AttnscopeError("by (--by) does not work with targets: leave it out")
     if by is not None and sources is None:
         raise AttnscopeError("the bundled sample has no fields: name .jsonl files, or leave out by (--by)")
-    corpus, target = texts_and_targets(
-        sources, targets, field=field, by_line=by_line or paired, blank_lines=paired, by=by, with_inputs=with_inputs
+    corpus, target = session.read(
+        targets, field=field, by_line=by_line or paired, blank_lines=paired, by=by, with_inputs=with_inputs
     )
     if target is not None and stride is not None:
         raise AttnscopeError("stride needs running text, but with targets every line is a window: leave it out")
@@ -150,7 +130,9 @@ def grouping_for(groups: Groups | None, corpus: Texts | Chats) -> Grouping | Non
     return grouping_of(groups)
 
 
+BATCH_TOKENS = 2048  # of a batch, about
 _PADDED = 64  # tokens of the test whether padding matters
+_SHARED = 1000  # windows, at most, whose statistics later verbs of a session use
 _MANY_UNKNOWN = 0.05  # share of unknown tokens that gets a note
 OPERATIONS = 2e12  # of the forward passes of a unit: about 10 s on one core, less on anything larger
 TURNS = 32  # units at least, so that no process waits long for another
@@ -167,7 +149,8 @@ class TextReader(Reader):
     ) -> None:
         named = ("field", "by_line", "stride", "chat", "chat_template", "by")
         given: dict[str, Any] = {name: getattr(settings, name) for name in named}
-        corpus, target = read_sides(texts, settings.targets, with_inputs=True, **given)
+        session = Session.of(model, texts)
+        corpus, target = read_sides(session, settings.targets, with_inputs=True, **given)
         grouping = grouping_for(settings.groups, corpus)
         of_offsets = () if settings.offsets is None else tuple(OF_OFFSETS)
         of_groups = () if grouping is None else (*OF_GROUPS, *(() if settings.pool is None else OF_POOLED_GROUPS))
@@ -175,14 +158,13 @@ class TextReader(Reader):
         names = choose(settings.statistics, default=default, brought=(*of_offsets, *of_groups))
         _reject_together(settings, names, grouped=grouping is not None)
         word_rule = None if settings.words is None else word_rule_of(settings.words)
-        tokenizer = cast("Tokenizer", settings.processor)  # models without text are rejected
-        option = "show, --show" if settings.show else "head, --head"
-        first = rejecting(settings.show or self.heads, option)
-        loaded = load_model(model, tokenizer=tokenizer, **vars(settings.loading), first=first)
-        longest = length = window_length(loaded, settings.window)
+        option, loading = "show, --show" if settings.show else "head, --head", vars(settings.loading)
+        heads = settings.show or self.heads
+        loaded = session.load({"tokenizer": settings.processor, **loading}, heads=heads, option=option)
+        longest = length = session.length(settings.window)
         if isinstance(corpus, Chats):
             corpus = corpus.read_with(loaded.tokenizer)
-        limit = settings.limit
+        limit, self.characters = settings.limit, corpus.characters()
         if windows is not None:
             self.windows = windows
         elif target is not None and isinstance(corpus, Corpus):
@@ -203,13 +185,13 @@ class TextReader(Reader):
         settings = replace(settings, window=length)
         super().__init__(loaded, loaded.model, corpus, settings, (*names, *of_offsets, *of_groups))
         self.target, self.reach, self.band = target, longest - 1, settings.band or BAND
-        self.batch_size = settings.batch_size or max(1, 2048 // longest)
+        self.session, self.reader = session, session.reader
+        self.batch_size = settings.batch_size or max(1, BATCH_TOKENS // longest)
         self.has_decoder = loaded.model.config.is_encoder_decoder
         several = list(islice(self.windows, SAMPLE_WINDOWS))
         self.shown = [] if settings.show is None else several
         # one token would show nothing of how a model attends
         self.first = max(several, key=lambda window: min(len(window), len(window.target or window)))
-        self.characters = corpus.characters()
         again = sum(map(_characters, self.shown))  # read again for the page
         self.share_of_batches = self.characters / (self.characters + again)
         self.is_chat = isinstance(corpus, ChatTexts)
@@ -229,6 +211,15 @@ class TextReader(Reader):
         operations = 2.0 * len(self.first) * sum(parameter.numel() for parameter in self.model.parameters())
         wanted = min(OPERATIONS / operations, windows / TURNS)
         return max(UNIT if pool is None else 1, int(wanted // (pool or self.batch_size)))
+
+    def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
+        nodes, settings = super().summarise(measured), self.settings
+        if self.session.is_shared and self.folder is None and set(DEFAULT) <= set(self.names):
+            more = (settings.clusters, settings.pool, settings.rows, settings.until, self.words, self.grouping)
+            whole = nodes[self.command]
+            if not any(more) and not self.chosen and whole.sizes["window"] <= _SHARED:
+                self.session.known[_key_of([*self.windows], self.band, self.batch_size, self.reach)] = whole
+        return nodes
 
     def items(self) -> Iterable[Window]:
         return self.windows
@@ -409,10 +400,22 @@ class TextReader(Reader):
         )
 
 
-def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int = 10) -> xr.Dataset:
-    """The result of `scan` on these windows, with labels."""
+def _key_of(windows: Sequence[Window], band: int, batch_size: int, reach: int) -> tuple[object, ...]:
+    """All that the default statistics of windows depend on, besides the model."""
+    return "statistics", tuple(windows), band, batch_size, reach
+
+
+def statistics_of(
+    loaded: LoadedModel, windows: Sequence[Window], *, band: int = 10, session: Session | None = None
+) -> xr.Dataset:
+    """The result of `scan` on these windows, with labels; that of a session's scan, if it measured the same."""
     longest = max(max(len(window), len(window.target or window)) for window in windows)
-    settings = ScanSettings(band=max(1, min(band, longest - 1)), window=longest, statistics=DEFAULT)
+    band = max(1, min(band, longest - 1))
+    if session is not None and session.is_shared:
+        key = _key_of(windows, band, max(1, BATCH_TOKENS // longest), longest - 1)
+        if key in session.known:
+            return session.known[key]
+    settings = ScanSettings(band=band, window=longest, statistics=DEFAULT)
     reader = TextReader(loaded, [list(window.ids) for window in windows], settings, windows)
     results = joined([reader.measure(batch) for batch in reader.batches()])
     kinds = summarize(results, clusters=None, seed=0)

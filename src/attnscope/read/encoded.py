@@ -3,10 +3,10 @@
 import hashlib
 import json
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from numbers import Integral, Number
 from typing import Any, cast
 
@@ -33,6 +33,7 @@ _OF_TOKENS = ("token_type_ids", "position_ids")  # inputs of the forward pass fo
 _DOCUMENTS = ("document_ids", "seq_idx")  # names of the document of each token, the second one transformers'
 _READ = ("input_ids", "attention_mask", *_OF_TOKENS, *_DOCUMENTS)
 _MATRIX, _WITH_HEADS = 2, 3  # dimensions of the mask of one text
+_FEW = 1 << 17  # tokens of windows that are kept in memory
 _FORBIDS = -1e4  # largest bias of a masked score
 
 
@@ -217,12 +218,53 @@ def texts_and_targets(texts: Sources, targets: Sources, **options: Any) -> tuple
     return read, target
 
 
+class CutOnce:
+    """Windows that are cut once, as far as somebody reads them; of many, the first."""
+
+    def __init__(self, windows: Iterable[Window]) -> None:
+        self._windows, self._cut, self._tokens = windows, list[Window](), 0
+        self._rest: Iterator[Window] | None = None
+
+    def __iter__(self) -> Iterator[Window]:
+        number = 0
+        while number < len(self._cut) or self._tokens <= _FEW:
+            if number == len(self._cut):
+                self._rest = self._rest or iter(self._windows)
+                try:
+                    window = next(self._rest)
+                except StopIteration:
+                    return
+                except BaseException:
+                    self._rest, self._cut, self._tokens = None, [], 0
+                    raise
+                self._cut.append(window)
+                self._tokens += len(window)
+            yield self._cut[number]
+            number += 1
+        self._rest = None
+        yield from islice(self._windows, number, None)
+
+
+@dataclass(frozen=True)
+class FirstWindows:
+    """The first of some windows."""
+
+    windows: Iterable[Window]
+    limit: int | None
+
+    def __iter__(self) -> Iterator[Window]:
+        return islice(self.windows, self.limit)
+
+
 def windows_of(
     texts: Texts | ChatTexts, tokenizer: Any, *, length: int, stride: int | None = None, limit: int | None = None
-) -> Windows | ChatWindows | list[Window]:
+) -> FirstWindows | ChatWindows | list[Window]:
     """Windows of texts from any form."""
     if isinstance(texts, Corpus):
-        return Windows(texts, tokenizer, length=length, stride=stride, limit=limit)
+        key = id(tokenizer), length, stride
+        if key not in texts.cut:  # with the tokenizer, so that no other gets its number
+            texts.cut[key] = tokenizer, CutOnce(Windows(texts, tokenizer, length=length, stride=stride))
+        return FirstWindows(texts.cut[key][1], limit)
     if isinstance(texts, ChatTexts):
         return texts.windows(length=length, stride=stride, limit=limit)
     if stride is not None:

@@ -30,6 +30,8 @@ from attnscope.read.urls import Url, is_url
 from attnscope.statistics.units import Repeats
 from attnscope.support.errors import AttnscopeError
 
+_FEW = 1 << 20  # characters that are kept in memory
+
 
 class Corpus:
     """Named texts, read lazily one at a time."""
@@ -38,7 +40,9 @@ class Corpus:
 
     def __init__(self, sources: "Sequence[Source]") -> None:
         self._sources = tuple(sources)
+        self._read: list[Text] | None = None  # all texts, if they are few
         self.notes: dict[str, str] = {}
+        self.cut: dict[Any, Any] = {}  # windows, by everything that they depend on
 
     @classmethod
     def from_sources(
@@ -112,16 +116,26 @@ class Corpus:
         return [stream.path for stream in wholes if isinstance(stream, Stream)]
 
     def __iter__(self) -> Iterator[Text]:
-        """Yield the texts in order, also blank ones, unless all are blank."""
-        count, blank, repeats = 0, True, Repeats()
+        """Yield the texts in order, also blank ones, unless all are blank; few are read only once."""
+        if self._read is not None:
+            yield from self._read
+            return
+        read: list[Text] = []
+        count, characters, blank, repeats = 0, 0, True, Repeats()
         for source in self._sources:
             for text in source.texts():
                 count += 1
                 content = text.content.strip()
                 blank = blank and not content
-                yield replace(text, name=repeats.named(text.name, content)) if content else text
+                named = replace(text, name=repeats.named(text.name, content)) if content else text
+                characters += len(text.content)
+                if characters <= _FEW:
+                    read.append(named)
+                yield named
         if blank:
             raise _no_text(count)
+        if characters <= _FEW:
+            self._read = read
 
     def characters(self) -> int:
         """The length of all texts, which are read for it or before for `sha256`."""

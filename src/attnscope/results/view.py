@@ -14,13 +14,11 @@ import torch
 import xarray as xr
 
 from attnscope.capture.borrow import LoadedModel
-from attnscope.capture.load import Model, load_model
-from attnscope.capture.outline import rejecting
+from attnscope.capture.load import Model
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.measure.maps import weight_rows
 from attnscope.measure.raw import first_window, observe_window
-from attnscope.measure.texts import window_length
 from attnscope.options import TextModelOptions
 from attnscope.read.encoded import Sources
 from attnscope.read.windows import Window
@@ -28,6 +26,7 @@ from attnscope.report.language import language, translate
 from attnscope.results.figures.attention import attention, named_sides
 from attnscope.results.figures.style import PAGE
 from attnscope.results.page import parts
+from attnscope.session import Session
 from attnscope.store.files import explained, write_output
 from attnscope.support.errors import AttnscopeError
 
@@ -289,15 +288,15 @@ def view(
         return _view_at(_maps_of_weights(model, tokens, query_tokens), layer, head, translate("Attention"))
     if tokens is not None or query_tokens is not None:
         raise AttnscopeError("tokens are names for weights, and a model has its own: leave them out")
-    first = rejecting([(layer, head)], "layer, head")
-    loaded = load_model(model, **options, first=first)  # pyright: ignore[reportArgumentType]
+    session = Session.of(model, texts)  # pyright: ignore[reportArgumentType]
+    loaded = session.load(options, heads=[(layer, head)])
     if pair is not None:
         if texts is not None:
             raise AttnscopeError("found a text and a pair: give one of them")
         return _view_at(_maps_of_pair(loaded, pair), layer, head, loaded.name)
     if texts is None:
         raise AttnscopeError('found no text: give one, as in attnscope.view(model, "The tide comes in.")')
-    first = first_window(loaded, texts, targets, window_length(loaded, window))
+    first = first_window(session, targets, window)
     return _view_at(_maps_of_window(loaded, first), layer, head, loaded.name)
 
 
@@ -324,7 +323,9 @@ def _maps_of_pair(loaded: LoadedModel, pair: tuple[str, str]) -> Maps:
     encoded = tokenizer(*pair, return_offsets_mapping=True, return_special_tokens_mask=True)
     ids = encoded["input_ids"]
     inputs = {name: [encoded[name]] for name in ("token_type_ids",) if name in encoded}
-    window = first_window(loaded, {"input_ids": [ids], **inputs}, None, len(ids))  # pyright: ignore[reportArgumentType]
+    session = Session.of(loaded, {"input_ids": [ids], **inputs})
+    session.model = loaded
+    window = first_window(session, None, len(ids))
     last, segments = 0, list[int]()
     for number in encoded.sequence_ids():
         last = last if number is None else number
