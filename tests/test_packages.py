@@ -31,7 +31,7 @@ ORDER = (
     {"lineage"},
     {"explanation"},
     {"measure"},
-    {"session"},
+    {"opened"},
     {"capture"},
     {"options"},
     {"store"},

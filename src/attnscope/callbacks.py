@@ -25,9 +25,9 @@ from attnscope.kernels.engines import measure
 from attnscope.measure.passes import WindowBatch, measure_call
 from attnscope.measure.quantities import EQUAL
 from attnscope.measure.rows import Marks
+from attnscope.opened import window_length
 from attnscope.options import Count
 from attnscope.read.encoded import texts_of, windows_of
-from attnscope.session import window_length
 from attnscope.store.arrays import padded_heads
 from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError

@@ -1,26 +1,17 @@
-"""A model and its texts, opened once: loaded, hashed and verified, read and cut, for one verb or for several."""
+"""A model and its texts, opened once for several verbs."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 from weakref import ref
 
-from attnscope.bundled import MODEL
-from attnscope.capture.borrow import LoadedModel
-from attnscope.capture.families import configured_length
-from attnscope.capture.load import load_model, signature_of
-from attnscope.capture.modalities import reject_modalities
-from attnscope.capture.outline import rejecting
-from attnscope.capture.verify import position_table_length
 from attnscope.capture.watch import way_of
+from attnscope.opened import Opened
 from attnscope.options import CorpusOptions, SessionReading
-from attnscope.read.encoded import texts_and_targets
-from attnscope.read.texts import Corpus
-from attnscope.report.signature import tokenizer_sha256
 from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs.examples import examples
@@ -32,13 +23,7 @@ from attnscope.verbs.scan import scan
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.read.encoded import Sources, Texts
-    from attnscope.report.signature import Signature
-
-LONGEST_DEFAULT = 2048  # tokens: a longer window must be requested
-#: Layers and heads; None is any of them.
-Heads: TypeAlias = "Iterable[tuple[int | None, int | None]]"
-_LOADING = ("tokenizer", "device", "dtype", "revision", "trust_remote_code", "placement")
+    from attnscope.read.encoded import Sources
 
 
 P = ParamSpec("P")
@@ -56,7 +41,7 @@ def _of_session(verb: Callable[Concatenate[Any, Any, P], R]) -> Callable[Concate
     return method
 
 
-class Session:
+class Session(Opened):
     """A model of texts and a corpus, loaded, hashed and verified once for several verbs.
 
     Each method takes the options of the verb of its name and returns the same arrays. An option of the session, such
@@ -84,14 +69,6 @@ class Session:
     attnscope.AttnscopeError: the bundled masked language model cannot generate: give ...
     """
 
-    source: Model | None
-    model: LoadedModel
-    texts: Sources
-    known: dict[Any, Any]  # results that the verbs of a session share, by a key of all that they depend on
-    is_shared = False  # whether several verbs use them
-    corpus: Any = None  # the texts as they are read by one verb, with their translations
-    target: Corpus | None = None
-
     @checked
     def __init__(self, model: Model | None = None, texts: Sources = None, **reading: Unpack[SessionReading]) -> None:
         """Load the model."""
@@ -101,89 +78,6 @@ class Session:
         shared: dict[str, Any] = {name: reading[name] for name in CorpusOptions.__annotations__}
         shared["targets"] = _repeatable(reading["targets"])
         self._options = {name: value for name, value in shared.items() if value is not None and value is not False}
-
-    @classmethod
-    def of(cls, model: Model | None, texts: Sources = None) -> Session:
-        """A session of one verb whose model is loaded later; it shares what the caller's session knows."""
-        session, earlier = cls.__new__(cls), model.session() if isinstance(model, LoadedModel) else None
-        session.source, session.texts = model, texts
-        if earlier is not None and earlier.texts is texts:
-            session.known, session.is_shared = earlier.known, True
-        else:
-            session.known = {}
-        return session
-
-    @classmethod
-    def open(
-        cls,
-        verb: str,
-        model: Model | None,
-        reading: Mapping[str, Any],
-        texts: Sources = None,
-        targets: Sources = None,
-        *,
-        in_pairs: bool = False,
-        heads: Heads = (),
-        option: str = "layer, head",
-        kind: str | None = None,
-    ) -> Session:
-        """Load a model after checks that need no weights, with texts; line i may translate line i (`in_pairs`)."""
-        inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
-        reject_modalities(verb, inner, texts, field=reading["field"], revision=reading["revision"])
-        session = cls.of(model, texts)
-        paired = in_pairs and targets is not None
-        lines = {"by_line": reading["by_line"] or paired, "blank_lines": paired}
-        session.read(targets, field=reading["field"], **lines)
-        session.load(reading, heads=heads, option=option, kind=kind)
-        session.corpus.sha256()  # reads all texts, so that few of them are read only here
-        return session
-
-    def read(self, targets: Sources = None, **lines: Any) -> tuple[Texts, Corpus | None]:
-        """The texts and their translations; verbs of one session that read them in one way read them once."""
-        given = {name: value for name, value in lines.items() if value and name != "with_inputs"}
-        key = "texts", id(targets), frozenset(given.items())
-        if key in self.known:
-            self.corpus, self.target = self.known[key][1]
-        else:
-            self.corpus, self.target = texts_and_targets(self.texts, targets, **lines)
-            if isinstance(self.corpus, Corpus):  # with the targets, so that no others get their number
-                self.known[key] = targets, (self.corpus, self.target)
-        return self.corpus, self.target
-
-    def load(
-        self,
-        reading: Mapping[str, Any],
-        *,
-        heads: Heads = (),
-        option: str = "layer, head",
-        kind: str | None = None,
-        check: Callable[[LoadedModel], object] | None = None,
-        **more: Any,
-    ) -> LoadedModel:
-        """Load the model, unless it is; first `check` it, and its `heads` of a `kind`, by its config alone."""
-        options = {name: reading[name] for name in _LOADING if name in reading}
-        self.model = load_model(self.source, **options, first=check or rejecting(heads, option, kind), **more)
-        return self.model
-
-    def length(self, window: int | None) -> int:
-        """Tokens of a window: the setting, checked against the model; by default the model's length."""
-        return window_length(self.model, window)
-
-    def signature(self, verb: str, settings: Mapping[str, Any], corpus: Any = None) -> Signature:
-        """Everything behind the numbers of a verb; by default of the texts."""
-        corpus = self.corpus if corpus is None else corpus
-        return signature_of(verb, self.model, corpus, self.target, settings, reader=self.reader)
-
-    @property
-    def reader(self) -> dict[str, str] | None:
-        """The hash of the tokenizer."""
-        tokenizer = self.model.tokenizer
-        if tokenizer is None:
-            return None
-        key = "tokenizer", len(tokenizer)
-        if key not in self.known:
-            self.known[key] = {"sha256": tokenizer_sha256(tokenizer)}
-        return self.known[key]
 
     scan = _of_session(scan)
     generate = _of_session(generate)
@@ -200,21 +94,6 @@ class Session:
                 f"attnscope.{verb.__name__} has no {min(unused)}, which this session has: open one without it"
             )
         return self._options
-
-
-def window_length(loaded: LoadedModel, window: int | None) -> int:
-    """The window length: the setting, checked against the model; by default the model's length."""
-    table = position_table_length(loaded.model)
-    if window is not None:
-        if table is not None and window > table:
-            raise AttnscopeError(
-                f"a window of {window} tokens does not fit {loaded.name}: its position table has {table} rows. "
-                f"Use --window {table} or less"
-            )
-        return window
-    config = loaded.model.config.get_text_config()
-    known = [table, getattr(loaded.tokenizer, "model_max_length", None), configured_length(config)]
-    return min([*(int(limit) for limit in known if limit and limit > 0), LONGEST_DEFAULT])  # XLNet says -1
 
 
 def _repeatable(texts: Any) -> Any:

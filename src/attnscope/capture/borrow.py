@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from attnscope.session import Session
+    from attnscope.opened import Opened
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class LoadedModel:
     tokenizer: Any  # None if none is needed
     name: str  # name of the folder or repository
     identity: dict[str, str]  # SHA-256 of the files, or the hub's commit
-    session: Callable[[], Session | None] = field(default=lambda: None, repr=False)  # that opened it for several verbs
+    session: Callable[[], Opened | None] = field(default=lambda: None, repr=False)  # that opened it for several verbs
 
 
 P = ParamSpec("P")

@@ -25,10 +25,10 @@ from attnscope.intervention.ablation import half_of
 from attnscope.intervention.limits import alone
 from attnscope.intervention.predictions import PredictionSession, check_read, kind_of_question
 from attnscope.intervention.stack import Edit, replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
+from attnscope.opened import Opened
 from attnscope.options import Reading
 from attnscope.read.encoded import Sources
 from attnscope.report.signature import short_hash
-from attnscope.session import Session
 from attnscope.statistics.effects import effect_variables
 from attnscope.statistics.units import LEAST, numbered, units_of
 from attnscope.store.arrays import by_layer
@@ -112,7 +112,7 @@ def card(
     needles_of(needles)  # these are checked again with the model, which takes long to load
     wanted_controls(controls)
     first = None if listing is None else partial(check_listing, listing)
-    loaded = Session.of(model).load(reading, check=first)
+    loaded = Opened.of(model).load(reading, check=first)
     if effects is not None:
         check_same_model(effects, loaded, "effects (--effects)")
 

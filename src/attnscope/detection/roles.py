@@ -39,10 +39,10 @@ from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import EQUAL
 from attnscope.measure.rows import evenly
 from attnscope.measure.texts import beyond_note
+from attnscope.opened import Opened
 from attnscope.options import Reading
 from attnscope.read.encoded import Sources, windows_of
 from attnscope.read.windows import Window
-from attnscope.session import Session
 from attnscope.statistics.intervals import interval
 from attnscope.statistics.units import units_of
 from attnscope.store.arrays import padded_heads
@@ -108,7 +108,7 @@ def scores_of(
     if needles is not None and all(ROLES[name].probe != "needle" for name in names):
         raise AttnscopeError("needles (--needles) need retrieval heads: add retrieval (--only)")
     hidden = needles_of(needles)
-    session = Session.open(command, model, reading, texts)
+    session = Opened.open(command, model, reading, texts)
     loaded, longest = session.model, session.length(reading["window"])
     length = longest if reading["window"] else min(_LONGEST, longest)
     reach = Nearness(kept=tuple(dict.fromkeys((*Nearness().kept, *kept))))

@@ -28,8 +28,8 @@ from attnscope.explanation.projections import Projections
 from attnscope.explanation.stream import Fold, Layer, Point, fold_of, residual_stream
 from attnscope.explanation.tables import embedding_projection, position_tables, word_embedding, word_table
 from attnscope.kernels.positions import pair_columns
+from attnscope.opened import Opened
 from attnscope.options import ModelReading
-from attnscope.session import Session
 from attnscope.statistics.discovery import significant
 from attnscope.store.run import Job, Once, run
 from attnscope.support.errors import AttnscopeError
@@ -44,7 +44,7 @@ _DIRECTIONS, _EXTREME = 4, 16  # directions of a head, and tokens at each end of
 
 def circuits(model: Model | None, *, band: int, tokens: int, **reading: Unpack[ModelReading]) -> xr.Dataset:
     """The work of `attnscope.circuits`."""
-    session = Session.of(model)
+    session = Opened.of(model)
     loaded = session.load(reading, need_tokenizer=False)
     if loaded.model.main_input_name != "input_ids":
         raise AttnscopeError(
@@ -52,7 +52,7 @@ def circuits(model: Model | None, *, band: int, tokens: int, **reading: Unpack[M
         )
     tokenizer = loaded.tokenizer
     with suppress(AttnscopeError):  # tokens are then named by their numbers
-        tokenizer = Session.of(loaded.model).load(reading).tokenizer
+        tokenizer = Opened.of(loaded.model).load(reading).tokenizer
     seed = reading["seed"]
     session.model = LoadedModel(loaded.model, tokenizer, loaded.name, loaded.identity)
     length = min(2 * band + 4, session.length(None))

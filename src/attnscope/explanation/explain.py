@@ -24,9 +24,9 @@ from attnscope.explanation.catalogue import ANALYSES, requested_analyses
 from attnscope.explanation.evidence import labelled_sums, sums_of
 from attnscope.explanation.study import DEFAULT_TEXTS, Analysis, Study, pairs_of_windows
 from attnscope.explanation.tables import position_table
+from attnscope.opened import Opened
 from attnscope.options import StudyReading
 from attnscope.read.encoded import Sources
-from attnscope.session import Session
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.runs import RunFolder
 from attnscope.store.units import Parts, task_for
@@ -107,7 +107,7 @@ def explain(
     choose("completion (--completion)", completion, COMPLETIONS)
     more = requested_analyses(analyses)
     window = reading["window"]
-    session = Session.open("explain", model, reading, texts, reading["targets"], heads=[(layer, head)])
+    session = Opened.open("explain", model, reading, texts, reading["targets"], heads=[(layer, head)])
     loaded, corpus, target = session.model, session.corpus, session.target
     length = session.length(window)
     if window is None:
@@ -154,7 +154,7 @@ def explain(
 class Explanation(Job):
     """The analyses of a study; batches are sums over some texts, which other processes can read."""
 
-    session: Session
+    session: Opened
     study: Study
     more: Sequence[Analysis]
     others: Sequence[OtherTable]

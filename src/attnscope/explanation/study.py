@@ -23,12 +23,12 @@ from attnscope.explanation.arrays.decomposition import Completion
 from attnscope.explanation.evidence import Evidence, Gathering, LayerSums
 from attnscope.explanation.inputs import Windows
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
+from attnscope.opened import Opened
 from attnscope.options import Count
 from attnscope.read.encoded import EncodedTexts, Sources, Texts, windows_of
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import TargetTokenizer, Window, shifted, window_name
 from attnscope.report.schema import Quantity, Row, Table
-from attnscope.session import Session
 from attnscope.store.runs import RunFolder
 from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError
@@ -216,7 +216,7 @@ def study(
             raise AttnscopeError(f"a study already has its texts: leave {extra[0]} out, or prepare another study")
         return model
     limit = DEFAULT_TEXTS if limit is None else limit
-    session = Session.of(model, texts)
+    session = Opened.of(model, texts)
     corpus, target = session.read(targets)
     if isinstance(model, PreTrainedModel) and tokenizer is None and isinstance(corpus, EncodedTexts):
         return Study(model, corpus.rows[:limit], band=band)  # token ids and a model object need no tokenizer

@@ -31,10 +31,10 @@ from attnscope.intervention.score_parts import ScoreParts, shares_of
 from attnscope.intervention.stream_parts import StreamParts, rows_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.models.translator import IGNORED
+from attnscope.opened import Opened
 from attnscope.options import StudyReading
 from attnscope.read.encoded import Sources
 from attnscope.read.shown import IdNames
-from attnscope.session import Session
 from attnscope.statistics.effects import by_document, effect_variables, interval_variables
 from attnscope.statistics.units import units_of
 from attnscope.store.run import Batch, Job, run
@@ -75,7 +75,7 @@ def attribute(
     texts = texts if given is None else [pair.clean for pair in given]
     targets = NOUNS if texts is SENTENCES and reading["targets"] is None else reading["targets"]
     named: Any = {"heads": [] if head is None else [head], "option": "head, --head"}
-    opened = Session.open("attribute", model, reading, texts, targets, in_pairs=True, **named)
+    opened = Opened.open("attribute", model, reading, texts, targets, in_pairs=True, **named)
     loaded, corpus, target = opened.model, opened.corpus, opened.target
     length = min(reading["window"] or LONGEST, opened.length(reading["window"]))
     limit = reading["limit"] or DEFAULT_TEXTS if given is None else len(given)

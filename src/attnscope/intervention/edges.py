@@ -37,8 +37,8 @@ from attnscope.intervention.patch import PatchJob, check_pairs_differ, given_pai
 from attnscope.intervention.stream_parts import SEVERAL
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
+from attnscope.opened import Opened
 from attnscope.options import ModelReading
-from attnscope.session import Session
 from attnscope.statistics.effects import by_document, effect_variables
 from attnscope.statistics.units import LEAST, numbered
 from attnscope.store.run import Job, Once, run
@@ -72,7 +72,7 @@ def edges(
     if not sizes or sorted(sizes) != [*sizes] or not 0 <= sizes[0] <= sizes[-1] <= 1:
         raise AttnscopeError(f"found sizes {[*sizes]}; expected shares of the edges from 0 to 1, the smallest first")
     given = given_pairs(pairs, model, answer, wrong)
-    session = Session.of(model)
+    session = Opened.of(model)
     loaded = session.load(reading)
     loaded = replace(loaded, model=with_own_layers(loaded.model))
     job = PatchJob(loaded, given, "heads", False, "noising", None, 0, None, no_progress)

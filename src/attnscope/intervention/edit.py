@@ -32,10 +32,10 @@ from attnscope.kernels.full import scores_of, softmax_of, values_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.raw import LIMIT
 from attnscope.measure.texts import first_windows
+from attnscope.opened import Opened
 from attnscope.options import SessionReading
 from attnscope.read.encoded import Sources
 from attnscope.read.windows import window_name
-from attnscope.session import Session
 from attnscope.support.errors import AttnscopeError
 
 On = Literal["output", "z", "weights", "scores", "query", "key", "value"]
@@ -231,7 +231,7 @@ def head_outputs(
     if "." not in on and on not in get_args(On):
         raise AttnscopeError(f"found on {on!r}; expected {', '.join(get_args(On))}, or the name of a hook")
     heads: Any = {"heads": [(layer, head)], "kind": kind}
-    session = Session.open("head_outputs", model, reading, texts, reading["targets"], in_pairs=True, **heads)
+    session = Opened.open("head_outputs", model, reading, texts, reading["targets"], in_pairs=True, **heads)
     loaded, length = session.model, session.length(reading["window"])
     windows = first_windows(loaded, session.corpus, session.target, length=length, limit=reading["limit"])
     longest = WindowBatch.of([max(windows, key=len)], 0, device_of(loaded.model))

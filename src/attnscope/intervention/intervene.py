@@ -25,10 +25,10 @@ from attnscope.intervention.predictions import ABLATIONS, Ablation, PredictionSe
 from attnscope.intervention.profiles import contribution_profiles
 from attnscope.measure.ranking import majority_names, peaks
 from attnscope.measure.texts import statistics_of
+from attnscope.opened import Opened, window_length
 from attnscope.options import StudyReading
 from attnscope.read.encoded import Sources
 from attnscope.read.windows import Window
-from attnscope.session import Session, window_length
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.units import task_for
 from attnscope.support.checks import STEPS, check_installed, check_whole
@@ -71,7 +71,7 @@ def intervene(
     targets = NOUNS if texts is SENTENCES and reading["targets"] is None else reading["targets"]
     limit = reading["limit"] or DEFAULT_TEXTS
     named: Any = {"heads": [pair for heads in together for pair in heads], "option": "together, --together"}
-    opened = Session.open("intervene", model, reading, texts, targets, in_pairs=True, **named)
+    opened = Opened.open("intervene", model, reading, texts, targets, in_pairs=True, **named)
     loaded, corpus, target = opened.model, opened.corpus, opened.target
     length = opened.length(window) if window else min(LONGEST, opened.length(None))
     session = prediction_session(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
@@ -124,7 +124,7 @@ def intervene(
 class Effects(Job):
     """The effects of one call of `intervene`, and what is shown next to them."""
 
-    opened: Session
+    opened: Opened
     session: PredictionSession
     ablations: Sequence[Ablation]
     sets: Sequence[Sequence[tuple[int, int]]]  # heads that are removed together
@@ -239,7 +239,7 @@ _ENOUGH = 8  # full windows that are needed to separate position from text
 
 
 def attention_of_heads(
-    loaded: LoadedModel, windows: list[Window], *, band: int = 10, session: Session | None = None
+    loaded: LoadedModel, windows: list[Window], *, band: int = 10, session: Opened | None = None
 ) -> xr.Dataset:
     """Label, peak and mean statistics of every head, as `attnscope.scan` measures them on these windows."""
     results = statistics_of(loaded, windows, band=band, session=session)
@@ -252,7 +252,7 @@ def attention_of_heads(
 
 
 def explanations_of_heads(
-    loaded: LoadedModel, windows: list[Window], *, band: int = 10, seed: int = 0, session: Session | None = None
+    loaded: LoadedModel, windows: list[Window], *, band: int = 10, seed: int = 0, session: Opened | None = None
 ) -> xr.Dataset:
     """Share of position, and offsets from weights and scores, as `attnscope.explain` measures them."""
     length = max(map(len, windows))

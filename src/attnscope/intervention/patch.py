@@ -43,8 +43,8 @@ from attnscope.intervention.pairs import (
 from attnscope.intervention.predictions import TOKENS, check_read
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import weights_of
+from attnscope.opened import Opened, window_length
 from attnscope.options import PairReading
-from attnscope.session import Session, window_length
 from attnscope.statistics.effects import by_document, effect_variables, interval_variables, joint_variables
 from attnscope.store.arrays import by_layer, padded_heads
 from attnscope.store.run import Batch, Job, run
@@ -83,7 +83,7 @@ def patch(
     sets = tuple(components_of(names, "together (--together)", on) for names in together)
     check_whole(0, STEPS, steps=steps)
     given, seed = given_pairs(pairs, model, answer, wrong), reading["seed"]
-    session = Session.of(model)
+    session = Opened.of(model)
     loaded = session.load(reading, check=partial(_reject_absent, [*chain(*sets, path or ())]))
     if loaded.model.config.is_encoder_decoder and (by_position or what in OF_BLOCKS):
         raise AttnscopeError(

@@ -31,11 +31,11 @@ from attnscope.lineage.links import (
     within,
 )
 from attnscope.lineage.parallel_text import Lines, TaskText, check_parallel, is_unsegmented, lines_of_text, lines_sha256
+from attnscope.opened import Opened
 from attnscope.options import AlignmentReading
 from attnscope.read.windows import TargetTokenizer
 from attnscope.report.schema import HEAD, Finding, Quantity, Report, Row, Table, value_of
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
-from attnscope.session import Session
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.units import task_for
 from attnscope.support.checked import left_out
@@ -81,7 +81,7 @@ def align(
     judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
     sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
     check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})
-    session, language = Session.of(model), reading["target_language"]
+    session, language = Opened.of(model), reading["target_language"]
     loaded = session.load(reading, heads=[(layer, head)], kind="cross")
     tokenizer = loaded.tokenizer if language is None else TargetTokenizer(loaded.tokenizer, language).tokenizer
     work = Work(

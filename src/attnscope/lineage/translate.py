@@ -21,11 +21,11 @@ from attnscope.capture.forward import check_ids
 from attnscope.capture.load import Model
 from attnscope.lineage.data import collate, encode_lines
 from attnscope.lineage.parallel_text import Lines, lines_of_text, lines_sha256
+from attnscope.opened import Opened
 from attnscope.options import TranslationOptions
 from attnscope.read.windows import TargetTokenizer
 from attnscope.report.schema import Finding, Quantity, Report, Table
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
-from attnscope.session import Session
 from attnscope.support.checks import BEAMS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
@@ -55,7 +55,7 @@ def translate(
     lines, language = lines_of_text(texts, "the text"), options["target_language"]
     settings: dict[str, Any] = {"beams": beams, "length_penalty": length_penalty, "n_best": n_best, "sample": sample}
     settings |= {"temperature": temperature, "seed": seed, "batch_tokens": batch_tokens, "overlong": overlong}
-    loaded = Session.of(model).load(options)
+    loaded = Opened.of(model).load(options)
     if not loaded.model.config.is_encoder_decoder:
         raise AttnscopeError(
             f"{type(loaded.model).__name__} is not an encoder-decoder: "

@@ -41,10 +41,10 @@ from attnscope.measure.forms import compare_call
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.scan import READERS
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
+from attnscope.opened import Opened
 from attnscope.options import TextModelOptions
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import TargetTokenizer, Window, Windows, shifted
-from attnscope.session import Session
 from attnscope.support.checks import check_seed
 from attnscope.support.errors import AttnscopeError, explaining, out_of_memory, reason_of
 from attnscope.support.numbers import count
@@ -99,7 +99,7 @@ def walk(
     if isinstance(texts, Tensor | Path) or (texts is not None and not len(texts)):
         raise AttnscopeError(f"texts is a {type(texts).__name__}; pass a sentence, or an image or sound without forms")
     sentence, *others = [SENTENCE] if texts is None else [texts] if isinstance(texts, str) else texts
-    loaded = Session.of(model).load(options, heads=[(layer, head)])
+    loaded = Opened.of(model).load(options, heads=[(layer, head)])
     tell(Progress("walk", 0.5))
     if isinstance(loaded.model, RecurrentForConditionalGeneration):
         if forms or others:

@@ -18,6 +18,7 @@ from attnscope.capture.verify import TOLERANCE
 from attnscope.measure.generation_pass import GenerationCall, together
 from attnscope.measure.generation_rows import check_name
 from attnscope.measure.texts import beyond_note, grouping_for, read_sides
+from attnscope.opened import Opened, window_length
 from attnscope.options import PromptReading
 from attnscope.read.chats import Chats, ChatTexts
 from attnscope.read.encoded import Sources, Texts
@@ -27,7 +28,6 @@ from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Frame, Window, Windows, padded
 from attnscope.report.signature import short_hash
-from attnscope.session import Session, window_length
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.runs import RunFolder, load_tree
 from attnscope.support.checks import BEAMS, check_real, check_whole
@@ -165,7 +165,7 @@ def generate(
     sources = as_list(texts) if isinstance(texts, Iterator) else texts
     reject_modalities("generate", model, sources, field=reading["field"], revision=reading["revision"])
     given: dict[str, Any] = {name: dict(reading)[name] for name in ("field", "by_line", "chat", "chat_template")}
-    session = Session.of(model, sources)
+    session = Opened.of(model, sources)
     corpus, _ = read_sides(session, None, stride=None, **given)
     grouping = grouping_for(reading["groups"], corpus)
 

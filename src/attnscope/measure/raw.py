@@ -29,11 +29,11 @@ from attnscope.measure.passes import WindowBatch
 from attnscope.measure.sample import WordBatch
 from attnscope.measure.scan import READERS
 from attnscope.measure.texts import first_windows
+from attnscope.opened import Opened
 from attnscope.options import ModelOptions, TextModelOptions
 from attnscope.read.encoded import EncodedTexts
 from attnscope.read.sounds import Sounds
 from attnscope.read.words import WordedWindows, in_words, word_rule_of
-from attnscope.session import Session
 from attnscope.store.arrays import padded_heads
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
@@ -76,7 +76,7 @@ def weights(
     source = "bundled" if model is None else model
     modality = None if texts is None else modality_of(source, texts, revision=options["revision"])
     if modality is None:
-        session = Session.of(model, texts)
+        session = Opened.of(model, texts)
         loaded = session.load({"tokenizer": tokenizer, **options}, heads=[(layer, head)])
         first = first_window(session, targets, window)
         merging = None
@@ -174,7 +174,7 @@ def observe_window(loaded: LoadedModel, window: Window, observe: Observer) -> No
             forward(loaded.model, inputs, lambda _: window.source)
 
 
-def first_window(session: Session, targets: Sources, window: int | None) -> Window:
+def first_window(session: Opened, targets: Sources, window: int | None) -> Window:
     """The first window of the texts, with the decoder's input."""
     by_line = targets is not None
     corpus, other = session.read(targets, by_line=by_line, blank_lines=by_line, with_inputs=True)
@@ -215,7 +215,7 @@ def received(
     check_whole(1, observation=observation)
     tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
-    session = Session.of(model, texts)
+    session = Opened.of(model, texts)
     loaded = session.load(options, heads=[(layer, head)])
     tell(Progress("received", 0.5))
     first = first_window(session, targets, window)

@@ -39,6 +39,7 @@ from attnscope.measure.reader import BAND, UNIT, Read, Reader, chunked
 from attnscope.measure.row_samples import RowSample, rows_note
 from attnscope.measure.sample import SAMPLE_WINDOWS, WordBatch
 from attnscope.measure.stored import observation_note
+from attnscope.opened import Opened
 from attnscope.read.chats import Chats, ChatTexts, are_chats
 from attnscope.read.encoded import EncodedTexts, Sources, Texts, windows_of
 from attnscope.read.groups import GroupedWindows, Grouping, Groups, grouping_of
@@ -47,7 +48,6 @@ from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.read.words import WordedWindows, word_rule_of
-from attnscope.session import Session
 from attnscope.support.checks import check_installed, check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
@@ -81,7 +81,7 @@ def first_windows(
 
 
 def read_sides(
-    session: Session,
+    session: Opened,
     targets: Sources,
     *,
     field: str | None,
@@ -149,7 +149,7 @@ class TextReader(Reader):
     ) -> None:
         named = ("field", "by_line", "stride", "chat", "chat_template", "by")
         given: dict[str, Any] = {name: getattr(settings, name) for name in named}
-        session = Session.of(model, texts)
+        session = Opened.of(model, texts)
         corpus, target = read_sides(session, settings.targets, with_inputs=True, **given)
         grouping = grouping_for(settings.groups, corpus)
         of_offsets = () if settings.offsets is None else tuple(OF_OFFSETS)
@@ -406,7 +406,7 @@ def _key_of(windows: Sequence[Window], band: int, batch_size: int, reach: int) -
 
 
 def statistics_of(
-    loaded: LoadedModel, windows: Sequence[Window], *, band: int = 10, session: Session | None = None
+    loaded: LoadedModel, windows: Sequence[Window], *, band: int = 10, session: Opened | None = None
 ) -> xr.Dataset:
     """The result of `scan` on these windows, with labels; that of a session's scan, if it measured the same."""
     longest = max(max(len(window), len(window.target or window)) for window in windows)

@@ -19,6 +19,7 @@ from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.measure.maps import weight_rows
 from attnscope.measure.raw import first_window, observe_window
+from attnscope.opened import Opened
 from attnscope.options import TextModelOptions
 from attnscope.read.encoded import Sources
 from attnscope.read.windows import Window
@@ -26,7 +27,6 @@ from attnscope.report.language import language, translate
 from attnscope.results.figures.attention import attention, named_sides
 from attnscope.results.figures.style import PAGE
 from attnscope.results.page import parts
-from attnscope.session import Session
 from attnscope.store.files import explained, write_output
 from attnscope.support.errors import AttnscopeError
 
@@ -288,7 +288,7 @@ def view(
         return _view_at(_maps_of_weights(model, tokens, query_tokens), layer, head, translate("Attention"))
     if tokens is not None or query_tokens is not None:
         raise AttnscopeError("tokens are names for weights, and a model has its own: leave them out")
-    session = Session.of(model, texts)  # pyright: ignore[reportArgumentType]
+    session = Opened.of(model, texts)  # pyright: ignore[reportArgumentType]
     loaded = session.load(options, heads=[(layer, head)])
     if pair is not None:
         if texts is not None:
@@ -323,7 +323,7 @@ def _maps_of_pair(loaded: LoadedModel, pair: tuple[str, str]) -> Maps:
     encoded = tokenizer(*pair, return_offsets_mapping=True, return_special_tokens_mask=True)
     ids = encoded["input_ids"]
     inputs = {name: [encoded[name]] for name in ("token_type_ids",) if name in encoded}
-    session = Session.of(loaded, {"input_ids": [ids], **inputs})
+    session = Opened.of(loaded, {"input_ids": [ids], **inputs})
     session.model = loaded
     window = first_window(session, None, len(ids))
     last, segments = 0, list[int]()

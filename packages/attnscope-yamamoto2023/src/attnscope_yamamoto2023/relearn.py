@@ -30,9 +30,9 @@ from attnscope.explanation.tables import PositionTable, position_table
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure, output_of
 from attnscope.measure.maps import weight_rows
+from attnscope.opened import window_length
 from attnscope.read.encoded import Sources, Texts, texts_of, windows_of
 from attnscope.read.windows import Window
-from attnscope.session import window_length
 from attnscope.store.files import explained
 from attnscope.support.checked import checked
 from attnscope.support.checks import check_whole
