@@ -165,7 +165,7 @@ def _verified(
     by_hand = [] if cross_only else _attention_by_hand(model, inputs, softmaxes, seen)
     if by_hand:
         raise AttnscopeError(
-            f"{name} computes a softmax over all keys in {by_hand[0] or 'its eager forward pass'} (of class "
+            f"{name} computes a softmax over all keys in {by_hand[0] or 'its own forward pass'} (of class "
             f"{type(model.get_submodule(by_hand[0])).__name__}), which is not captured, so the statistics of its "
             "attention would be incomplete. Let it call transformers' attention registry, or use attnscope.watch, "
             "which measures the other layers"
