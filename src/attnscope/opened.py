@@ -117,7 +117,8 @@ class Opened:
         tokenizer = self.model.tokenizer
         if tokenizer is None:
             return None
-        key = "tokenizer", len(tokenizer)
+        size = len(tokenizer) if hasattr(tokenizer, "__len__") else 0  # more, once tokens were added
+        key = "tokenizer", size
         if key not in self.known:
             self.known[key] = {"sha256": tokenizer_sha256(tokenizer)}
         return self.known[key]

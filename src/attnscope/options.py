@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from attnscope.read.urls import Url
 
 OBSERVATION = 32  # queries, as in SnapKV
+BleuTokenizer: TypeAlias = Literal["13a", "intl", "zh", "ja-mecab", "char", "none", "moses"]
 DRAWS = 10_000  # of a path, a search or a test: far more never end
 SEEDS = 2**32  # as many as every generator of random numbers takes
 

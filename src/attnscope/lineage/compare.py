@@ -32,6 +32,7 @@ from attnscope.lineage.parallel_text import Lines, ParallelText, TaskText, gener
 from attnscope.lineage.score import NO_ATTENTION, score
 from attnscope.lineage.train import finished_metrics, threads_of_one, train
 from attnscope.lineage.translate import translate_lines
+from attnscope.options import BleuTokenizer
 from attnscope.read.files import lines_of, shown
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.statistics.intervals import interval
@@ -69,7 +70,7 @@ def compare(
     line: int | None,
     seeds: int,
     beams: int,
-    tokenize: str | None,
+    tokenize: BleuTokenizer | None,
     lowercase: bool | None,
     resamples: int,
     threads: int | None,

@@ -15,6 +15,7 @@ import xarray as xr
 from scipy import special
 
 from attnscope.lineage.parallel_text import Lines, check_parallel, has_entries, is_unsegmented, lines_of_text
+from attnscope.options import BleuTokenizer
 from attnscope.report.reads import reads
 from attnscope.report.schema import Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.statistics.intervals import FEW, SKEWED, long_tail, outside, reach
@@ -39,7 +40,7 @@ def score(
     texts: Lines | None,
     by_length: Sequence[int],
     length_in: Literal["words", "characters"],
-    tokenize: Literal["13a", "intl", "zh", "ja-mecab", "char", "none", "moses"] | None,
+    tokenize: BleuTokenizer | None,
     lowercase: bool,
     language: str | None,
     resamples: int,

@@ -278,7 +278,7 @@ def _words(kind: Any) -> tuple[str, str]:
 def _is_plain(kind: Any) -> bool:
     """Whether NumPy's values count as Python's: where numbers, strings or lists of them are expected, and no array."""
     words = [marked(part, Kind) for part in alternatives(kind)]
-    return not any(described.words == "an array" for part in words for described in part) and any(
+    return not any(described.words in {"an array", "Tensor"} for part in words for described in part) and any(
         _holds_scalars(part) for part in alternatives(kind)
     )
 

@@ -10,6 +10,7 @@ from attnscope.options import (
     OUTPUT,
     SCALE,
     Beams,
+    BleuTokenizer,
     Count,
     Flag,
     Lines,
@@ -81,7 +82,7 @@ def compare(
     ] = 1,
     beams: Annotated[Beams, "Search with this many beams: translations followed at a time; 1 is greedy."] = 5,
     tokenize: Annotated[
-        str | None, "Tokenise for BLEU by this tokenizer, as in `attnscope score`. By default as in training."
+        BleuTokenizer | None, "Tokenise for BLEU by this tokenizer, as in `attnscope score`. By default as in training."
     ] = None,
     lowercase: Annotated[
         bool | None,

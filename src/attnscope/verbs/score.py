@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from attnscope.options import IN_PYTHON, Flag, Lines, Numbers, Seed, Tell, Typed, path_of
+from attnscope.options import IN_PYTHON, BleuTokenizer, Flag, Lines, Numbers, Seed, Tell, Typed, path_of
 from attnscope.verbs import run, verb
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def score(
         "Measure length in words or characters. Words are between spaces; spaces are no characters.",
     ] = "words",
     tokenize: Annotated[
-        Literal["13a", "intl", "zh", "ja-mecab", "char", "none", "moses"] | None,
+        BleuTokenizer | None,
         "Tokenise for BLEU by this tokenizer; none is for tokenised text. ``13a`` is the default of sacreBLEU; "
         "``ja-mecab`` needs ``attnscope[ja]``; ``moses`` is the tokenizer of the Moses scripts in its Python form, "
         "sacremoses, for `language`, without their normalisation of punctuation. chrF always uses the original "
