@@ -141,7 +141,11 @@ def _name(kind: Any) -> str:
 def _shared(annotation: Any, function: Callable[..., object]) -> dict[str, Any]:
     """The options of a TypedDict, from ``Unpack[...]``."""
     (options,) = get_args(_resolved(annotation, function)) or (None,)
-    return {} if options is None else dict(options.__annotations__)
+    if options is None:
+        return {}
+    # text, in a module whose annotations are not evaluated
+    kinds = {name: getattr(kind, "__forward_arg__", kind) for name, kind in options.__annotations__.items()}
+    return {name: _resolved(kind, function) for name, kind in kinds.items()}
 
 
 def _resolved(annotation: Any, function: Callable[..., object]) -> Any:
