@@ -129,7 +129,8 @@ def test_points_of_deformable_attention_are_not_taken_for_heads(monkeypatch):
     sites = verify(model, given, weights_suffice=True)
     assert [site.kind for site in sites] == ["self"] * 4
     assert "RTDetrV2MultiscaleDeformableAttention" in capture_notes(model)["points"]
-    monkeypatch.setattr(_heuristics, "takes_points", lambda module: False)
+    monkeypatch.setattr(_heuristics, "_POINTS", "a class that is not there")
+    monkeypatch.setattr(_heuristics, "_is_attention", _heuristics._is_attention.__wrapped__)  # without its memory
     with pytest.raises(AttnscopeError, match="has weights of 16 heads, but 4 heads in its settings"):
         verify(model, given, weights_suffice=True)
 
