@@ -16,7 +16,7 @@ from torch import nn
 from transformers import BertConfig, BertModel
 
 import attnscope
-from attnscope import AttnscopeError
+from attnscope import AttnscopeError, opened
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.explanation.analyses.shift import cross_spectrum
@@ -275,7 +275,8 @@ LATE = {
 def test_what_needs_no_model_is_checked_before_one_is_loaded(verb, tmp_path, monkeypatch):
     source = inspect.getsource(inspect.unwrap(getattr(attnscope, verb)))
     module = importlib.import_module("attnscope." + re.search(r'run_on_model."(.*):', source)[1])
-    monkeypatch.setattr(module, "load_model", lambda *_, **__: pytest.fail("a model is loaded"))
+    for loads in (opened, module):
+        monkeypatch.setattr(loads, "load_model", lambda *_, **__: pytest.fail("a model is loaded"), raising=False)
     (tmp_path / "notes.txt").write_text("of somebody else")
     folders = [] if verb == "head_outputs" else [{"out": tmp_path}, {"out": tmp_path / "notes.txt"}]
     for settings in [*LATE[verb], *folders]:
