@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -70,7 +71,8 @@ class WordReader(PairReader):
 
     def __init__(self, *of: Any) -> None:
         super().__init__(*of)
-        cast("WordedWindows", self.words).joins = tuple(one.strip() for one in self.asked.values())
+        joins = tuple(word.strip() for word in self.asked.values())
+        self.windows = self.words = replace(cast("WordedWindows", self.words), joins=joins)
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
         read = self.read(items, numbers)

@@ -22,7 +22,6 @@ from attnscope.support.checked import checked
 from attnscope.support.checks import agree, shaped
 
 Mode = Literal["paper", "centre_k", "centre_both"]
-MODES: tuple[Mode, ...] = ("paper", "centre_k", "centre_both")
 CLEAR = 4.0  # white-noise standard deviations above which a peak counts
 
 
@@ -82,7 +81,6 @@ def cross_correlation(
     q, k = checks.series("Q", query), checks.series("K", key)
     agree("positions", "Q", len(q), "K", len(k))
     agree("columns", "Q", q.shape[1], "K", k.shape[1])
-    checks.choose("mode", mode, MODES)
     checks.check_offsets(offsets)
     s = np.ones(q.shape[1]) if singular_values is None else shaped("the singular values", singular_values, "column")
     agree("columns", "Q", q.shape[1], "the singular values", len(s))
