@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import xarray as xr
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
     from attnscope.read.encoded import Sources
     from attnscope.read.windows import Window
-    from attnscope.read.words import WordedWindows, Words
+    from attnscope.read.words import Words
 
 
 def find(
@@ -72,7 +72,7 @@ class WordReader(PairReader):
     def __init__(self, *of: Any) -> None:
         super().__init__(*of)
         joins = tuple(word.strip() for word in self.asked.values())
-        self.windows = self.words = replace(cast("WordedWindows", self.words), joins=joins)
+        self.windows = self.words = replace(self.words, joins=joins)
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
         read = self.read(items, numbers)

@@ -185,7 +185,8 @@ class TextReader(Reader):
         settings = replace(settings, window=length)
         super().__init__(loaded, loaded.model, corpus, settings, (*names, *of_offsets, *of_groups))
         self.target, self.reach, self.band = target, longest - 1, settings.band or BAND
-        self.session, self.reader = session, session.reader
+        self.session = session
+        self.reader = session.reader if windows is None else None  # cut windows are signed by nobody
         self.batch_size = settings.batch_size or max(1, BATCH_TOKENS // longest)
         self.has_decoder = loaded.model.config.is_encoder_decoder
         several = list(islice(self.windows, SAMPLE_WINDOWS))
