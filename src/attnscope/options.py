@@ -530,7 +530,8 @@ class ScanReading(ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, to
     ]
     observation: Annotated[
         Count,
-        "Observe this many queries at the end of each window for statistics recent_... These are ``recent_top_key``, "
+        "Observe this many queries at the end of each window for statistics of recent queries. These are "
+        "``recent_top_key``, "
         "``recent_top_10_keys`` and ``recent_effective_keys``: the observation window of SnapKV and similar methods. "
         "In shorter windows they cover all queries, with a note.",
     ]

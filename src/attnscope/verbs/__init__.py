@@ -44,7 +44,7 @@ def _documented(doc: str, parameters: Mapping[str, Parameter]) -> str:
     for name, parameter in parameters.items():
         if sentences := marked(parameter.annotation, str):
             star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
-            options += [star + name, *map(_wrapped, sentences[0].split("\n\n"))]
+            options += [star + name, "\n\n".join(map(_wrapped, sentences[0].split("\n\n")))]
     return "\n".join([*lines[:first], *options, "", *lines[first:]]).rstrip() if len(options) > 2 else doc  # noqa: PLR2004
 
 
