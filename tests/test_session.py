@@ -1,5 +1,7 @@
 """A session loads its model once, and its verbs give what they give apart."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import xarray as xr
@@ -92,6 +94,36 @@ def test_verbs_of_a_session_open_everything_once(monkeypatch, tmp_path):
     assert found.attrs == apart.attrs
 
 
+def scaled(model):
+    with torch.no_grad():
+        model.get_submodule("encoder.layers.0").self_attention.q_proj.weight.mul_(3)
+
+
+def unnoticed(model):
+    """A change that PyTorch does not count, and that a sum in float32 does not show."""
+    weight = model.get_submodule("encoder.layers.0").self_attention.q_proj.weight.data
+    weight[[3, 4]] = 3 * weight[[4, 3]]
+
+
+def hooked(model):
+    model.get_submodule("encoder.layers.0.feed_forward").register_forward_hook(lambda _, __, out: out * 2)
+
+
+@pytest.mark.parametrize("change", [scaled, unnoticed, hooked])
+def test_what_was_measured_before_a_model_changed_is_not_used(change):
+    """`where` and `why` are of the model as it is now, not as the session's scan found it."""
+    options = {"ablations": ["zero"], "steps": 0}
+    texts = [" ".join(TEXTS * 20)]
+    session = attnscope.Session("bundled", texts, window=16, limit=8)
+    session.scan()
+    session.explain()
+    change(session.model.model)
+    found = session.intervene(**options)
+    apart = attnscope.intervene(replace(session.model, session=lambda: None), texts, window=16, limit=8, **options)
+    for node in ("where", "why", "effects"):
+        xr.testing.assert_identical(found[node].to_dataset(), apart[node].to_dataset())
+
+
 def test_a_model_object_is_hashed_again_only_where_it_changed(monkeypatch):
     hashed, digest = [], load._digest
     monkeypatch.setattr(load, "_digest", lambda *given: hashed.append(given) or digest(*given))
@@ -106,5 +138,9 @@ def test_a_model_object_is_hashed_again_only_where_it_changed(monkeypatch):
         weights[[0, 1]] = weights[[1, 0]]
     assert load.state_sha256(model) == first
     assert len(hashed) == 3
+    weights.data[7, 5] += 1e-6  # less than a float32 sum of all shows
+    assert load.state_sha256(model) != first
+    weights.data[7, [1, 5]] = weights.data[7, [5, 1]]
+    assert load.state_sha256(model) != first
     model.config.hidden_act = "gelu_new"
     assert load.state_sha256(model) != first

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.families import configured_length
-from attnscope.capture.load import load_model, signature_of
+from attnscope.capture.load import load_model, signature_of, state_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.outline import rejecting
 from attnscope.capture.verify import position_table_length
@@ -101,6 +101,17 @@ class Opened:
         options = {name: reading[name] for name in _LOADING if name in reading}
         self.model = load_model(self.source, **options, first=check or rejecting(heads, option, kind), **more)
         return self.model
+
+    def keep(self, key: tuple[Any, ...], result: Any) -> None:
+        """Keep a result for the other verbs of a session, by all that it depends on besides the model."""
+        state = state_of(self.model.model) if self.is_shared else None
+        if state is not None:
+            self.known[key] = state, result
+
+    def kept(self, key: tuple[Any, ...]) -> Any:
+        """The result that a verb of this session kept; None if there is none, or if the model has changed since."""
+        state, result = self.known.get(key, (None, None)) if self.is_shared else (None, None)
+        return result if state is not None and state == state_of(self.model.model) else None
 
     def length(self, window: int | None) -> int:
         """Tokens of a window: the setting, checked against the model; by default the model's length."""

@@ -105,7 +105,7 @@ def alone(model: PreTrainedModel) -> Generator[None]:
     finally:
         for hooks in every:  # also those that an interrupt left between registering and noting them
             for number in hooks.keys() - earlier:
-                if _is_own(hooks[number]):
+                if is_own_hook(hooks[number]):
                     del hooks[number]
 
 
@@ -118,7 +118,7 @@ def _runs(frame: FrameType | None, parts: set[int]) -> bool:
     return False
 
 
-def _is_own(hook: Any) -> bool:
+def is_own_hook(hook: Any) -> bool:
     return str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("attnscope.")
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformers.utils.import_utils import is_peft_available
 
 from attnscope.bundled import MODEL, MODELS
-from attnscope.capture.borrow import Envoy, LoadedModel, inner_model, quiet
+from attnscope.capture.borrow import Envoy, LoadedModel, inner_model, is_own_hook, quiet
 from attnscope.capture.checkpoint import GGUF, Checkpoint, Repository, asking_trust, every_setting, out_of_reach
 from attnscope.capture.families import is_computed, is_pooler
 from attnscope.capture.parameters import Loading
@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 
     Unwrapped = str | Path | PreTrainedModel
 
-_ENTRIES = 64  # of a tensor that are compared
+_COLUMNS = 1024  # of the table of a tensor's bits
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _PACKED = 32  # numbers that quantised weights store in one
 _UNIMPORTANT = ("_name_or_path", "transformers_version", "architectures")  # where a config came from
 _one_at_a_time = threading.Lock()  # while it loads, transformers changes PyTorch's default type for all threads
@@ -294,36 +295,63 @@ def state_sha256(model: PreTrainedModel) -> str:
 
     A model is hashed again only if it has changed since.
     """
-    settings = {name: value for name, value in model.config.to_dict().items() if name not in _UNIMPORTANT}
-    described = json.dumps(settings, sort_keys=True, default=str)
-    saved = model.state_dict()
-    order = sorted(name for name, _ in chain(model.named_parameters(), model.named_buffers()) if name in saved)
-    in_place = all(type(saved[name]) in {Tensor, nn.Parameter} and not saved[name].is_meta for name in order)
-    state = (described, [_state_of(saved[name]) for name in order]) if in_place else None
+    state = _weights_of(model)
     known, digest = _hashes.get(model, (None, ""))
     if state is None or state != known:
-        digest = _digest(model, described, order)
+        digest = _digest(model)
         _hashes[model] = state, digest
     return digest
 
 
-def _state_of(tensor: Tensor) -> tuple[Any, ...]:
-    """All that changes with a tensor: its memory, PyTorch's count of changes, its sum and some of its entries.
+def state_of(model: PreTrainedModel) -> tuple[Any, ...] | None:
+    """All that a forward pass depends on besides its input: settings, weights and hooks; None where it is not known."""
+    weights = _weights_of(model)
+    if weights is None:
+        return None
+    hooks = [hook for module in model.modules() for name in _HOOKS for hook in getattr(module, name).values()]
+    return weights, tuple(hook for hook in hooks if not is_own_hook(hook))
 
-    PyTorch does not count changes by ``.data`` or through shared memory.
+
+def _weights_of(model: PreTrainedModel) -> tuple[Any, ...] | None:
+    """Settings, and a check of each saved tensor; None where some are packed, or not in memory."""
+    saved = model.state_dict()
+    names = _saved_names(model)
+    if any(type(saved[name]) not in {Tensor, nn.Parameter} or saved[name].is_meta for name in names):
+        return None
+    return _settings_text(model), tuple((name, _check_of(saved[name])) for name in names)
+
+
+def _check_of(tensor: Tensor) -> tuple[Any, ...]:
+    """Sums of a tensor's bits along the rows and along the columns of a table of them, which is faster than a hash.
+
+    One changed number changes both, and two that are exchanged change one of them at least. PyTorch's own count of
+    changes does not have those by ``.data`` or through shared memory.
     """
-    entries = tensor.detach().reshape(-1)
-    some = entries[:: max(1, len(entries) // _ENTRIES)].tolist()
-    total = entries.sum(dtype=torch.float32 if entries.is_floating_point() else None).item()
-    version = None if tensor.is_inference() else tensor._version  # noqa: SLF001
-    return tensor.data_ptr(), version, tensor.dtype, tensor.shape, total, some
+    data = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy()
+    words = data[: len(data) // 8 * 8].view(np.uint64)
+    table = words[: len(words) // _COLUMNS * _COLUMNS].reshape(-1, _COLUMNS)
+    digest = hashlib.sha256(np.add.reduce(table, axis=0).tobytes())
+    digest.update(np.add.reduce(table, axis=1).tobytes())
+    digest.update(data[table.nbytes :].tobytes())
+    return tensor.dtype, tensor.shape, digest.digest()
 
 
-def _digest(model: PreTrainedModel, described: str, order: Sequence[str]) -> str:
-    digest = hashlib.sha256(described.encode())
-    for name in order:
+def _settings_text(model: PreTrainedModel) -> str:
+    settings = {name: value for name, value in model.config.to_dict().items() if name not in _UNIMPORTANT}
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _saved_names(model: PreTrainedModel) -> list[str]:
+    saved = model.state_dict()
+    return sorted(name for name, _ in chain(model.named_parameters(), model.named_buffers()) if name in saved)
+
+
+def _digest(model: PreTrainedModel) -> str:
+    digest = hashlib.sha256(_settings_text(model).encode())
+    for name in _saved_names(model):
         path, _, key = name.rpartition(".")
-        with in_memory(module := model.get_submodule(path)):
+        module = model.get_submodule(path)
+        with in_memory(module):
             tensor = getattr(module, key)
             digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
             digest.update(plain(tensor).detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())

@@ -178,8 +178,8 @@ class Explanation(Job):
             study.reasons["cross_attention"] = _CROSSED
         chosen = (*ANALYSES, *self.more)
         study.run(chosen)
-        if self.session.is_shared and "verdict" in study.results:
-            self.session.known[study.key] = study.results["verdict"]
+        if "verdict" in study.results:
+            self.session.keep(study.key, study.results["verdict"])
         for result in study.results.values():
             study.reasons |= json.loads(result.attrs.get("left_out", "{}"))
         order = [analysis.name for analysis in chosen]

@@ -268,7 +268,7 @@ def explanations_of_heads(
         seed=seed,
         loaded=loaded,
     )
-    verdict = session.known.get(study.key) if session is not None and session.is_shared else None
+    verdict = None if session is None else session.kept(study.key)
     if verdict is None:
         study.run(ANALYSES)
         verdict = study.results.get("verdict")

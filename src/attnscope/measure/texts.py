@@ -219,7 +219,7 @@ class TextReader(Reader):
             more = (settings.clusters, settings.pool, settings.rows, settings.until, self.words, self.grouping)
             whole = nodes[self.command]
             if not any(more) and not self.chosen and whole.sizes["window"] <= _SHARED:
-                self.session.known[_key_of([*self.windows], self.band, self.batch_size, self.reach)] = whole
+                self.session.keep(_key_of([*self.windows], self.band, self.batch_size, self.reach), whole)
         return nodes
 
     def items(self) -> Iterable[Window]:
@@ -413,9 +413,9 @@ def statistics_of(
     longest = max(max(len(window), len(window.target or window)) for window in windows)
     band = max(1, min(band, longest - 1))
     if session is not None and session.is_shared:
-        key = _key_of(windows, band, max(1, BATCH_TOKENS // longest), longest - 1)
-        if key in session.known:
-            return session.known[key]
+        scanned = session.kept(_key_of(windows, band, max(1, BATCH_TOKENS // longest), longest - 1))
+        if scanned is not None:
+            return scanned
     settings = ScanSettings(band=band, window=longest, statistics=DEFAULT)
     reader = TextReader(loaded, [list(window.ids) for window in windows], settings, windows)
     results = joined([reader.measure(batch) for batch in reader.batches()])
