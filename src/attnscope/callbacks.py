@@ -126,7 +126,8 @@ class HeadMonitor(TrainerCallback):
 
     def __call__(self, model: nn.Module, step: int) -> dict[str, float]:
         """Measure the heads of a model on the held batch, and return the scalars for a log."""
-        if not isinstance(inner := inner_model(model), PreTrainedModel):
+        inner = inner_model(model)
+        if not isinstance(inner, PreTrainedModel):
             raise AttnscopeError(f"the model is a {type(model).__name__}; expected a model of transformers")
         if self.batch is None:
             raise AttnscopeError("there is no held batch: give the monitor one, or call measure_next before a pass")

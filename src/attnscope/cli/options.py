@@ -75,9 +75,10 @@ class Declared:
         self.sentences = " ".join(marked(kind, str)[:1])
         self.types = [bare(one) for one in alternatives(kind)]
         self.repeated = self.typed is not None and self.typed.repeated
-        shown = self.flag.name if self.flag else self.name
-        self.is_argument = parameter.kind is not parameter.KEYWORD_ONLY and shown == self.name
-        self.shown_name = shown if self.flag or not (self.repeated or self.is_argument) else shown.removesuffix("s")
+        name = self.flag.name if self.flag else self.name
+        self.is_argument = parameter.kind is not parameter.KEYWORD_ONLY and name == self.name
+        # a parameter of several values has a name in the plural: one of them is typed at a time
+        self.shown_name = name if self.flag or not (self.repeated or self.is_argument) else name.removesuffix("s")
         self.panel = next(iter(marked(kind, Panel)), INPUT if self.is_argument else MEASURE)
         #: Of the function that typer reads, whose arguments are named in a help as they are here.
         self.typer_name = self.shown_name if self.is_argument else self.name
@@ -95,7 +96,8 @@ class Declared:
     @property
     def usual(self) -> str | bool:
         """The default as the help shows it; False where there is none."""
-        if stated := re.search(r"By default (.*?)\.(?= [A-Z`]|$)", self.sentences):
+        stated = re.search(r"By default (.*?)\.(?= [A-Z`]|$)", self.sentences)
+        if stated:
             return stated[1].replace("`", "")
         if self.default is True:
             return self.shown_name
@@ -159,12 +161,12 @@ def _command(
     function: Callable[..., Any], special: Callable[..., None], of_command: Mapping[str, inspect.Parameter]
 ) -> Callable[..., None]:
     of_verb = declaration(function)
-    own = [one for one in of_command.values() if one.kind is one.KEYWORD_ONLY and get_origin(one.annotation)]
+    of_its_own = [one for one in of_command.values() if one.kind is one.KEYWORD_ONLY and get_origin(one.annotation)]
     is_written = "output" in of_command
     of_output = [*inspect.signature(Output).parameters.values()] if is_written else []
     has_pages, has_figures = bool(VERBS[function.__name__].report), bool(VERBS[function.__name__].figures)
     left_out = {"report", "figures"} if not has_pages else {"figures"} if not has_figures else set[str]()
-    declared = [Declared(one) for one in (*of_verb.values(), *own, *of_output) if one.name not in left_out]
+    declared = [Declared(one) for one in (*of_verb.values(), *of_its_own, *of_output) if one.name not in left_out]
     by_name = {one.typer_name: one for one in declared if one.kind is not None}
 
     def command(**typed: Any) -> None:
@@ -174,7 +176,7 @@ def _command(
             if value is not None and value is not False and value != []
         }
         arguments |= {one.name: False for name, one in by_name.items() if typed[name] is False and one.default is True}
-        more = {one.name: arguments.pop(one.name) for one in own if one.name in arguments}
+        more = {one.name: arguments.pop(one.name) for one in of_its_own if one.name in arguments}
         if is_written:
             written = {one.name: arguments.pop(one.name) for one in (*of_output,) if one.name in arguments}
             more["output"] = Output(**written)
@@ -187,7 +189,8 @@ def _command(
 
 def _with_sentence(typed: dict[str, Any]) -> dict[str, Any]:
     """A sentence in place of the model is a text of the bundled model."""
-    if isinstance(model := typed.get("model"), str) and "text" in typed and is_sentence(model):
+    model = typed.get("model")
+    if isinstance(model, str) and "text" in typed and is_sentence(model):
         return typed | {"model": None, "text": [model, *(typed["text"] or ())]}
     return typed
 
@@ -197,8 +200,8 @@ def _help(function: Any) -> str:
     summary, _, _ = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
     lines = getattr(function, "examples", ())
     width = max((len(line) for line, _ in lines), default=0)
-    shown = "".join(f"\n  {line:{width}}  {does}".rstrip() for line, does in lines)
-    return summary + (f"\n\n\b\nExamples:{shown}" if shown else "")
+    listed = "".join(f"\n  {line:{width}}  {does}".rstrip() for line, does in lines)
+    return summary + (f"\n\n\b\nExamples:{listed}" if listed else "")
 
 
 _NEGATIVE = re.compile(r"[-\u2212][0-9]")
@@ -328,11 +331,12 @@ class Command(_Spoken, TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments and options in groups."""
         panels: dict[str, list[tuple[str, str]]] = {panel.name: [] for panel in PANELS}
-        own = MEASURE.name if any(getattr(one, "rich_help_panel", None) for one in self.params) else "Options"
+        of_verb = any(getattr(one, "rich_help_panel", None) for one in self.params)
+        plain = MEASURE.name if of_verb else "Options"
         for parameter in self.get_params(ctx):
             record: Any = parameter.get_help_record(ctx)
-            usual = INPUT.name if parameter.param_type_name == "argument" else own
-            usual = OUTPUT.name if {"-h", "--lang"} & {*parameter.opts} and own == MEASURE.name else usual
+            usual = INPUT.name if parameter.param_type_name == "argument" else plain
+            usual = OUTPUT.name if {"-h", "--lang"} & {*parameter.opts} and of_verb else usual
             panel: str = getattr(parameter, "rich_help_panel", None) or usual
             if record is not None:
                 panels.setdefault(panel, []).append(

@@ -170,7 +170,8 @@ def _paired(values: np.ndarray, member: np.ndarray, chosen: np.ndarray) -> Float
     sizes = member @ chosen[0]
     others = member.sum(1) - sizes
     total, squares = np.zeros((2, len(chosen), values.shape[1]))
-    if (mixed := np.flatnonzero((sizes > 0) & (others > 0))).size < LEAST:
+    mixed = np.flatnonzero((sizes > 0) & (others > 0))
+    if mixed.size < LEAST:
         return np.full_like(total, np.nan)
     for document in mixed:
         own = member[document] > 0

@@ -374,7 +374,8 @@ def _headline(difference: xr.Dataset, rows: Sequence[Row]) -> str:
     if not moved:
         return f"No significant change: none is larger than {abs(rows[0]['size']):.2g} standard deviations of all heads"
     if same_heads(difference):
-        what = STATISTICS[name].words.long_name if (name := rows[0]["statistic"]) in STATISTICS else name
+        name = rows[0]["statistic"]
+        what = STATISTICS[name].words.long_name if name in STATISTICS else name
         values = " → ".join(f"{rows[0][end]:.{places(rows[0]['change'], 2)}f}" for end in ("before", "after"))
         values, size = (text.replace("-", "−") for text in (values, f"{rows[0]['size']:+.2g}"))
         return (

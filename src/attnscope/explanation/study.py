@@ -166,7 +166,8 @@ class Study:
 
     def computed(self, analysis: Analysis) -> xr.Dataset:
         """An analysis, or `NotDefinedError` with the reason."""
-        if reason := self.lacks(analysis):
+        reason = self.lacks(analysis)
+        if reason:
             raise NotDefinedError(reason)
         threads = threadpool_limits(1, "blas") if analysis.of_arrays else nullcontext()
         with borrowed(self.model), threads:
@@ -212,7 +213,8 @@ def study(
     """
     if isinstance(model, Study):
         settings = {"texts": texts, "targets": targets, "tokenizer": tokenizer, "window": window, "limit": limit}
-        if extra := [name for name, value in settings.items() if value is not None]:
+        extra = [name for name, value in settings.items() if value is not None]
+        if extra:
             raise AttnscopeError(f"a study already has its texts: leave {extra[0]} out, or prepare another study")
         return model
     limit = DEFAULT_TEXTS if limit is None else limit
@@ -400,7 +402,8 @@ class Analysis:
         at_most = None if of_few else limit or (FEW_TEXTS if self.few_texts else None)
         made = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=at_most)
         with replaced(vars(made), few_texts=limit or FEW_TEXTS), borrowed(made.model):
-            if reason := made.lacks(self):
+            reason = made.lacks(self)
+            if reason:
                 raise AttnscopeError(f"{self.name} is not defined for {made.name}: {reason}. Choose another analysis")
             return self.alone(made, **settings)
 

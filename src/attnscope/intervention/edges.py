@@ -107,7 +107,8 @@ def _measured(
     done = iter(range(1, whole + 1))
 
     def passed() -> None:
-        tell(Progress("edges", (at := next(done)) / whole, {"passes": f"{at:,} of {whole:,}"}))
+        at = next(done)
+        tell(Progress("edges", at / whole, {"passes": f"{at:,} of {whole:,}"}))
 
     runs = [
         EdgeRuns(graph, EncodedPairs.of([job.pairs[at - 1] for at in own], job.loaded, own), passed)

@@ -207,7 +207,8 @@ def answers_of(given: Sequence[tuple[str, str]], session: PredictionSession) -> 
     both *= len(windows) // len(both)
     longest = window_length(session.loaded, None)
     for window, answers in zip(windows, both, strict=True):
-        if (count := len(window.target or window) + max(map(len, answers)) - 1) > longest:
+        count = len(window.target or window) + max(map(len, answers)) - 1
+        if count > longest:
             raise AttnscopeError(
                 f"{window.source} and its answer have {count} tokens; {session.loaded.name} takes at most {longest}. "
                 "Shorten the text"
@@ -257,7 +258,8 @@ def explanations_of_heads(
     """Share of position, and offsets from weights and scores, as `attnscope.explain` measures them."""
     length = max(map(len, windows))
     whole = [window for window in windows if len(window) == length]
-    if lacking := _lacking(windows, len(whole), length):
+    lacking = _lacking(windows, len(whole), length)
+    if lacking:
         raise AttnscopeError(lacking)
     study = Study(
         loaded.model,

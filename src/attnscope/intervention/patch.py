@@ -199,7 +199,9 @@ class PatchJob(Job):
         sizes = [
             (max(ids.shape[1] for ids in encoded.inputs[0].values()), numbers) for numbers, encoded in self.encoded
         ]
-        if (longest := max(sizes))[0] > (most := window_length(loaded, None)):
+        longest = max(sizes)
+        most = window_length(loaded, None)
+        if longest[0] > most:
             raise AttnscopeError(
                 f"pair {longest[1][0]} has {longest[0]} tokens; {loaded.name} takes at most {most}. Shorten its texts"
             )
@@ -350,7 +352,8 @@ class PatchJob(Job):
 
     def _blocks(self, runs: Runs) -> np.ndarray:
         """``(pair, block, position)``."""
-        if not (donors := self._donors(runs)):
+        donors = self._donors(runs)
+        if not donors:
             name = type(runs.passes.model).__name__
             lacks = f"no block of {name} adds the output of an MLP to the residual stream. Patch its heads instead"
             raise AttnscopeError(lacks if self.blocks else f"{name} has no list of blocks. Patch its heads instead")

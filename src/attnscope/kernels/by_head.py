@@ -224,7 +224,8 @@ def _add_tiles(
     """Tiles that are masked entirely, and single rows at either end that do not count, are skipped."""
     counted = (level < torch.inf).reshape(-1, level.shape[-1])
     for rows in _cuts(level.shape[-1], size, most):
-        if not len(at := counted[:, rows].any(0).nonzero()):
+        at = counted[:, rows].any(0).nonzero()
+        if not len(at):
             continue
         if size == 1:
             rows = slice(rows.start + int(at[0]), rows.start + int(at[-1]) + 1)  # noqa: PLW2901

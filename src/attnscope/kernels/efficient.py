@@ -103,7 +103,8 @@ def block_sparse_attention(
         `attend`; there must be as many queries as keys.
     """
     check_operands(query, key, value)
-    if (length := query.shape[-2]) != key.shape[-2]:
+    length = query.shape[-2]
+    if length != key.shape[-2]:
         raise AttnscopeError(
             f"found {length} queries and {key.shape[-2]} keys; blocks are cut from one text: give as many of each"
         )
@@ -233,7 +234,8 @@ def _global_positions(
         raise AttnscopeError(
             f"found blocks of {block} tokens and {neighbours} neighbours; expected at least 1 token and 0 neighbours"
         )
-    if outside := [position for position in wanted if not 0 <= position < length]:
+    outside = [position for position in wanted if not 0 <= position < length]
+    if outside:
         raise AttnscopeError(f"there is no token {outside[0]} to be global: positions go from 0 to {length - 1}")
     return torch.tensor(sorted(set(wanted)), dtype=torch.int64, device=device)
 

@@ -372,7 +372,8 @@ def _diagonal(bias: OffsetBias, offset: int = 0, dim1: int = 0, dim2: int = 1) -
     if (dim1 % bias.ndim, dim2 % bias.ndim) != (bias.ndim - 2, bias.ndim - 1):
         return None
     queries, keys = bias.shape[-2:]
-    if (pairs := min(queries, keys - offset) - max(0, -offset)) <= 0:
+    pairs = min(queries, keys - offset) - max(0, -offset)
+    if pairs <= 0:
         return bias.by_offset[..., :0]
     return bias.by_offset[..., offset + queries - 1, None].expand(*bias.shape[:-2], pairs)
 

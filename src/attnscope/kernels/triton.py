@@ -53,7 +53,8 @@ def can_triton(call: AttentionCall, need: Need) -> str | None:
 
 
 def _no_place(device: torch.device) -> str | None:
-    if (version := _version()) is None:
+    version = _version()
+    if version is None:
         return "the package triton is not installed"
     if version < VERSION:
         return f"the kernel needs triton {VERSION[0]}.{VERSION[1]} or later, not {version[0]}.{version[1]}"

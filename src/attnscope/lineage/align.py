@@ -241,9 +241,11 @@ def report(tree: xr.DataTree) -> Report:
     rows = [{name: value_of(value) for name, value in row.items()} for row in rows]
     rows.sort(key=lambda row: (row["error_rate"] is None, row["error_rate"]))
     notes: list[str] = []
-    if outside := one["gold_links_outside"]:
+    outside = one["gold_links_outside"]
+    if outside:
         notes.append(f"{count(outside, 'gold link')} beyond the end of the sentence, counted as not found.")
-    if skipped := sum(not _fits(of_pair) for of_pair in _lengths(tree["pairs"].to_dataset())):
+    skipped = sum(not _fits(of_pair) for of_pair in _lengths(tree["pairs"].to_dataset()))
+    if skipped:
         passed = count(skipped, "sentence pair")
         notes.append(f"{passed} without a figure: no word, or more than {MOST_WORDS}, on one side.")
     judged = int("scores" in tree)

@@ -25,7 +25,8 @@ _HEADS = 400  # that have examples; of more heads those that lead
 def strongest_examples(results: xr.Dataset, windows_at: Callable[[set[int]], Mapping[int, Window]]) -> xr.Dataset:
     """The examples of every head, or of the heads that lead, strongest first; each window has at most one of a head."""
     found = results[STRONGEST].transpose("layer", "head", "window", "part").values
-    if len(heads := [*np.ndindex(found.shape[:2])]) > _HEADS:
+    heads = [*np.ndindex(found.shape[:2])]
+    if len(heads) > _HEADS:
         heads = leading_heads(results)
     kinds = results["layer_kind"].values.tolist()
     rows: list[dict[str, Any]] = []

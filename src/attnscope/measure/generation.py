@@ -221,7 +221,8 @@ def _prompt_length(loaded: LoadedModel, window: int | None, new_tokens: int) -> 
     if window is not None:
         window_length(loaded, window + new_tokens)
         return window
-    if (whole := window_length(loaded, None)) <= new_tokens:
+    whole = window_length(loaded, None)
+    if whole <= new_tokens:
         raise AttnscopeError(
             f"new_tokens (--new-tokens) is {new_tokens}, but {loaded.name} takes {whole} tokens in all: lower it to "
             "leave space for a prompt"

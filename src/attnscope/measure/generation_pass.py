@@ -116,7 +116,8 @@ class GenerationObserver:
             return  # an encoder's, or not over text
         layer = site.name, now.calls.get(site.name, 0)
         now.calls[site.name] = layer[1] + 1
-        if (known := self.sites.get(layer)) is None or not now.rows:
+        known = self.sites.get(layer)
+        if known is None or not now.rows:
             return
         is_cross = known.kind == "cross"
         device = call.query.device
@@ -201,7 +202,8 @@ class GenerationObserver:
         """The row before each token of a text, ``(step, layer, head, ...)``; `chosen` are the sequences behind them."""
         steps: list[dict[str, np.ndarray]] = []
         for position, (text, before) in enumerate(zip(chosen, [-1, *new], strict=False), (self.prompt or 0) - 1):
-            if (own := self.of_position.get(position)) is None:
+            own = self.of_position.get(position)
+            if own is None:
                 raise AttnscopeError(
                     f"found no pass of generate() over token {position + 1} of the text: the measured passes belong to "
                     "another text"
@@ -340,7 +342,8 @@ class GenerationCall:
         """The model's input: ids, embeddings, or the encoder's input."""
         usual = ("input_ids", "inputs_embeds", self.model.main_input_name)
         known = [self.positional[0] if self.positional else self.named.get("inputs"), *map(self.named.get, usual)]
-        if (main := next((value for value in known if isinstance(value, Tensor)), None)) is None:
+        main = next((value for value in known if isinstance(value, Tensor)), None)
+        if main is None:
             raise AttnscopeError("generate() has no input that can be watched: give input_ids")
         return main
 
@@ -351,7 +354,8 @@ class GenerationCall:
     @cached_property
     def _mask(self) -> Tensor | None:
         """The padding of the prompts: the argument, else as transformers infers it."""
-        if (mask := self.named.get("attention_mask")) is not None or self._ids is None or self._is_pair:
+        mask = self.named.get("attention_mask")
+        if mask is not None or self._ids is None or self._is_pair:
             return mask
         pad = self._setting("pad_token_id")
         return None if pad is None or pad in self._ends else (self._ids != pad).long()

@@ -69,7 +69,8 @@ class Grid:
 @torch.no_grad()
 def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"]) -> Grid | str:
     """Find the patches: which token of the first layer changes when the pixels of one patch do."""
-    if (size := patch_size_of(model.config)) is None:
+    size = patch_size_of(model.config)
+    if size is None:
         return "its config has no patch_size"
     rows, columns = pixels.shape[2] // size[0], pixels.shape[3] // size[1]
     if not rows or not columns:
@@ -78,7 +79,8 @@ def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"
     probes = pixels.repeat(1 + len(places), 1, 1, 1)
     for probe, (row, column) in zip(probes[1:], places, strict=True):
         probe[:, row * size[0] : (row + 1) * size[0], column * size[1] : (column + 1) * size[1]] += pattern(size, probe)
-    if (seen := first_states(model, {"pixel_values": probes})) is None:
+    seen = first_states(model, {"pixel_values": probes})
+    if seen is None:
         return "only its weights are captured, which do not identify the patches"
     if seen.shape[0] != len(probes):
         return f"its first layer attends in {seen.shape[0] / len(probes):g} windows of an image"
@@ -196,7 +198,8 @@ class Tiles:
 
     def of(self, expanded: Expanded, inputs: dict[str, Any]) -> list[Tile]:
         """The tiles of one text; empty if unknown."""
-        if not any(pieces := expanded.image_tokens()):
+        pieces = expanded.image_tokens()
+        if not any(pieces):
             return []
         if expanded.videos and "image_grid_thw" not in inputs and OF_VIDEOS not in inputs:
             return self._unknown("the processor puts images and frames among the same pixels")
@@ -226,7 +229,8 @@ class Tiles:
 
     def _by_pixels(self, pieces: list[list[int]], inputs: dict[str, Any]) -> list[Tile]:
         """Tiles from the shapes of images, if tokens change with the pixels at their positions."""
-        if (pixels := pixels_of(inputs)) is None:
+        pixels = pixels_of(inputs)
+        if pixels is None:
             return self._unknown("the processor does not return pixels in rows and columns")
         count, each = len(pixels), sum(map(len, pieces)) / len(pixels)
         if count == len(pieces):
@@ -245,7 +249,8 @@ class Tiles:
             ]
         tiles: list[Tile] = []
         for source, (image, number, tokens) in enumerate(parts):
-            if (shape := rows_and_columns(len(tokens), pixels[source].shape[-2:])) is None:
+            shape = rows_and_columns(len(tokens), pixels[source].shape[-2:])
+            if shape is None:
                 height, width = pixels[source].shape[-2:]
                 return self._unknown(f"{len(tokens)} tokens do not fill rows and columns of {height} x {width} pixels")
             tiles.append(Tile(image, number, *shape, tuple(tokens), source))
@@ -321,7 +326,8 @@ class Frames(Tiles):
 
     def frames_of(self, expanded: Expanded, inputs: dict[str, Any], images: int) -> tuple[FrameTokens, list[Tile]]:
         """The tokens of each frame of each video of a text, and the frames as tiles; both empty if unknown."""
-        if not any(pieces := expanded.video_tokens()):
+        pieces = expanded.video_tokens()
+        if not any(pieces):
             return [], []
         if "video_grid_thw" not in inputs:
             return self._frames_by_pixels(pieces, inputs, images)
@@ -334,7 +340,8 @@ class Frames(Tiles):
     ) -> tuple[FrameTokens, list[Tile]]:
         """The frame of each token: the one whose pixels change it; none, or unknown for several."""
         key = OF_VIDEOS if OF_VIDEOS in inputs else PIXELS
-        if (pixels := pixels_of(inputs, key)) is None or (images and key == PIXELS):
+        pixels = pixels_of(inputs, key)
+        if pixels is None or (images and key == PIXELS):
             return [], self._unknown("the processor does not return single frames in rows and columns")
         tokens = [token for video in pieces for token in video]
         before = self.model.decoder_inputs(inputs)["inputs_embeds"][0, tokens].double()
@@ -353,7 +360,8 @@ class Frames(Tiles):
                 [[token for token, there in zip(own, inside[source], strict=True) if there] for source in sources]
             )
             for step, (source, listed) in enumerate(zip(sources, frames[-1], strict=True), start=1):
-                if (shape := rows_and_columns(len(listed), pixels[source].shape[-2:])) is not None:
+                shape = rows_and_columns(len(listed), pixels[source].shape[-2:])
+                if shape is not None:
                     tiles.append(Tile(video, step, *shape, tuple(listed), source, VIDEO, key))
         self.known_by.add("pixels")
         if len(tiles) < sum(map(len, frames)):
@@ -438,13 +446,15 @@ class Tubelets:
 @torch.no_grad()
 def tubelets_of(model: PreTrainedModel, inputs: dict[str, Any], key: str) -> Tubelets | str:
     """Find the tubelets: the token that changes with the pixels of each, before any attention."""
-    if (size := tubelet_of(model.config)) is None:
+    size = tubelet_of(model.config)
+    if size is None:
         return "its config has no patch_size and tubelet_size"
     video: Tensor = inputs[key]
     counts = [video.shape[1] // size[0], video.shape[3] // size[1], video.shape[4] // size[2]]
     if not all(counts):
         return f"one of its tubelets ({' x '.join(map(str, size))}) is larger than the video"
-    if (before := _states(model, inputs)) is None:
+    before = _states(model, inputs)
+    if before is None:
         return "neither its keys nor its embeddings are captured, which identify the tubelets"
     if len(before) != 1:
         return f"its first layer attends in {len(before)} separate parts, not over the whole video"
@@ -454,7 +464,8 @@ def tubelets_of(model: PreTrainedModel, inputs: dict[str, Any], key: str) -> Tub
         moved = video.clone()
         frames, rows, columns = (slice(at * side, (at + 1) * side) for at, side in zip(place, size, strict=True))
         moved[0, frames, :, rows, columns] += pattern(size[1:], moved[0, 0])
-        if (seen := _states(model, {**inputs, key: moved})) is None:
+        seen = _states(model, {**inputs, key: moved})
+        if seen is None:
             return None
         change = (seen[0] - before[0]).abs().amax(-1)
         tokens = (change > NOTHING * change.amax()).nonzero()[:, 0].tolist()
@@ -477,7 +488,8 @@ def tubelets_of(model: PreTrainedModel, inputs: dict[str, Any], key: str) -> Tub
 
 def _states(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor | None:
     """The states of tokens before any attention, ``(part, token, width)``: keys, or else embeddings."""
-    if (seen := first_states(model, inputs)) is not None:
+    seen = first_states(model, inputs)
+    if seen is not None:
         return seen
     states: Any = getattr(model(**inputs, output_hidden_states=True), "hidden_states", None)
     return states[0].double() if states else None

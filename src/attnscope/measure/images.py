@@ -128,7 +128,8 @@ class ImageReader(Reader):
         size = tuple(first[1].shape[1:])
         self._try(*first)
         self._grids[size] = None
-        self.verify(read := self.read([first], [0]))
+        read = self.read([first], [0])
+        self.verify(read)
         found = grid_of(self.model, first[1])
         grid = self._grids[size] = found if isinstance(found, Grid) else None
         if self.vision.tower:
@@ -199,7 +200,8 @@ class ImageReader(Reader):
 
     def _grid(self, name: str, pixels: Tensor) -> Grid | None:
         """Rows and columns of patches in images of this size, cached."""
-        if (size := tuple(pixels.shape[1:])) not in self._grids:
+        size = tuple(pixels.shape[1:])
+        if size not in self._grids:
             self._try(name, pixels[:1])
             new = grid_of(self.model, pixels[:1]) if any(self._grids.values()) else None
             if isinstance(new, str):
@@ -246,7 +248,8 @@ def _there(names: Sequence[str], grid: Grid | None) -> list[str]:
     if grid is not None:
         lacks |= {"class_token"} if grid.class_token is None else set()
         lacks |= set() if grid.registers else {"registers"}
-    if not (there := [name for name in names if name not in lacks]):
+    there = [name for name in names if name not in lacks]
+    if not there:
         raise AttnscopeError(f"this model has no {names[0]}: choose other statistics, such as entropy or max_weight")
     return there
 

@@ -266,7 +266,8 @@ def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
     peak = int(np.argmax(shares)) - centre
     if abs(peak) == 1 and shares[peak + centre] >= PEAK_SHARE:
         return "next-to-left" if peak < 0 else "next-to-right"
-    if abs(lean := float(direction(shares))) > LEAN:
+    lean = float(direction(shares))
+    if abs(lean) > LEAN:
         return "leftward" if lean < 0 else "rightward"
     return "self" if peak == 0 and shares[centre] >= PEAK_SHARE else "flat"
 

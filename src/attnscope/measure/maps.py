@@ -102,7 +102,8 @@ def largest_weights(call: AttentionCall, head: int, room: int) -> tuple[np.ndarr
 
 def share_room(maps: Sequence[dict[tuple[int, int], tuple[np.ndarray, ...]]], room: int) -> None:
     """Cut maps down to `room` weights together: each lists what it needs, or as much as any other that is cut."""
-    if sum(sizes := [len(parts[1]) for of_window in maps for parts in of_window.values()]) <= room:
+    sizes = [len(parts[1]) for of_window in maps for parts in of_window.values()]
+    if sum(sizes) <= room:
         return
     level, left = 0, room
     for number, size in enumerate(sorted(sizes)):

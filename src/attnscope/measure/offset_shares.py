@@ -122,7 +122,8 @@ def shares_by_offset(results: xr.Dataset, of: str = "bins") -> OffsetShares | No
     >>> shares_by_offset(results, "every") is None
     True
     """
-    if (name := SUMS[of]) not in results or "length" not in results:
+    name = SUMS[of]
+    if name not in results or "length" not in results:
         every = shares_by_offset(results, "every") if of == "bins" else None
         return None if every is None else every.binned()
     along = str(next(dim for dim in results[name].dims if dim not in ("window", "layer", "head")))

@@ -321,7 +321,8 @@ def measure_call(
     else:
         valid = (marks.queries, marks.keys)
         output, reduced = sampled_statistics(call, need, names, valid, sample, partial(sums, needs=needs))
-    if nulls := _nulls(names):
+    nulls = _nulls(names)
+    if nulls:
         need, needs = plan(nulls, band, columns, reach, equal=True), needs_of(nulls, equal=True)
         even, flat = equal_rows(call, need) if equal is None else measure(equal, need)[1], equal
         if flat is None:

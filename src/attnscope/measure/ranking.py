@@ -274,7 +274,8 @@ def top_keys(sample: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[TopKe
     rows: list[TopKeys] = []
     for layer, head in heads:
         for window in range(sample.sizes["window"]):
-            if not (keys := _listed(sample, "received", window, layer, head)):
+            keys = _listed(sample, "received", window, layer, head)
+            if not keys:
                 continue
             row = TopKeys(window=window, layer=layer, head=head, keys=keys)
             if "recent" in sample:

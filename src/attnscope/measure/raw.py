@@ -95,7 +95,8 @@ def weights(
         loading = Loading(**options)
         settings = ScanSettings(limit=1, processor=tokenizer, loading=loading, targets=targets, statistics=("entropy",))
         first = READERS[type(modality)](source, modality, settings).observe_first(observe)
-    if len(shapes := {matrix.shape[1:] for _, matrix in heads.layers}) > 1:
+    shapes = {matrix.shape[1:] for _, matrix in heads.layers}
+    if len(shapes) > 1:
         raise AttnscopeError(
             "the layers have matrices of several sizes (encoder and decoder): choose one (layer=), or leave out targets"
         )

@@ -188,7 +188,8 @@ class Reader(Job, ABC):
         self.sites: list[Site] = []
         self.notes |= getattr(source, "notes", {})
         self.attributes: dict[str, str] = {"model": loaded.name}
-        if called := getattr(source, "called", ""):  # the modality; plain texts have none
+        called = getattr(source, "called", "")
+        if called:  # the modality; plain texts have none
             self.attributes["reads"] = called
         self.reader: Mapping[str, str] | None = None  # hashes of the tokenizer or processor
 
@@ -291,7 +292,8 @@ class Reader(Job, ABC):
         """Reject a model that attends over other positions than its tokens, with the reason from `problem`."""
 
         def look(site: Site, call: AttentionCall) -> Tensor:
-            if reason := problem(site, call):
+            reason = problem(site, call)
+            if reason:
                 raise AttnscopeError(
                     f"layer {site.index} ({site.name}) of {type(self.model).__name__} attends {reason}"
                 )

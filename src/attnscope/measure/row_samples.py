@@ -116,7 +116,8 @@ class ExactValues:
     def of(cls, every: RowMeasures, valid: tuple[Tensor, Tensor]) -> ExactValues:
         """From the measures of every row; `valid` is of queries and keys, as in `reduce_call`."""
         counted = valid[0][:, None] & (every.mass > 0)
-        if (band := every.band) is not None:
+        band = every.band
+        if band is not None:
             band = band.where(counted[..., None], 0.0).sum(2, dtype=torch.float64)
         return cls(valid[0].sum(1), valid[1].sum(1), first_of(valid[1]), counted.sum(2), band)
 
@@ -200,7 +201,8 @@ def sampled_statistics(
     draw = sample.draw(known.queries.tolist(), sizes_of(call, every, counted, near))
     of_all = [name for name in names if set(KNOWN[name].needs) <= OF_ALL_ROWS]
     exact = reduce_call(every, of_all, *valid, second=second(call, every.log_sum_exp))
-    if not (others := [name for name in names if name not in of_all]):
+    others = [name for name in names if name not in of_all]
+    if not others:
         return output, exact
     queries = draw.queries.to(call.query.device).expand(-1, call.key.shape[1], -1)
     estimated = estimates(measure_rows(call, replace(need, columns=None, band=None), queries), others, draw, known)

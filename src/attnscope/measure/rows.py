@@ -328,7 +328,8 @@ class Rows:
     @property
     def attention_distance(self) -> Tensor:
         """``(batch, head)``: mean distance of the weight; under a causal mask, from the mean offset."""
-        if (offsets := self.second.offsets) is None:
+        offsets = self.second.offsets
+        if offsets is None:
             return -self.mean(self.measures.mass * there(self.measures.mean_offset)) / self.mass
         reach = offsets.shape[-1] // 2
         return offsets @ torch.arange(-reach, reach + 1, device=offsets.device).abs().double() / offsets.sum(-1)
@@ -526,6 +527,7 @@ def second_pass(
     by_offset |= "offset_sum" in needs
     both = weight_sums(call, log_sum_exp, valid, received="received" in needs, offsets=by_offset)
     recent = column_sums(call, log_sum_exp, valid, observation) if "recent" in needs else None
-    if (offsets := both.offsets) is not None:  # from -reach to reach; 0 at offsets that the text lacks
+    offsets = both.offsets
+    if offsets is not None:  # from -reach to reach; 0 at offsets that the text lacks
         offsets = pad(offsets, (reach - call.query.shape[2] + 1, reach - call.key.shape[2] + 1))
     return SecondPass(both.received, recent, offsets, chosen=at_chosen, rows=rows)

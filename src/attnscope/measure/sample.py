@@ -306,7 +306,8 @@ class WordBatch:
 
     def weights(self, site: Site, call: AttentionCall) -> Tensor:
         """The weights from word to word, ``(batch, head, word, word)``."""
-        if (merged := self.merged(site.kind, call)) is None:
+        merged = self.merged(site.kind, call)
+        if merged is None:
             raise AttnscopeError(
                 f"layer {site.index} does not attend from token to token (pooled tokens, a prompt), so its weights "
                 "cannot be merged to words: leave out words"

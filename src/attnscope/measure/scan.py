@@ -47,7 +47,8 @@ def scan(model: Model | None, texts: Sources, **reading: Unpack[ScanReading]) ->
         placement = Placement(reading["device_map"], reading["max_memory"])
     elif reading["max_memory"] is not None:
         raise AttnscopeError("max_memory (--max-memory) needs device_map (--device-map): give both")
-    if (show := reading["show"]) is None:  # results with a page store its attention maps
+    show = reading["show"]
+    if show is None:  # results with a page store its attention maps
         show = reading["out"] is not None or "ipykernel" in sys.modules
     settings = ScanSettings(
         **{name: reading[name] for name in _SHARED},

@@ -55,7 +55,8 @@ class SoundReader(Reader):
         self.decoder_inputs = None if self.texts is None else _decoder_inputs(self.texts, self.speech)
         if self.decoder_inputs is not None:
             for sound in sounds:
-                if (seconds := len(sound.samples) / sound.rate) > self.speech.longest:
+                seconds = len(sound.samples) / sound.rate
+                if seconds > self.speech.longest:
                     raise AttnscopeError(
                         f"{sound.name} lasts {seconds:.1f} s; with a transcript at most {self.speech.longest} s are "
                         "read: cut sound and transcript, or remove the transcript"

@@ -56,9 +56,11 @@ def _why(known: np.ndarray, distance: int, sizes: np.ndarray, results: xr.Datase
             return f"missing (the longest window has {int(sizes.max())} {unit})"
         return "missing (the mask hides this offset)"
     reasons: list[str] = []
-    if layers := results["layer"].values[~known.any(0)].tolist():
+    layers = results["layer"].values[~known.any(0)].tolist()
+    if layers:
         reasons.append(f"missing in layers {', '.join(map(str, layers))} (the mask hides this offset)")
-    if missing := int((~known.any(1)).sum()):
+    missing = int((~known.any(1)).sum())
+    if missing:
         reasons.append(f"mean over {len(known) - missing} of {len(known)} {each} (the others are too short)")
     return "; ".join(reasons)
 

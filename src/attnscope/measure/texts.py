@@ -374,7 +374,8 @@ class TextReader(Reader):
 
     def _padding_matters(self) -> bool:
         """Whether a text has other numbers in a batch with a longer one: tested on a part of the first window."""
-        if len(long := _cut(self.first, _PADDED)) < 2:  # noqa: PLR2004 no part of it is shorter
+        long = _cut(self.first, _PADDED)
+        if len(long) < 2:  # noqa: PLR2004 no part of it is shorter
             return False
         texts = [long, _cut(long, len(long) // 2)]
         beside, *alone = (self.read(batch, [0, 1]).batch.inputs(self.model) for batch in (texts, texts[:1], texts[1:]))
@@ -440,7 +441,8 @@ def _reject_beyond(settings: ScanSettings, length: int) -> None:
         return
     if not len(offsets):
         raise AttnscopeError("offsets (--offsets) is empty: give some, such as -1,-64, or leave it out")
-    if beyond := [offset for offset in offsets if abs(offset) >= length]:
+    beyond = [offset for offset in offsets if abs(offset) >= length]
+    if beyond:
         raise AttnscopeError(
             f"offsets (--offsets) has {shortly(beyond[0])}; in windows of {length} tokens they are {1 - length} to "
             f"{length - 1}: choose among these, or use a longer window (--window)"
@@ -471,7 +473,8 @@ def _reject_together(settings: ScanSettings, names: Sequence[str], *, grouped: b
         raise AttnscopeError("rows (--rows) are drawn from single windows: leave out rows or pool (--pool)")
     if grouped or settings.words is not None:
         raise AttnscopeError("groups and words need all rows: leave out rows (--rows), or groups and words")
-    if whole := needing_all(names):
+    whole = needing_all(names)
+    if whole:
         raise AttnscopeError(f"{whole[0]} needs all rows: leave out rows (--rows), or {whole[0]}")
 
 
@@ -487,7 +490,8 @@ def _cut(window: Window, length: int) -> Window:
 def _reject_marks(windows: Sequence[Window], marks: Sequence[str]) -> None:
     """Reject texts with the mark of an image or a video that was not found with them."""
     for window in windows:
-        if mark := next((mark for mark in marks if mark in window.text), None):
+        mark = next((mark for mark in marks if mark in window.text), None)
+        if mark:
             raise AttnscopeError(
                 f"{window.source} has the mark {mark}, but names none in its field image, images, video or videos; "
                 "expected JSON Lines (.jsonl) with the path of each. To read the text alone, name its field (--field "

@@ -54,7 +54,8 @@ class ImageTextReader(Reader):
 
     def __init__(self, model: Model, texts: PicturedTexts, settings: ScanSettings) -> None:
         names = (*choose(settings.statistics), *OF_GROUPS)
-        if (template := settings.chat_template) is not None and all(item.messages == () for item in texts):
+        template = settings.chat_template
+        if template is not None and all(item.messages == () for item in texts):
             raise AttnscopeError("found a chat template, but none of the texts is a chat: leave it out")
         if isinstance(template, Path):
             template = decode_utf8(read_bytes(template), str(template))
@@ -339,7 +340,8 @@ class VideoReader(Reader):
             self.model(**inputs)
         nothing = Window((), (), (), first.name, 0, ())
         self.verify(Read(WindowBatch.with_arguments(inputs, [nothing]), [nothing]))
-        if isinstance(tubelets := tubelets_of(self.model, inputs, self.filmed.key), str):
+        tubelets = tubelets_of(self.model, inputs, self.filmed.key)
+        if isinstance(tubelets, str):
             raise AttnscopeError(
                 f"{name} cannot be measured by frames: {tubelets}. Use attnscope.capture.watching.watching for its "
                 "layers"
@@ -383,7 +385,8 @@ class VideoReader(Reader):
     def read(self, items: Sequence[Clip], numbers: Sequence[int]) -> Read:  # noqa: ARG002
         (clip,) = items
         inputs = self.filmed.given(clip)
-        if (shape := tuple(inputs[self.filmed.key].shape)) != self.shape:
+        shape = tuple(inputs[self.filmed.key].shape)
+        if shape != self.shape:
             frames, _, rows, columns = shape[1:]
             raise AttnscopeError(
                 f"{clip.name} is read as {frames} frames of {rows} x {columns} pixels; expected {self.shape[1]} of "

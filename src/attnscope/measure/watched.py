@@ -359,7 +359,8 @@ def _patterns(cache: Any) -> list[Any]:
     """The weights of all layers in a cache of TransformerLens, with or without its batch dimension."""
     known = {str(name) for name in cache.keys() if str(name).endswith(".attn.hook_pattern")}  # noqa: SIM118
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(len(known) or 1)]
-    if missing := [name for name in names if name not in known]:
+    missing = [name for name in names if name not in known]
+    if missing:
         raise AttnscopeError(
             f"found {len(known)} times blocks.LAYER.attn.hook_pattern, but not {missing[0]}; "
             "expected every layer from 0. Cache all layers, or pass a list of arrays"
@@ -537,7 +538,8 @@ def _checked(where: str, real: Tensor, slack: float, keys: Tensor) -> Tensor:
             f"{where} has a row that sums to {float(mass.amax()):.4f}; expected 1 or less. Are the dimensions "
             "(batch, head, query, key), the softmax over keys?"
         )
-    if (beyond := float(real.where(~keys[:, None, None], 0.0).amax())) > slack:
+    beyond = float(real.where(~keys[:, None, None], 0.0).amax())
+    if beyond > slack:
         raise AttnscopeError(
             f"{where} has a weight of {beyond:.4f} on padding; expected 0: mask it, or give mask instead of lengths if "
             "it is on the left"

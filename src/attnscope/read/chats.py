@@ -41,7 +41,8 @@ class Chats:
     """Chats before a template is known."""
 
     def __init__(self, given: object, *, field: str | None = None, template: str | Path | None = None) -> None:
-        if is_chat(given := as_list(given)):
+        given = as_list(given)
+        if is_chat(given):
             given = [given]
         items = cast("list[Any]", given) if isinstance(given, list) else [given]
         if any(isinstance(item, list | Mapping) for item in items):
@@ -194,7 +195,8 @@ def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], n
         content, role = said[number] if fits else ("", "")
         forms = (content, content.strip(), content.lstrip(), content.rstrip())
         fitting = [form for form in forms if text.startswith(form + after, at)]
-        if fits := fits and bool(fitting):
+        fits = fits and bool(fitting)
+        if fits:
             regions.append(Region(at, at + len(fitting[0]), role))
             at += len(fitting[0] + after)
     if not fits or at != len(text):

@@ -133,7 +133,8 @@ class EncodedTexts:
         beside = {name: value for name, value in batch.items() if name not in _IGNORED and value is not None}
         if "sequences" in batch:  # what `generate` returns; its scores and caches are of another pass
             beside = {"input_ids": ids}
-        if unknown := sorted(beside.keys() - {*_READ}):
+        unknown = sorted(beside.keys() - {*_READ})
+        if unknown:
             raise AttnscopeError(
                 f"found {unknown[0]!r} with the token ids; only {', '.join(_READ)} are used: leave it out to measure "
                 "without it"
@@ -173,7 +174,8 @@ class EncodedTexts:
                 "Rows contain several documents that could attend to each other in the model: each document was "
                 "measured separately."
             )
-        if len(cuts := [0, *sorted(borders | wanted), len(real)]) == 2:  # noqa: PLR2004 one document
+        cuts = [0, *sorted(borders | wanted), len(real)]
+        if len(cuts) == 2:  # noqa: PLR2004 one document
             return [row]
         each = enumerate(pairwise(cuts), start=1)
         return [row.at(f"{row.name}, document {number}", range(start, end)) for number, (start, end) in each]
@@ -185,7 +187,8 @@ Texts = Corpus | EncodedTexts
 
 def texts_of(given: Sources, *, with_inputs: bool = False, **options: Any) -> Texts:
     """Texts from any form; `with_inputs` allows other inputs of the forward pass than token ids."""
-    if not _are_token_ids(given := as_list(given)):
+    given = as_list(given)
+    if not _are_token_ids(given):
         return Corpus.from_sources(given, **options)
     for name in ("field", "by"):
         if options.get(name) is not None:
@@ -295,7 +298,8 @@ def _plain(value: Any) -> Any:
 
 def _rows(given: Any) -> list[Sequence[Any]]:
     """Some items for each text; numbers alone are one text."""
-    if not isinstance(many := as_list(given), list):
+    many = as_list(given)
+    if not isinstance(many, list):
         raise AttnscopeError(f"the token ids are {kind(given)}; expected a tensor, or lists of whole numbers")
     rows: list[Any] = [_plain(row) for row in cast("list[Any]", many)]
     rows = [rows] if rows and isinstance(rows[0], Number) else rows

@@ -139,7 +139,8 @@ def text_field(value: Mapping[str, Any], field: str, where: str, flag: str = "`f
     if field not in value:
         keys = ", ".join(map(repr, value)) or "none"
         raise AttnscopeError(f"{where}: no field {field!r}; found the fields {keys}. Choose one as {flag}")
-    if not isinstance(content := value[field], str):
+    content = value[field]
+    if not isinstance(content, str):
         keys = ", ".join(f"{key!r} ({_kind(item)})" for key, item in value.items())
         raise AttnscopeError(
             f"{where}: field {field!r} has a JSON {_kind(content)}; expected a string.\n"
@@ -261,7 +262,8 @@ def _from_pipe(file: io.BufferedReader, path: Path) -> bytes:
     poll.register(descriptor, select.POLLIN)
     if not poll.poll(1000 * PATIENCE):  # nothing to read, and no closed writer
         with suppress(BlockingIOError):  # an open writer without output yet
-            if not (first := os.read(descriptor, 1)):
+            first = os.read(descriptor, 1)
+            if not first:
                 raise AttnscopeError(
                     f"{shown(path)}: nothing wrote to this pipe for {PATIENCE:g} seconds; expected a text: start its "
                     "writer, or name a file"
@@ -305,7 +307,8 @@ def reject_documents(path: Path | Url) -> None:
 
 def unpacked(path: Path | Url, blocks: Iterable[bytes]) -> Iterator[bytes]:
     r"""The content of a file: its bytes, decompressed by its suffix."""
-    if (opener := _OPENERS.get(path.suffix.lower())) is None:
+    opener = _OPENERS.get(path.suffix.lower())
+    if opener is None:
         yield from blocks
         return
     try:

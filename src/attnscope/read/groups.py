@@ -52,7 +52,8 @@ class Grouping:
     def marked(self, window: Window, number: int = 0) -> Window:
         """The window with the number of the group of each token, also of its target."""
         given = self.given(window, number)
-        if unknown := set(given) - set(self.names):
+        unknown = set(given) - set(self.names)
+        if unknown:
             raise AttnscopeError(
                 f"the function of groups returned {min(unknown)!r} for {window_name(window, number)} only the second "
                 "time; expected the same groups for the same tokens"
@@ -69,7 +70,8 @@ class Grouping:
                 f"the function of groups returned {given!r:.60}; expected a list with a name for each token"
             )
         names = [str(name) if isinstance(name, str) else name for name in cast("Iterable[Any]", given)]
-        if (wrong := [name for name in names if not isinstance(name, str)]) or len(names) != len(unit):
+        wrong = [name for name in names if not isinstance(name, str)]
+        if wrong or len(names) != len(unit):
             value = f"{wrong[0]!r:.60}" if wrong else f"{len(names)} names for {len(unit)} tokens"
             raise AttnscopeError(
                 f"the function of groups returned {value} for {window_name(window, number)}; expected a string for "
@@ -127,7 +129,8 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def _kind_of(token: str, *, in_word: bool) -> str:
-    if not (categories := {unicodedata.category(character) for character in token.strip()}):
+    categories = {unicodedata.category(character) for character in token.strip()}
+    if not categories:
         return SPACE
     if any(category[0] in "LM" for category in categories):
         return WORD_REST if in_word and not token[0].isspace() else WORD_START
@@ -178,6 +181,7 @@ def _rule(value: Mapping[str, Any], where: str) -> tuple[str, list[str], list[st
             f"{where}: expected a group, and a list of its tokens or types, such as "
             '{"group": "he", "tokens": ["he", "him"]}' + (f"; found {min(unknown)!r} too" if unknown else "")
         )
-    if wrong := [kind for kind in kinds if kind not in KINDS]:
+    wrong = [kind for kind in kinds if kind not in KINDS]
+    if wrong:
         raise AttnscopeError(f"{where}: there is no token type {wrong[0]!r}; choose from {', '.join(KINDS)}")
     return name, [token.strip() for token in tokens], kinds

@@ -85,7 +85,8 @@ def items_of(
 ) -> list[tuple[str, Any]] | None:
     """Named items of all inputs, by a function of each with "" for the names of objects; None without items."""
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
-    if not any(found := [items(entry) for entry in many]):
+    found = [items(entry) for entry in many]
+    if not any(found):
         return None
     for number, (entry, of_entry) in enumerate(zip(many, found, strict=True), start=1):
         if not of_entry:
@@ -230,7 +231,8 @@ def _read(file: Unchanged) -> np.ndarray:
         except pillow.UnidentifiedImageError as error:  # its message has a memory address
             raise ValueError("its format is unknown to Pillow, or its beginning is damaged") from error
         with opened:
-            if (pixels := opened.width * opened.height) > _MOST_PIXELS:  # a small file may hold gigabytes
+            pixels = opened.width * opened.height
+            if pixels > _MOST_PIXELS:  # a small file may hold gigabytes
                 raise ValueError(
                     f"it has {pixels / 1e6:,.0f} megapixels; expected at most {_MOST_PIXELS // 1_000_000}: make it "
                     "smaller"

@@ -17,7 +17,8 @@ def messages_of(chat: object, where: str, field: str | None = None) -> list[dict
     """The messages of one chat, each with its ``role``, ``content`` and other fields."""
     if isinstance(chat, Mapping):
         fields = CHAT_FIELDS if field is None else (field,)
-        if (chat := next((chat[name] for name in fields if name in chat), None)) is None:
+        chat = next((chat[name] for name in fields if name in chat), None)
+        if chat is None:
             raise AttnscopeError(f"{where}: no field {' or '.join(map(repr, fields))}: name it (--field)")
     if not isinstance(chat, list) or not chat:
         raise AttnscopeError(f"{where}: expected a chat: a list of at least one message")

@@ -34,7 +34,8 @@ def has_pictures(value: object) -> bool:
 def sources_of(value: Mapping[str, Any], where: str, kind: str = IMAGE) -> list[Any]:
     """The images or videos of an object with a text: one, or a list."""
     single, several = _fields(kind)
-    if len(given := [name for name in (single, several) if value.get(name) is not None]) > 1:
+    given = [name for name in (single, several) if value.get(name) is not None]
+    if len(given) > 1:
         raise AttnscopeError(f"{where}: has both {single} and {several}: give one of them")
     if not given:
         return []
@@ -103,7 +104,8 @@ def _content(message: Mapping[str, Any]) -> Any:
 
 def _parts(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     """The parts of a content: text, images, videos; a string is text with marks for the others."""
-    if (content := _content(message)) is None:
+    content = _content(message)
+    if content is None:
         return []
     if isinstance(content, list):
         return [_part(given, where) for given in cast("list[Any]", content)]

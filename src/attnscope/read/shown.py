@@ -148,7 +148,8 @@ class IdNames:
         return [f"{space if i == 0 else ''}{core}{number}" for i, number in enumerate(numbers)]
 
     def _decoded(self, ids: Sequence[int]) -> str:
-        if (key := tuple(ids)) not in self._known:
+        key = tuple(ids)
+        if key not in self._known:
             self._known[key] = self._tokenizer.decode(list(key), clean_up_tokenization_spaces=False)
         return self._known[key]
 
@@ -223,7 +224,8 @@ def tokenize(tokenizer: Any, text: str) -> Iterator[Tokens]:
     while begin < len(text):
         # where the piece of a text that begins there ends
         last = begin + LONGEST
-        if not (cut := CUT.search(text, begin + PIECE - 1, last)) and last < len(text):
+        cut = CUT.search(text, begin + PIECE - 1, last)
+        if not cut and last < len(text):
             cut = GAP.search(text, begin + PIECE - 1, last)
         end = cut.end() if cut else min(last, len(text))
         offset = max(0, begin - MARGIN)
@@ -260,7 +262,8 @@ def _tokenize_in_python(tokenizer: Any, text: str) -> Tokens:
     """Tokens of a tokenizer without character offsets, which are found by decoding consecutive tokens."""
     with explaining("the tokenizer fails on a text", "Check that its files are complete and the right ones"):
         ids: list[int] = tokenizer(text, **_BARE)["input_ids"]
-    if (spans := _aligned(tokenizer, text, ids)) is not None:
+    spans = _aligned(tokenizer, text, ids)
+    if spans is not None:
         return _named(tokenizer, ids, spans, partial(_shown_by_characters, tokenizer, text, ids, spans))
     places = [(place, place + 1) for place in range(len(ids))]
     return _named(tokenizer, ids, places, partial(IdNames(tokenizer).of, ids), is_aligned=False)
@@ -332,7 +335,8 @@ def probe(tokenizer: Any) -> tuple[list[int], list[int]]:
         return tried["input_ids"], tried["special_tokens_mask"]
     whole, bare = (tokenizer(text, add_special_tokens=around)["input_ids"] for around in (True, False))
     starts = (start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
-    inside = range(start := next(starts, 0), start + len(bare))
+    start = next(starts, 0)
+    inside = range(start, start + len(bare))
     return whole, [int(place not in inside) for place in range(len(whole))]
 
 

@@ -64,7 +64,8 @@ class Sounds(Media[Sound]):
     def transcripts(self) -> list[str] | None:
         """The transcripts, from ``name.txt`` next to each ``name.wav``; None if there are none."""
         places = self._beside()
-        if not any(there := [place is not None and place.is_file() for place in places]):
+        there = [place is not None and place.is_file() for place in places]
+        if not any(there):
             return None
         if not all(there):
             raise AttnscopeError(
@@ -82,7 +83,8 @@ class Sounds(Media[Sound]):
 
 def sounds_of(given: Any) -> Sounds | None:
     """Sounds from any form; None for inputs without sounds."""
-    if (items := items_of(given, _items_in, "a sound", f"{SUFFIX} files alone")) is None:
+    items = items_of(given, _items_in, "a sound", f"{SUFFIX} files alone")
+    if items is None:
         return None
     sounds = Sounds(items)
     for name, item in items:
@@ -146,7 +148,8 @@ def _checked(name: str, samples: np.ndarray, rate: Any) -> Sound:
         )
     if not np.isfinite(samples).all():
         raise AttnscopeError(f"{name} has samples that are NaN or infinite; expected numbers from -1 to 1")
-    if (loudest := np.abs(samples).max()) > _LOUDEST:
+    loudest = np.abs(samples).max()
+    if loudest > _LOUDEST:
         raise AttnscopeError(
             f"{name} has samples up to {loudest:,.0f}; expected floats from -1 to 1: divide 16-bit samples by 32768"
         )

@@ -142,7 +142,8 @@ def _separated_rows(path: Path | Url) -> list[dict[str, Any]]:
         ) from error
     finally:
         csv.field_size_limit(before)
-    if long := next((number for number, row in enumerate(rows, start=1) if None in row), 0):
+    long = next((number for number, row in enumerate(rows, start=1) if None in row), 0)
+    if long:
         raise AttnscopeError(
             f"{shown(path)}, row {long}: has more cells than the {len(reader.fieldnames or ())} names in the first "
             "row: put cells with separators in quotes"
@@ -224,7 +225,8 @@ class Records:
 
     def rows(self, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Objects with their numbers; from tables only these fields, if all exist."""
-        if names_a_dataset(path := self.file.path):
+        path = self.file.path
+        if names_a_dataset(path):
             yield from enumerate(self._stored(fields), start=1)
         elif self.is_table:
             for _ in self.file.blocks():
@@ -296,7 +298,8 @@ class ChatLines:
     field: str | None
 
     def texts(self) -> Iterator[Text]:
-        if (field := self.field) is None and isinstance(self.whole, Records) and self.whole.is_table:
+        field = self.field
+        if field is None and isinstance(self.whole, Records) and self.whole.is_table:
             first = first_row(self.whole.file.path)
             field = next((name for name in CHAT_FIELDS if name in first), None)
         for number, value in self.whole.rows([field or CHAT_FIELDS[0]]):
@@ -379,7 +382,8 @@ _MISSING = frozenset(["nan", "<NA>", "NaT"])  # missing values in tables
 
 def each(given: Any) -> Iterator[str | Path | Url | Mapping[str, Any]]:
     """Strings, paths and rows in order; one string or path counts as a list of one."""
-    if isinstance(texts := as_list(given), Mapping):
+    texts = as_list(given)
+    if isinstance(texts, Mapping):
         listed = ", ".join(repr(name) for name in cast("Mapping[Any, Any]", texts)) or "none"
         raise AttnscopeError(
             f"the texts are {kind(cast('object', texts))} with the keys or columns {listed}; {_EXPECTED}: give one of "
@@ -394,7 +398,8 @@ def as_list(given: Any) -> Any:
     """The input, as a list if it has items."""
     if given is None or isinstance(given, str | os.PathLike | Mapping | Url):
         return given
-    if (to_rows := getattr(given, "to_dicts", None) or getattr(given, "to_pylist", None)) is not None:
+    to_rows = getattr(given, "to_dicts", None) or getattr(given, "to_pylist", None)
+    if to_rows is not None:
         given = to_rows()  # a frame of polars, a table or column of Arrow
     elif hasattr(given, "to_dict") and hasattr(given, "columns"):  # a pandas frame, which iterates over its columns
         given = given.to_dict("records")
@@ -479,7 +484,8 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
     with _explained(path):
         if split is None:
-            if len(splits := datasets.get_dataset_split_names(name, config)) != 1:
+            splits = datasets.get_dataset_split_names(name, config)
+            if len(splits) != 1:
                 listed = ", ".join(splits)
                 raise AttnscopeError(f"{path}: has the splits {listed}: name one, such as {path}:{splits[-1]}")
             split = splits[0]

@@ -87,7 +87,8 @@ def answering(call: Callable[[], _Result], url: Url) -> _Result:
 def passes(error: Exception) -> bool:
     """Whether an error may be temporary."""
     error = _behind(error)
-    if (status := _status(error)) is not None:
+    status = _status(error)
+    if status is not None:
         return status >= 500 or status in _PASSING_STATUS  # noqa: PLR2004 errors of the server
     if isinstance(error, _FINAL) or "Credentials" in type(error).__name__:
         return False

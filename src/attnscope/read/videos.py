@@ -117,14 +117,16 @@ def _at(path: Path) -> list[tuple[str, Video | Tensor]]:
         raise reject_film(files[0], "")
     clips: list[tuple[str, Video | Tensor]] = []
     for folder, frames in sorted(by_folder.items()):
-        if (images := images_of(frames)) is not None:
+        images = images_of(frames)
+        if images is not None:
             name = folder.relative_to(path).as_posix() if folder != path else path.resolve().name
             clips.append((name, Video(images)))
     return clips
 
 
 def _named_in(line: Mapping[str, Any], where: str, folder: Path | None) -> Video:
-    if (source := line.get(VIDEO)) is None:
+    source = line.get(VIDEO)
+    if source is None:
         raise AttnscopeError(f"{where}: has no video, but others do: name a folder of frames, or a list")
     return video_of(source, line.get("fps"), where, folder)
 
@@ -143,7 +145,8 @@ class Video:
     def pixels(self) -> np.ndarray:
         """RGB of all frames, ``(frame, row, column, 3)`` of 8 bits."""
         frames = [cast("np.ndarray", image.pixels) for image in self.frames]
-        if len(sizes := sorted({frame.shape[:2] for frame in frames})) > 1:
+        sizes = sorted({frame.shape[:2] for frame in frames})
+        if len(sizes) > 1:
             shapes = " and ".join(f"{rows} x {columns}" for rows, columns in sizes[:2])
             raise AttnscopeError(
                 f"frames of one video have {shapes} pixels; expected one size (give images of several sizes as images)"

@@ -74,7 +74,8 @@ class Windows:
     ) -> None:
         frame = Frame.of(tokenizer) if frame is None else frame
         added = len(frame.prefix) + len(frame.suffix)
-        if (content := length - added) < 1:
+        content = length - added
+        if content < 1:
             raise AttnscopeError(
                 f"length {length} leaves no space for text, as the tokenizer adds {added} special tokens to each "
                 f"window; expected at least {added + 1}"
@@ -307,7 +308,8 @@ class LinePairs:
                 f"the tokenizer returns no token for {text.name} of the {side}; expected at least one: leave out that "
                 "pair"
             )
-        if len(window := frame.around(tokens, text)) > self.length:
+        window = frame.around(tokens, text)
+        if len(window) > self.length:
             raise AttnscopeError(
                 f"{text.name} of the {side} has {len(window)} tokens, but a window takes {self.length}: leave out "
                 "that pair of lines, or use a larger --window if the model allows it"

@@ -139,23 +139,27 @@ def _translate(name: str, text: str) -> str:
 def _ways(name: str, text: str) -> Iterator[str | None]:
     """Translations of a text: as a whole message, then by its parts."""
     yield _whole(name, text)
-    if (message := text.removeprefix("attnscope: ")) != text:
+    message = text.removeprefix("attnscope: ")
+    if message != text:
         yield f"attnscope: {translate(message)}"
     if text[-1:] in _ENDS and (begun := _whole(name, text[:-1])) is not None:
         yield begun + _ENDS[text[-1]]
     if text[:1] + text[-1:] == "()" and (inner := translate(text[1:-1])) != text[1:-1]:
         yield f"（{inner}）"
-    if noun := _ENTRIES.search(text):  # `of_entries` put it where a message has "text"
+    noun = _ENTRIES.search(text)
+    if noun:  # `of_entries` put it where a message has "text"
         about_texts = _whole(name, _ENTRIES.sub(lambda one: "Text" if one[0].istitle() else "text", text))
         yield about_texts and about_texts.replace(translate("texts"), translate(noun[0].lower()))
     if "\n" in text:
         yield "\n".join(map(translate, text.split("\n")))
-    if (begun := _before_remark(text)) is not None:
+    begun = _before_remark(text)
+    if begun is not None:
         remark = translate(text[len(begun) + 1 :])
         yield _joined(
             (begun, text[len(begun) + 1 :]), [translate(begun), remark if remark[0] == "（" else f" {remark}"]
         )
-    if len(sentences := SENTENCES.split(text)) > 1:
+    sentences = SENTENCES.split(text)
+    if len(sentences) > 1:
         yield re.sub(r"(?<=。) ", "", " ".join(map(translate, sentences)))
     if text[-1:] in _ENDS and (begun := translate(text[:-1])) != text[:-1]:
         yield begun + _ENDS[text[-1]]
@@ -164,7 +168,8 @@ def _ways(name: str, text: str) -> Iterator[str | None]:
         others = (_whole(name, between + part) or joined + translate(part) for part in parts[1:])
         yield _joined(parts, [translate(parts[0]), *others] if parts[1:] else parts, joined)
     for form in _NUMBERS:
-        if number := form.fullmatch(text):
+        number = form.fullmatch(text)
+        if number:
             yield _joined(number.groups(), list(map(translate, number.groups())))
 
 
@@ -239,7 +244,8 @@ def _run(text: str) -> str:
     core = " ".join(text.split())
     if not core or 'translate="no"' in core:
         return text
-    if claim := re.fullmatch(r"(<strong>[^<]*</strong>) (.+)", core):
+    claim = re.fullmatch(r"(<strong>[^<]*</strong>) (.+)", core)
+    if claim:
         return _run(claim[1]) + _run(f" {claim[2]}")
     begin = re.match(r"(?:<[^>]*>\s*)*", core)
     end = re.search(r"(?:\s*</[^>]*>)*$", core)

@@ -228,7 +228,8 @@ class OwnedFolder:
     def read(self, name: str) -> bytes:
         """A file's content, checked."""
         expected = self.files.get(name)
-        if (content := self._content(name, expected)) is not None:
+        content = self._content(name, expected)
+        if content is not None:
             return content
         if self._has_changed(name, expected):
             return self.read(name)

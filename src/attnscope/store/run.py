@@ -171,7 +171,8 @@ def _results(job: Job, task: Task | None, share: Share) -> Iterator[xr.Dataset |
 def _finish(job: Job, folder: RunFolder) -> None:
     """Compute and write the summaries of all batches."""
     nodes = job.summarise(folder.piece(texts) for texts in folder.pieces)
-    if files := job.files(nodes):
+    files = job.files(nodes)
+    if files:
         folder.write(files)
     folder.finish(**job.state(nodes, job.attributes | job.notes))
 
@@ -204,7 +205,8 @@ def _joined(job: Job, parts: Parts, folder: RunFolder) -> Any:
 def _flush_seconds() -> float:
     text = os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5")
     with suppress(ValueError):
-        if math.isfinite(seconds := float(text)) and seconds >= 0:
+        seconds = float(text)
+        if math.isfinite(seconds) and seconds >= 0:
             return seconds
     raise AttnscopeError(f"ATTNSCOPE_FLUSH_SECONDS is {text[:40]!r}; expected a number of seconds, such as 5")
 

@@ -86,7 +86,8 @@ class RunFolder(OwnedFolder):
 
     def results(self) -> xr.Dataset:
         """All results so far, in memory."""
-        if not (parts := [self.piece(texts) for texts in self.pieces]):
+        parts = [self.piece(texts) for texts in self.pieces]
+        if not parts:
             raise AttnscopeError(f"{self.path} has no results yet")
         with files.read_as(self.path):
             return in_a_row(parts)
@@ -120,7 +121,8 @@ class RunFolder(OwnedFolder):
 
     def part(self, name: str) -> xr.Dataset:
         """Read the output of `save` in a finished run."""
-        if (dataset := self.load(name)) is None:
+        dataset = self.load(name)
+        if dataset is None:
             raise AttnscopeError(f"{self.path} has no {name}: repeat the command, which recomputes missing parts")
         return dataset
 
@@ -158,7 +160,8 @@ class RunFolder(OwnedFolder):
             )
 
     def _check_signature(self) -> None:
-        if differing := Signature.of(self.state["signature"]).differences(self.signature):
+        differing = Signature.of(self.state["signature"]).differences(self.signature)
+        if differing:
             raise AttnscopeError(
                 f"{self.path} holds another run: its {differing[0]}. It is left as it is; choose a new folder with "
                 "--out"

@@ -206,7 +206,8 @@ def agreed_on(signature: Signature) -> Callable[[Signature], None]:
     """Checks that a worker measures the same as this process."""
 
     def check(other: Signature) -> None:
-        if differing := signature.differences(other):
+        differing = signature.differences(other)
+        if differing:
             raise AttnscopeError(
                 f"workers do not agree: with one of them {differing[0]}. All need the same files and versions"
             )
@@ -267,7 +268,8 @@ class WorkerUnits:
             if not self._unit():
                 return None
         self.wanted, self.share.held, before = number, held, self.told()
-        if not (results := self._unit()):
+        results = self._unit()
+        if not results:
             return None
         measured = [(first, arrays) for first, arrays in results if arrays is not None]
         return measured, self.share.texts - self.share.starts[number], max(0.0, self.told() - before)

@@ -52,7 +52,8 @@ class Crew:
         while True:
             for worker in sorted(self._pending, key=lambda unit: (len(self._pending[unit]), -self._reached[unit])):
                 while len(self._pending[worker]) < AT_ONCE:
-                    if (number := self._next(worker, following, end)) is None:
+                    number = self._next(worker, following, end)
+                    if number is None:
                         break
                     following = max(following, number + 1)
                     self._lost.discard(number)
@@ -62,7 +63,8 @@ class Crew:
             lost = any(end is not None and number < end for number in self._lost)
             if end is not None and following >= end and not lost and not any(self._pending.values()):
                 return
-            if (event := self.engine.wait()).is_lost:
+            event = self.engine.wait()
+            if event.is_lost:
                 self._replace(event.worker)
             elif event.number is None:
                 self.check(event.answer)
@@ -78,7 +80,8 @@ class Crew:
 
     def _next(self, worker: int, following: int, end: int | None) -> int | None:
         lost = [number for number in self._lost if end is None or number < end]
-        if ahead := [number for number in lost if number >= self._reached[worker]]:
+        ahead = [number for number in lost if number >= self._reached[worker]]
+        if ahead:
             return min(ahead)
         if end is None or following < end:
             return following
@@ -86,7 +89,8 @@ class Crew:
 
     def _replace(self, worker: int) -> None:
         """Start another worker instead of a lost one, whose work is repeated."""
-        if (numbers := self._pending.pop(worker, None)) is None:
+        numbers = self._pending.pop(worker, None)
+        if numbers is None:
             self._failed_starts += 1
         for place, number in enumerate(numbers or ()):
             self._lost.add(number)
@@ -136,7 +140,8 @@ class RayEngine:
         self._open = _connected(self._ray, self.cluster)
         self._open.__enter__()
         try:
-            if (gpus := self.cluster.gpus) is None:
+            gpus = self.cluster.gpus
+            if gpus is None:
                 gpus = 1.0 if self._ray.cluster_resources().get("GPU", 0.0) >= 1 else 0.0
             room = self._room(gpus) if self.cluster.address == LOCAL or not self.cluster.workers else 0
             self.size = self.cluster.workers or room
@@ -242,7 +247,8 @@ def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
                 constants = vars(ray._private.ray_constants)  # noqa: SLF001
                 with replaced(os.environ, **{_MANY_MACHINES: "0"}), replaced(constants, ENABLE_RAY_CLUSTER=False):
                     ray.init(LOCAL, num_cpus=cluster.workers, **own, **quiet)
-                if (address := str(ray.nodes()[0]["NodeManagerAddress"])) not in {"127.0.0.1", "::1"}:
+                address = str(ray.nodes()[0]["NodeManagerAddress"])
+                if address not in {"127.0.0.1", "::1"}:
                     raise AttnscopeError(
                         f"Ray {ray.__version__} listens at {address}, to other machines: install the version of "
                         "constraints.txt"

@@ -62,7 +62,8 @@ class Expectation:
 
     def attends_to(self, offset: int | tuple[int, int]) -> Measured:
         """Mean weight at an offset, key position minus query position: -1 is the token before."""
-        if (chosen := self._share_at(offset)) is not None:
+        chosen = self._share_at(offset)
+        if chosen is not None:
             return chosen
         of_images = "row_offset" in self.run.dims
         axes = ("row_offset", "column_offset") if of_images else ("offset",)

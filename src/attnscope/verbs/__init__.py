@@ -42,7 +42,8 @@ def _documented(doc: str, parameters: Mapping[str, Parameter]) -> str:
     first = rules[0] - 1 if rules else len(lines)
     options = ["Parameters", "----------"]
     for name, parameter in parameters.items():
-        if sentences := marked(parameter.annotation, str):
+        sentences = marked(parameter.annotation, str)
+        if sentences:
             star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
             options += [star + name, "\n\n".join(map(_wrapped, sentences[0].split("\n\n")))]
     return "\n".join([*lines[:first], *options, "", *lines[first:]]).rstrip() if len(options) > 2 else doc  # noqa: PLR2004

@@ -47,7 +47,8 @@ def _shown(study: Study) -> list[ShownHead]:
     subject = _subject(study)
     if subject.shown is None:
         subject.shown = single.shown_heads(subject)
-        if note := single.stand_ins(subject, subject.shown):
+        note = single.stand_ins(subject, subject.shown)
+        if note:
             study.reasons["heads_of_the_papers"] = note
     return subject.shown
 

@@ -648,7 +648,8 @@ def _filled(subject: Subject, row: Row, published_as: str | None) -> dict[str, A
     if not reason:
         try:
             finding = row.find(subject)
-            if named := re.match(r"head\((\d+),(\d+)\)", row.quantity):
+            named = re.match(r"head\((\d+),(\d+)\)", row.quantity)
+            if named:
                 shown = subject.stand_ins.get((int(named[1]), int(named[2])))
                 own = "" if shown is None else "head {}.{} here: ".format(*shown.place)
                 finding = replace(finding, text=own + finding.text)
