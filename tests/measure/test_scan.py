@@ -102,3 +102,21 @@ def test_named_statistics_are_measured_alone_or_beside_the_default_ones():
 def test_bad_settings_are_named(options, message):
     with pytest.raises(AttnscopeError, match=message):
         attnscope.scan(**{"texts": ["The tide comes in."], **options})
+
+
+def test_a_model_is_prepared_once_for_all_batches(monkeypatch):
+    prepared = []
+    model = tiny("bert")
+    set_implementation = type(model).set_attn_implementation
+
+    def counting(self, name):
+        prepared.append(name)
+        return set_implementation(self, name)
+
+    monkeypatch.setattr(type(model), "set_attn_implementation", counting)
+    counts = []
+    for batches in (2, 6):
+        prepared.clear()
+        attnscope.scan(model, [[2, 3, 4, 5]] * batches, batch_size=1, show=False)
+        counts.append(prepared.count("attnscope"))
+    assert counts[0] == counts[1]

@@ -23,6 +23,7 @@ from attnscope.kernels.call import AttentionCall, with_masked_keys
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.masks import MASK_ENTRIES, RowMask, extent_by_rows
 from attnscope.support.errors import AttnscopeError, reason_of
+from attnscope.support.state import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -159,6 +160,11 @@ AttentionMaskInterface.register(NAME, _mask)
 @contextmanager
 def on_registry(model: PreTrainedModel, observer: Observer, *, masks_written_out: bool = False) -> Generator[None]:
     """Pass every attention call of `model` to `observer(site, call)`, which returns the output: see `watching`."""
+    outer = current.get()
+    if outer is not None and outer.held is model and _written_out.get() == masks_written_out:
+        with replaced(vars(outer), observer=observer):
+            yield
+        return
     before = implementations(model)
     try:
         with quiet():  # models that do not use the registry are recognised by their calls

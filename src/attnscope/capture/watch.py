@@ -73,6 +73,7 @@ class Watch:
         self.mask_extents: dict[int, tuple[Tensor, Extent]] = {}
         self.before: tuple[ref[Tensor], ref[Tensor]] | None = None  # query and key of the last call
         self.look: Look | None = None
+        self.held: PreTrainedModel | None = None  # the model, if it stays watched from one pass to the next
         self.tokens: int | None = None  # number of tokens of the text
         self.is_observing = False
 

@@ -6,8 +6,10 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from attnscope.capture.eager import with_weights
-from attnscope.capture.watch import way_of
+from attnscope.capture.watch import current, way_of
+from attnscope.kernels.engines import output_of
 from attnscope.support.errors import AttnscopeError
+from attnscope.support.state import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -45,6 +47,17 @@ def watching(model: PreTrainedModel, observer: Observer, *, weights_suffice: boo
     from attnscope.capture.registry import on_registry
 
     with on_registry(model, observer, masks_written_out=way.masks_written_out):
+        yield
+
+
+@contextmanager
+def held(model: PreTrainedModel) -> Generator[None]:
+    """Keep a model watched from one `watching` to the next: to begin takes some milliseconds."""
+    way = way_of(model)
+    if way.eager is not None or way.products:  # whose hooks would change what runs between two passes
+        yield
+        return
+    with watching(model, lambda _, call: output_of(call)), replaced(vars(current.get()), held=model):
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.load import Hashed, signature_of
 from attnscope.capture.notes import capture_notes
 from attnscope.capture.verify import verify
-from attnscope.capture.watching import watching
+from attnscope.capture.watching import held, watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure import pools
@@ -199,6 +200,9 @@ class Reader(Job, ABC):
         if band is not None and band > reach:
             raise AttnscopeError(f"band (--band) is {band}; in {where} the largest offset is {reach}")
         return max(1, min(BAND, reach)) if band is None else band
+
+    def measuring(self) -> AbstractContextManager[None]:
+        return held(self.watched)
 
     @abstractmethod
     def items(self) -> Iterable[Any]:

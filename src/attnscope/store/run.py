@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -52,6 +52,10 @@ class Job:
     def notes(self) -> dict[str, str]:
         """Attributes that are known once everything is measured."""
         return {}
+
+    def measuring(self) -> AbstractContextManager[object]:
+        """What is set up once for all batches, such as hooks of the model."""
+        return nullcontext()
 
     def batches(self) -> Iterable[Batch]:
         """The batches in order."""
@@ -132,11 +136,17 @@ def run(job: Job, out: Out, task: Task | None = None, *, repair: bool = False) -
     if isinstance(task, OnlyPrepare):
         raise PreparedError(job)
     named = out(job.signature) if callable(out) else out
-    if named is None:
-        share = Share(lambda _: True, unit=job.unit, notes=job.notes)
-        nodes = job.summarise(results for results in _results(job, task, share) if results is not None)
-        return job.result(nodes, job.attributes | job.notes)
-    path = local_folder(named)
+    with job.measuring():
+        return _in_memory(job, task) if named is None else _in_folder(job, local_folder(named), task, repair=repair)
+
+
+def _in_memory(job: Job, task: Task | None) -> Any:
+    share = Share(lambda _: True, unit=job.unit, notes=job.notes)
+    nodes = job.summarise(results for results in _results(job, task, share) if results is not None)
+    return job.result(nodes, job.attributes | job.notes)
+
+
+def _in_folder(job: Job, path: Path, task: Task | None, *, repair: bool) -> Any:
     if task is None or (isinstance(task, ByRay) and job.is_quick) or is_finished(path):
         with RunFolder(path, job.signature, repair=repair) as folder:
             parts = None if job.keeps_batches or folder.complete else Parts(path, job.signature)

@@ -268,7 +268,8 @@ class WorkerUnits:
             if not self._unit():
                 return None
         self.wanted, self.share.held, before = number, held, self.told()
-        results = self._unit()
+        with self.job.measuring():
+            results = self._unit()
         if not results:
             return None
         measured = [(first, arrays) for first, arrays in results if arrays is not None]
