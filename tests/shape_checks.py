@@ -19,8 +19,8 @@ from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray, _import_hook, config
 
 _CONTEXT = jaxtyping.jaxtyped("context")  # one object for all calls: it holds nothing
-_FIRST = 50  # calls of each function that are checked, in each process,
-_ONE_IN = 20  # and then so many
+_FIRST = 20  # calls of each function that are checked, in each process,
+_ONE_IN = 50  # and then so many
 _NESTED = 5  # definitions of a nested function that are checked: beartype compiles a checker for each of them
 
 _defined: Counter[types.CodeType] = Counter()

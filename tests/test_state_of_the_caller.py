@@ -1,6 +1,7 @@
 """A verb changes no mode of PyTorch, random number or thread count of its caller, and no mode changes its results."""
 
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from attnscope_yamamoto2023.relearn import relearn_positions
 from tests.lineage.compare.small_systems import SMALL
 from tests.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.measure.generation.causal_models import writer
+from tests.planted_models import wave_bert
 from tests.tiny_models import tiny
 
 TEXTS = ["The tide comes in twice a day, and twice a day it goes out again. " * 4, "It was part of the game."]
@@ -75,8 +77,8 @@ def scan(_, **options):
     return attnscope.scan(MODEL, TEXTS, limit=2, window=16, **options)
 
 
-def explain(_, **options):
-    return attnscope.explain(MODEL, TEXTS, window=32, limit=2, **options)
+def explain(folder, **options):
+    return attnscope.explain(folder / "waves", TEXTS, tokenizer=MODEL, window=32, limit=2, **options)
 
 
 def intervene(_, **options):
@@ -144,12 +146,13 @@ def bits(result):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """With a writer, a translator, and a model whose head is missing and drawn."""
+    """With a writer, a translator, heads that look at an offset, and a model whose head is missing and drawn."""
     place = tmp_path_factory.mktemp("models")
     for part in writer():
         part.save_pretrained(place / "writer")
     small_model("bart").save_pretrained(place / "translator")
     small_tokenizer().save_pretrained(place / "translator")
+    wave_bert((-1, 1, -3, 2)).save_pretrained(place / "waves")
     tiny("bert").save_pretrained(place / "headless")
     path = place / "headless" / "model.safetensors"
     trunk = {name: tensor for name, tensor in load_file(path).items() if not name.startswith("cls.")}
@@ -157,15 +160,20 @@ def folder(tmp_path_factory):
     return place
 
 
+@pytest.fixture(scope="module")
+def expected(folder):
+    """The numbers of a verb in no mode."""
+    return cache(lambda verb: bits(verb(folder)))
+
+
 @pytest.mark.parametrize("verb", [scan, explain, intervene, roles, patch, walk, generate, translate, align, train])
-def test_modes_of_the_caller_change_no_bit(verb, folder):
-    expected = bits(verb(folder))
+def test_modes_of_the_caller_change_no_bit(verb, folder, expected):
     with modes("type", "autocast", "inference", "device", "errors"):
         found = verb(folder)
-    assert bits(found) == expected
+    assert bits(found) == expected(verb)
     if verb in {intervene, patch, train}:  # which take gradients
         with modes("no gradients"):
-            assert bits(verb(folder)) == expected
+            assert bits(verb(folder)) == expected(verb)
 
 
 @pytest.mark.parametrize("chosen", [(), ("type", "inference", "device", "errors"), ("autocast",)])
@@ -198,10 +206,9 @@ def stop(*_):
 
 
 @pytest.mark.parametrize("verb", [scan, intervene])
-def test_kernels_that_the_caller_chose_change_no_bit(verb, folder):
-    expected = bits(verb(folder))
+def test_kernels_that_the_caller_chose_change_no_bit(verb, folder, expected):
     with modes("kernels"):
-        assert bits(verb(folder)) == expected
+        assert bits(verb(folder)) == expected(verb)
 
 
 @pytest.mark.parametrize("verb", [scan, intervene, generate, translate, train, compare, relearn, load_without_its_head])

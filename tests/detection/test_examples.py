@@ -5,6 +5,7 @@ import json
 import re
 import signal
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -40,9 +41,14 @@ def of_planted(name, **options):
     return attnscope.examples(planted.model, texts, tokenizer=planted.tokenizer, window=planted.ids.shape[1], **options)
 
 
-def expected_of(model, text, head, *, by="weight", window=None):
+@cache
+def weights_of(model, text):
+    return attnscope.weights(model, text, window=64)
+
+
+def expected_of(model, text, head, *, by):
     """The strongest row over uniform attention, from all weights; neither first nor special tokens count."""
-    weights = attnscope.weights(model, text, window=window)
+    weights = weights_of(model, text)
     matrix = weights.sel(layer=head[0], head=head[1]).values
     special = np.isin(weights.query_token.values, ["<s>", "</s>"])
     rows = [i for i in range(len(matrix)) if not special[i] and (matrix[i] > 0).sum() >= LEAST_KEYS]
@@ -60,7 +66,7 @@ def test_the_strongest_row_is_that_of_all_weights_written_out(name, by, models):
     found = attnscope.examples(model, TEXTS, head=[(1, 2), (2, 0)], k=2, by=by, window=64, limit=3)
     for layer, head in [(1, 2), (2, 0)]:
         top = found.isel(example=(found.layer == layer) & (found["head"] == head) & (found.set == "top"))
-        best = [expected_of(model, text, (layer, head), by=by, window=64) for text in TEXTS]
+        best = [expected_of(model, text, (layer, head), by=by) for text in TEXTS]
         assert top.score.values == pytest.approx(sorted(best, reverse=True)[:2], rel=1e-5)
         assert top.window_number.values.tolist() == np.argsort(best)[::-1][:2].tolist()
 
@@ -81,7 +87,7 @@ def test_a_planted_induction_head_attends_to_the_token_after_an_earlier_occurren
 
 
 def test_examples_of_a_stream_are_those_of_all_windows_at_once(monkeypatch):
-    options = {"head": [(0, 1), (2, 3)], "k": 3, "limit": 60, "window": 32, "batch_size": 2}
+    options = {"head": [(0, 1), (2, 3)], "k": 3, "limit": 40, "window": 32, "batch_size": 2}
     whole = attnscope.examples(None, **options)
     monkeypatch.setattr("attnscope.detection.examples._AT_ONCE", 8)
     in_memory, own = [], ExampleReader._remaining

@@ -79,8 +79,9 @@ def test_every_analysis_is_there_or_says_why_not(planted):
     assert "no RoPE" in skipped["rotation_effect"]
 
 
-def test_the_bundled_model_shows_the_mechanism(bundled):
+def test_the_bundled_model_shows_the_mechanism():
     """A previous- and a next-token head whose shift the cross-spectrum finds, and a peak twice its surroundings."""
+    bundled = attnscope.explain(limit=8, window=64)
     heads = bundled["verdict"].to_dataset().stack(place=("layer", "head"))
     sharp = heads.isel(place=np.flatnonzero(heads.peak_weight.values >= 0.5))
     assert {-1.0, 1.0} <= set(sharp.offset_of_weights.values.tolist())

@@ -37,8 +37,10 @@ def run(loaded, pair, corrupted, change=lambda number, output: output):
     return float(logits[7] - logits[9]), outputs
 
 
-@pytest.mark.parametrize(("pair", "direction"), [(PAIR, "denoising"), (PAIR, "noising"), (FIXED, "denoising")])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "pair", "direction"),
+    [("t5", PAIR, "denoising"), ("bart", PAIR, "denoising"), ("bart", PAIR, "noising"), ("t5", FIXED, "denoising")],
+)
 def test_every_head_of_both_stacks_is_patched_as_by_hand(family, direction, pair):
     loaded, denoising = reader(family), direction == "denoising"
     found = patch(loaded, [pair], direction=direction, steps=0)["pairs"].isel(pair=0)

@@ -20,13 +20,13 @@ def images(place):
 
 def sounds(place):
     more = [{"targets": list(SAID)}, {"targets": [*SAID[:2], "No."]}]
-    return save_whisper(place / "model"), write_sounds(place / "data"), ("n_fft", 256), _ANY + more
+    return save_whisper(place / "model"), write_sounds(place / "data"), ("n_fft", 256), [{"band": 1}, *more]
 
 
 def texts_with_images(place):
     data = write_pictured(place / "data") / "texts.jsonl"
     more = [{"groups": "types"}, {"groups": lambda tokens: ["a"] * len(tokens)}]
-    return save_pictured_model("llava", place / "model"), data, ("image_mean", [0.1] * 3), _ANY + more
+    return save_pictured_model("llava", place / "model"), data, ("image_mean", [0.1] * 3), [{"band": 1}, *more]
 
 
 KINDS = [images, sounds, texts_with_images]

@@ -167,7 +167,7 @@ def test_tasks_give_the_same_pools(corpus, tmp_path):
 def test_the_command_compares_values_and_groups_of_pools(corpus, tmp_path):
     out = tmp_path / "run"
     words = ("--by", "kind", "--groups", "types", "--pool", "2", "--window", "24", "--device", "cpu", "--legend")
-    words = (*words, "--figures", "none")
+    words = (*words, "--figures", "none", "--statistics", "entropy,band_sum")
     printed = " ".join(command("scan", "bundled", corpus, *words, "--out", out, cwd=tmp_path).stdout.split())
     assert "each of one value of kind" in printed
     assert re.search(r"\d+ windows \(\d+ tokens\) in \d+ pools", printed)

@@ -56,10 +56,11 @@ def test_the_examples_of_a_head_are_those_of_the_command_where_weights_are_above
 
 
 def test_tasks_and_a_folder_store_the_same_examples(tmp_path):
-    memory = examples_of(attnscope.scan(limit=20, window=64, batch_size=1, show=True))
-    attnscope.scan(limit=20, window=64, batch_size=1, out=tmp_path / "whole")
+    given = {"limit": 8, "window": 48, "batch_size": 1}
+    memory = examples_of(attnscope.scan(**given, show=True))
+    attnscope.scan(**given, out=tmp_path / "whole")
     for number in (2, 1):
-        attnscope.scan(limit=20, window=64, batch_size=1, out=tmp_path / "parts", task=f"{number}/2")
+        attnscope.scan(**given, out=tmp_path / "parts", task=f"{number}/2")
     assert len(memory) == 12
     for name in ("whole", "parts"):
         assert examples_of(attnscope.open_run(tmp_path / name)) == memory

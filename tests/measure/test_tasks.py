@@ -116,7 +116,7 @@ def test_a_unit_that_was_stopped_in_its_middle_is_completed_by_another_count(who
     assert scan(out, "3/3").identical(whole)
 
 
-@pytest.mark.parametrize(("room", "more"), [(1, {}), (1, {"pool": 4}), (1 << 30, {"pool": 4})])
+@pytest.mark.parametrize(("room", "more"), [(1, {"pool": 4}), (1 << 30, {})])
 def test_units_are_put_together_to_pieces_as_large_as_may_be(room, more, whole, pooled, tmp_path, monkeypatch):
     monkeypatch.setattr(_parts, "PIECE_BYTES", room)
     for task in ("1/2", "2/2"):
@@ -129,9 +129,7 @@ def test_units_are_put_together_to_pieces_as_large_as_may_be(room, more, whole, 
 
 
 @pytest.mark.parametrize(
-    ("more", "end"),
-    [({}, merge), ({"pool": 4}, merge), ({"pool": 4}, lambda out: scan(out, "2/2", pool=4))],
-    ids=["windows", "pools", "pools, again"],
+    ("more", "end"), [({}, merge), ({"pool": 4}, lambda out: scan(out, "2/2", pool=4))], ids=["merge", "again"]
 )
 def test_merge_or_a_task_again_ends_what_others_measured(more, end, whole, pooled, tmp_path, monkeypatch):
     out = tmp_path / "run"

@@ -67,7 +67,7 @@ def test_it_ends_where_the_intervals_are_narrow_enough(unbroken):
             "Read all 20 windows without stopping: the widest 95% interval of a head's mean share is {} wide ",
         ),
         ({"limit": 3}, "fewer than 6 windows have no 95% interval"),
-        ({"pool": 2, "limit": 40}, r"all \d+ pools"),
+        ({"pool": 2, "limit": 16}, r"all \d+ pools"),
     ],
 )
 def test_all_is_read_where_it_is_never_enough_and_counted_in_its_own_units(more, message):

@@ -7,6 +7,7 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError, open_run
+from attnscope.bundled import MODEL
 from attnscope.lineage import compare as held_out
 from attnscope.lineage.config import read_config
 from attnscope.results.describe import describe
@@ -15,6 +16,7 @@ from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
 from tests.lineage.compare.small_systems import SMALL
 from tests.lineage.translation.small_translators import small_model, small_tokenizer
+from tests.planted_models import wave_bert
 
 TEXT = "The tide comes in twice a day, and twice a day it goes out again. " * 30
 
@@ -30,7 +32,7 @@ def scan_of_pairs(out):
 
 
 def explain(out):
-    return attnscope.explain(texts=[TEXT], window=64, limit=2, device="cpu", out=out)
+    return attnscope.explain(wave_bert((-1, 1, -3, 2)), [TEXT], tokenizer=MODEL, window=32, limit=2, out=out)
 
 
 def train(out):

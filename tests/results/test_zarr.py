@@ -13,11 +13,11 @@ from attnscope.results.export import export
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    attnscope.scan("bundled", TEXT, window=32, limit=24, batch_size=4, pool=4, out=folder, show=False, device="cpu")
+    attnscope.scan("bundled", TEXT, window=32, limit=12, batch_size=4, pool=4, out=folder, show=False, device="cpu")
     return folder
 
 
-@pytest.mark.parametrize("shard", [1 << 26, 9_000])
+@pytest.mark.parametrize("shard", [1 << 26, 40_000])
 def test_it_is_the_run_however_it_is_cut(shard, run, tmp_path, monkeypatch):
     import zarr  # two seconds, which every worker would take
 

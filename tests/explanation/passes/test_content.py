@@ -32,7 +32,7 @@ RANDOM = np.random.default_rng(0).integers(3, 60, (4, 24)).tolist()
 @pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "gpt_oss", "qwen3"])
 def test_i1_i2_the_terms_add_up_and_the_mixed_ones_vanish_in_the_mean(family):
     model = tiny(family)
-    found = position_content(model, RANDOM, band=BAND, draws=20)
+    found = position_content(model, RANDOM, band=BAND, draws=5)
     total = {}
 
     def observe(site, call):
@@ -239,8 +239,8 @@ def test_what_cannot_be_split_is_rejected():
 @pytest.mark.parametrize("family", ["bert", "t5"])
 def test_few_texts_read_once_give_what_reading_them_twice_gives(family, monkeypatch):
     model = tiny(family)
-    once = position_content(model, RANDOM, band=BAND, draws=20)
+    once = position_content(model, RANDOM, band=BAND, draws=5)
     monkeypatch.setattr("attnscope.explanation.inputs.TOKENS_AT_ONCE", 0)
-    twice = position_content(model, RANDOM, band=BAND, draws=20)
+    twice = position_content(model, RANDOM, band=BAND, draws=5)
     for name in ("trace", "shapley", "mass", "mass_none", "profile_position", "key_only"):
         np.testing.assert_allclose(once[name], twice[name], rtol=1e-5, atol=1e-5)

@@ -38,8 +38,7 @@ def leaning():
 
 @pytest.fixture(scope="module")
 def trees():
-    own = {"llama": explained(leaning()), "random llama": explained(tiny("llama"))}
-    return own | {"bundled": attnscope.explain(limit=2, window=32)}
+    return {"llama": explained(leaning()), "random llama": explained(tiny("llama"))}
 
 
 def printed(tree):
