@@ -66,9 +66,7 @@ def saved(tmp_path, model):
 
 
 @pytest.mark.parametrize(
-    "more",
-    [{"pool": 4}, {"groups": "types", "words": "unicode", "stride": 16, "clusters": 3}],
-    ids="-".join,
+    "more", [{"pool": 4}, {"groups": "types", "words": "unicode", "stride": 16, "clusters": 3}], ids="-".join
 )
 def test_the_arrays_are_those_of_one_process(more, runs, tmp_path):
     folder, whole = runs(**more)
