@@ -1,5 +1,7 @@
 """What tests of tasks and of Ray share: the verbs whose work is done in units, on small inputs and in small units."""
 
+from functools import cache
+
 import pytest
 
 import attnscope
@@ -32,3 +34,9 @@ def call(tmp_path_factory):
         return getattr(attnscope, verb)(model, LINES if verb == "align" else None, out=out, **OPTIONS[verb] | more)
 
     return called
+
+
+@pytest.fixture(scope="session")
+def whole(call, tmp_path_factory):
+    """The run of one process, by verb."""
+    return cache(lambda verb: call(verb, tmp_path_factory.mktemp(verb) / "run"))

@@ -55,38 +55,38 @@ def here(monkeypatch):
 
 
 @pytest.mark.parametrize("verb", OPTIONS)
-def test_workers_that_are_lost_change_nothing(verb, call, here, tmp_path):
+def test_workers_that_are_lost_change_nothing(verb, call, whole, here, tmp_path):
+    expected, out = whole(verb), tmp_path / "run"
     measured, engines = here
-    folders, told = (tmp_path / "whole", tmp_path / "run"), []
-    whole = call(verb, folders[0])
-    found = call(verb, folders[1], ray="local", workers=3, progress=told.append)
-    assert same(found, whole)
+    measured.clear()
+    told = []
+    found = call(verb, out, ray="local", workers=3, progress=told.append)
+    assert same(found, expected)
     assert engines[0].died == 2
     assert len({*measured}) >= 3  # units, of which none was passed over
-    assert not parts_of(folders[1]).exists()
+    assert not parts_of(out).exists()
     shares = [one.share for one in told]
     assert shares == sorted(shares)
-    again = call(verb, folders[1], ray="local")  # finished: nobody is started
+    again = call(verb, out, ray="local")  # finished: nobody is started
     assert len(engines) == 1
-    assert same(again, whole)
+    assert same(again, expected)
 
 
-@pytest.mark.parametrize("verb", IN_UNITS)
-def test_a_command_that_was_stopped_resumes(verb, call, here, tmp_path):
+@pytest.mark.parametrize("verb", ["align", "intervene"])
+def test_a_command_that_was_stopped_resumes(verb, call, whole, here, tmp_path):
     def stop(progress):
         if progress.details.get("texts", 0) >= 4:
             raise KeyboardInterrupt
 
+    expected, out = whole(verb), tmp_path / "run"
     measured, _ = here
-    folders = tmp_path / "whole", tmp_path / "run"
-    whole = call(verb, folders[0])
     with pytest.raises(KeyboardInterrupt):
-        call(verb, folders[1], ray="local", workers=2, progress=stop)
-    assert not is_finished(folders[1])
-    kept = {int(piece.name.split("-")[0]) for piece in parts_of(folders[1]).glob("*/pieces/*")}
+        call(verb, out, ray="local", workers=2, progress=stop)
+    assert not is_finished(out)
+    kept = {int(piece.name.split("-")[0]) for piece in parts_of(out).glob("*/pieces/*")}
     assert kept
     measured.clear()
-    assert same(call(verb, folders[1], ray="local", workers=2), whole)
+    assert same(call(verb, out, ray="local", workers=2), expected)
     assert measured
     assert not kept & {first for _, first in measured}
 
