@@ -181,9 +181,9 @@ VERBS = {
     "received": lambda where: attnscope.received(MODEL, TEXTS[0], layer=2, head=1, **where).to_dataset(name="r"),
     "weights": lambda where: attnscope.weights(MODEL, TEXTS[0], layer=2, head=1, **where).to_dataset(name="w"),
     "roles": lambda where: attnscope.roles(MODEL, TEXTS, controls="none", window=16, **where),
-    "intervene": lambda where: attnscope.intervene(MODEL, TEXTS, forbid_offsets=[-1], steps=2, **where),
+    "intervene": lambda where: attnscope.intervene(MODEL, TEXTS, forbid_offsets=[-1], steps=1, **where),
     "patch": lambda where: attnscope.patch(MODEL, PAIRS, **where),
-    "explain": lambda where: attnscope.explain(MODEL, limit=2, window=32, **where),
+    "explain": lambda where: attnscope.explain(MODEL, limit=2, window=16, **where),
 }
 
 
