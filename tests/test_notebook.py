@@ -7,6 +7,8 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.bundled import MODEL, TEXT
+from tests.planted_models import wave_bert
 
 TEXTS = ["The tide comes in twice a day.", "A <b>bold</b> word & an & sign.", "It rained all day."] * 3
 
@@ -19,7 +21,7 @@ def results():
         "diff": attnscope.diff(scan, scan),
         "intervene": attnscope.intervene(texts=TEXTS, ablations=["zero"], steps=0, why=False),
         "patch": attnscope.patch(),
-        "explain": attnscope.explain(limit=2, window=24),
+        "explain": attnscope.explain(wave_bert((-1, 1, -3, 2)), [TEXT], tokenizer=MODEL, window=32, limit=2),
         "roles": attnscope.roles(texts=TEXTS, only="previous_token", controls="none"),
         "examples": attnscope.examples(texts=TEXTS, head=(0, 1), k=2),
     }
