@@ -42,7 +42,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.study import Study
 from attnscope.intervention.ablation import effects, search_heads
-from attnscope.intervention.attribution import _Attribution  # pyright: ignore[reportPrivateUsage]
+from attnscope.intervention.attribution import Attribution
 from attnscope.intervention.edges import EdgeRuns, Graph
 from attnscope.intervention.pairs import EncodedPairs
 from attnscope.intervention.predictions import ABLATIONS, PredictionSession, Questions
@@ -206,7 +206,7 @@ def attributed(planted: PlantedModel) -> np.ndarray:
     """Size of each head's part of the answer's logit over that of the mean token, mean over texts."""
     session = _Asked(planted)
     every: list[int | None] = [None] * len(session.windows)
-    found = _Attribution(session, every, every, None, by_position=False).of_batch(slice(0, len(every)))
+    found = Attribution(session, every, every, None, by_position=False).of_batch(slice(0, len(every)))
     parts, scores = (found.part - found.random).mean("window"), np.zeros(planted.heads.shape)
     heads = parts.where(parts.kind == "head", drop=True)
     scores[heads.layer.values, heads["head"].values] = np.abs(heads.values)  # no encoder adds to a logit directly

@@ -15,12 +15,15 @@ from attnscope.capture.verify import position_table_length
 from attnscope.read.encoded import texts_and_targets
 from attnscope.read.texts import Corpus
 from attnscope.report.signature import tokenizer_sha256
+from attnscope.store.run import run
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.read.encoded import Sources, Texts
     from attnscope.report.signature import Signature
+    from attnscope.store.run import Job
+    from attnscope.store.units import Task
 
 LONGEST_DEFAULT = 2048  # tokens: a longer window must be requested
 #: Layers and heads; None is any of them.
@@ -63,6 +66,7 @@ class Opened:
         heads: Heads = (),
         option: str = "layer, head",
         kind: str | None = None,
+        check: Callable[[LoadedModel], object] | None = None,
     ) -> Opened:
         """Load a model after checks that need no weights, with texts; line i may translate line i (`in_pairs`)."""
         inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
@@ -71,7 +75,7 @@ class Opened:
         paired = in_pairs and targets is not None
         lines = {"by_line": reading["by_line"] or paired, "blank_lines": paired}
         session.read(targets, field=reading["field"], **lines)
-        session.load(reading, heads=heads, option=option, kind=kind)
+        session.load(reading, heads=heads, option=option, kind=kind, check=check)
         session.corpus.sha256()  # reads all texts, so that few of them are read only here
         return session
 
@@ -116,6 +120,20 @@ class Opened:
     def length(self, window: int | None) -> int:
         """Tokens of a window: the setting, checked against the model; by default the model's length."""
         return window_length(self.model, window)
+
+    def run(
+        self,
+        verb: str,
+        job: Job,
+        settings: Mapping[str, Any],
+        reading: Mapping[str, Any],
+        task: Task | None = None,
+        attributes: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Run the job of a verb, with everything behind its numbers as its signature."""
+        job.signature = self.signature(verb, settings)
+        job.attributes = {"signature": job.signature.to_json(), "model": self.model.name, **(attributes or {})}
+        return run(job, reading["out"], task, repair=reading["repair"])
 
     def signature(self, verb: str, settings: Mapping[str, Any], corpus: Any = None) -> Signature:
         """Everything behind the numbers of a verb; by default of the texts."""

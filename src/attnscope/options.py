@@ -255,6 +255,7 @@ if TYPE_CHECKING:
     Count: TypeAlias = int
     Natural: TypeAlias = int
     Draws: TypeAlias = int
+    Steps: TypeAlias = int
     Seed: TypeAlias = int
     Beams: TypeAlias = int
     PathOrName: TypeAlias = str | Path
@@ -290,6 +291,7 @@ else:
     Count = Annotated[int, Bounds(1)]
     Natural = Annotated[int, Bounds(0)]
     Draws = Annotated[int, Bounds(1, DRAWS)]
+    Steps = Annotated[int, Bounds(0, DRAWS)]
     Seed = Annotated[int, Bounds(0, SEEDS - 1)]
     Beams = Annotated[int, Bounds(1, 1_000)]  # far more do not fit into memory
     PathOrName = Annotated[str | Path, Typed(path_of, "PATH")]

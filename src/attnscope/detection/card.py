@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,29 +13,22 @@ import xarray as xr
 from scipy import stats
 from torch import Tensor
 
-from attnscope.capture.load import check_same_model
 from attnscope.capture.placement import device_of
-from attnscope.detection.head_files import agreement, check_listing, listing_of, read_heads
-from attnscope.detection.probes import needles_of
+from attnscope.detection.head_files import agreement, read_heads
 from attnscope.detection.role import ROLES
-from attnscope.detection.roles import SHARED, scores_of, wanted_controls
+from attnscope.detection.roles import SHARED
 from attnscope.intervention.ablation import half_of
 from attnscope.intervention.limits import alone
 from attnscope.intervention.predictions import PredictionSession, check_read, kind_of_question
 from attnscope.intervention.stack import Edit, replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
-from attnscope.opened import Opened
 from attnscope.options import Reading
-from attnscope.read.encoded import Sources
-from attnscope.report.signature import short_hash
 from attnscope.statistics.effects import effect_variables
 from attnscope.statistics.units import LEAST, numbered, units_of
 from attnscope.store.arrays import by_layer
-from attnscope.support.checks import check_whole
 
 if TYPE_CHECKING:
     from attnscope.capture.borrow import LoadedModel
-    from attnscope.capture.load import Model
-    from attnscope.detection.probes import Answer, Needles, Probe
+    from attnscope.detection.probes import Answer, Probe
     from attnscope.read.windows import Window
 
 ANSWERS = ("answer", "prompt")
@@ -82,61 +73,15 @@ def answer_effects(loaded: LoadedModel, answers: Sequence[Answer], *, seed: int)
     return effect_variables(np.stack(changes), units, dims, "Change of the loss without the head", seed=seed)
 
 
-KEPT = ((64, 4), (16, 4), (64, 0), (256, 4))
-_MOST = 10**6
+MOST = 10**6  # tokens in a cache
 _SUBSETS = 200  # of documents, for the interval of the stability
 _EQUAL = 12  # digits to which equal scores are equal
 _ENDS = ("_low", "_high")
 _EFFECTS = ("effect", "effect_low", "effect_high", "shown", "tested")
 
 
-def card(
-    model: Model | None,
-    texts: Sources,
-    *,
-    kept: Sequence[tuple[int, int]],
-    effects: xr.DataTree | None,
-    published: str | Path | None,
-    needles: Needles | None,
-    answers: bool,
-    limits: bool,
-    controls: Sequence[str] | str | None,
-    batch_size: int | None,
-    **reading: Unpack[Reading],
-) -> xr.Dataset:
-    """The work of `attnscope.card`."""
-    for recent, sinks in kept:
-        check_whole(1, _MOST, kept=recent)
-        check_whole(0, _MOST, kept=sinks)
-    listing = None if published is None else listing_of(Path(published))
-    needles_of(needles)  # these are checked again with the model, which takes long to load
-    wanted_controls(controls)
-    first = None if listing is None else partial(check_listing, listing)
-    loaded = Opened.of(model).load(reading, check=first)
-    if effects is not None:
-        check_same_model(effects, loaded, "effects (--effects)")
-
-    additions = _Additions(loaded, reading, tuple(dict.fromkeys(kept)), effects, answers, limits, listing)
-    return scores_of(
-        "card",
-        [*ROLES, *dict.fromkeys(f"reach_{recent}_{sinks}" for recent, sinks in kept)],
-        loaded,
-        texts,
-        needles,
-        controls,
-        batch_size,
-        reading,
-        kept,
-        additions.added,
-        answers=answers,
-        limits=limits,
-        effects=None if effects is None else short_hash(json.loads(effects.attrs["signature"])),
-        published=None if listing is None else short_hash(listing[1]),
-    )
-
-
 @dataclass(frozen=True, eq=False)
-class _Additions:
+class Additions:
     """The parts of a card beyond the scores of roles, and the arguments that they depend on."""
 
     loaded: LoadedModel

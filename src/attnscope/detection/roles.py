@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,18 +38,17 @@ from attnscope.kernels.engines import output_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import EQUAL
 from attnscope.measure.rows import evenly
-from attnscope.measure.texts import beyond_note
 from attnscope.opened import Opened
 from attnscope.options import Reading
-from attnscope.read.encoded import Sources, windows_of
+from attnscope.read.encoded import windows_of
 from attnscope.read.windows import Window
 from attnscope.statistics.intervals import interval
 from attnscope.statistics.units import units_of
 from attnscope.store.arrays import padded_heads
-from attnscope.store.run import Job, Once, run
+from attnscope.store.run import Job
 from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, no_progress
+from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
@@ -58,8 +57,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from attnscope.capture.load import Model
-    from attnscope.detection.probes import Needles
     from attnscope.kernels.call import AttentionCall
 
     Told = Callable[[int], None]
@@ -69,64 +66,10 @@ _OWN = "model"
 SHARED = "query_heads"  # of each layer: query heads that share one key-value head
 
 
-def roles(
-    model: Model | None,
-    texts: Sources,
-    *,
-    only: Sequence[str] | str | None,
-    needles: Needles | None,
-    controls: Sequence[str] | str | None,
-    batch_size: int | None,
-    **reading: Unpack[Reading],
-) -> xr.Dataset:
-    """The work of `attnscope.roles`."""
-    return scores_of("roles", chosen("role", only, ROLES), model, texts, needles, controls, batch_size, reading)
-
-
 def wanted_controls(names: Sequence[str] | str | None) -> list[str]:
     """The names of the controls that are wanted."""
     none = names is not None and (names == "none" or tuple(names) in {(), ("none",)})
     return [] if none else chosen("control", names, CONTROLS)
-
-
-def scores_of(
-    command: str,
-    names: Sequence[str],
-    model: Model | None,
-    texts: Sources,
-    needles: Needles | None,
-    controls: Sequence[str] | str | None,
-    batch_size: int | None,
-    reading: Reading,
-    kept: Sequence[tuple[int, int]] = (),
-    more: Callable[[xr.Dataset, xr.Dataset, list[str], Sequence[Probe]], xr.Dataset] | None = None,
-    **settings: Any,
-) -> xr.Dataset:
-    """Scores of roles as the result of a command; `more` completes them from the scores of windows."""
-    drawn = wanted_controls(controls)
-    limit, seed = reading["limit"] or _TEXTS, reading["seed"]
-    if needles is not None and all(ROLES[name].probe != "needle" for name in names):
-        raise AttnscopeError("needles (--needles) need retrieval heads: add retrieval (--only)")
-    hidden = needles_of(needles)
-    session = Opened.open(command, model, reading, texts)
-    loaded, longest = session.model, session.length(reading["window"])
-    length = longest if reading["window"] else min(_LONGEST, longest)
-    reach = Nearness(kept=tuple(dict.fromkeys((*Nearness().kept, *kept))))
-    settings |= {"roles": [*names], "controls": drawn, "window": length, "limit": limit, "seed": seed}
-    settings["needles"] = None if needles is None else [needle.text for needle in hidden]
-    settings["batch_size"] = batch_size
-    signature = session.signature(command, settings)
-    windows = list(islice(windows_of(session.corpus, loaded.tokenizer, length=length, limit=limit), limit))
-    attributes = {"signature": signature.to_json(), "model": loaded.name, **beyond_note(loaded, length)}
-    needles_required = needles is not None
-    scoring = Scoring(
-        command, names, loaded, windows, length, reach, hidden, drawn, batch_size, reading, more, needles_required
-    )
-    return run(
-        Once(signature, lambda job: scoring.scores(job).assign_attrs(attributes)),
-        reading["out"],
-        repair=reading["repair"],
-    )
 
 
 @dataclass(eq=False)
@@ -134,34 +77,59 @@ class Scoring:
     """Scores of roles of one model, from windows of texts, needles and controls."""
 
     command: str
-    roles: Sequence[str]
     loaded: LoadedModel
     windows: Sequence[Window]  # of the texts
-    length: int  # tokens of a window
     reach: Nearness  # distances that count as near
     needles: list[Needle]
-    controls: Sequence[str]
-    batch_size: int | None
-    reading: Reading
-    more: Callable[[xr.Dataset, xr.Dataset, list[str], Sequence[Probe]], xr.Dataset] | None
-    needles_required: bool  # whether a model that cannot be asked about needles is an error
+    settings: dict[str, Any]  # as in the signature
+    tell: Tell
+    #: Completes the scores of heads from those of windows.
+    more: Callable[[xr.Dataset, xr.Dataset, list[str], Sequence[Probe]], xr.Dataset] | None = None
     skipped: dict[str, str] = field(default_factory=dict[str, str])  # roles and controls without scores: the reason
     notes: dict[str, Any] = field(default_factory=dict[str, Any])  # on the texts of each probe
     done: int = 0  # windows, for progress
 
+    @classmethod
+    def of(
+        cls,
+        command: str,
+        session: Opened,
+        reading: Reading,
+        names: Sequence[str],
+        needles: list[Needle] | None,
+        controls: Sequence[str],
+        batch_size: int | None,
+        kept: Sequence[tuple[int, int]] = (),
+    ) -> Scoring:
+        """The windows of a session's texts, and everything that the scores depend on."""
+        loaded, longest = session.model, session.length(reading["window"])
+        length, limit = longest if reading["window"] else min(_LONGEST, longest), reading["limit"] or _TEXTS
+        windows = list(islice(windows_of(session.corpus, loaded.tokenizer, length=length, limit=limit), limit))
+        reach = Nearness(kept=tuple(dict.fromkeys((*Nearness().kept, *kept))))
+        settings: dict[str, Any] = {"roles": [*names], "controls": [*controls], "window": length, "limit": limit}
+        settings["needles"] = None if needles is None else [needle.text for needle in needles]
+        settings |= {"seed": reading["seed"], "batch_size": batch_size}
+        asked = needles_of(None) if needles is None else needles
+        return cls(command, loaded, windows, reach, asked, settings, reading["progress"] or no_progress)
+
+    @property
+    def length(self) -> int:
+        """Tokens of a window."""
+        return self.settings["window"]
+
     def scores(self, job: Job) -> xr.Dataset:
         """Scores of all roles that the model can have, next to the controls; see `roles`."""
-        text = text_probe(self.windows, self.length, self.reach, self.batch_size)
+        text = text_probe(self.windows, self.length, self.reach, self.settings["batch_size"])
         sites = sites_of(self.loaded.model, text)
-        self.skipped |= _undefined(sites, self.roles, text)
+        self.skipped |= _undefined(sites, self.settings["roles"], text)
         probes = self._probes(text)
-        roles = [name for name in self.roles if name not in self.skipped]
+        roles = [name for name in self.settings["roles"] if name not in self.skipped]
         if not roles:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.skipped.items())
             raise AttnscopeError(f"none of these roles can be scored in {self.loaded.name}: {reasons}")
         of_windows = job.made(_OWN, partial(self._measured, _OWN, sites, probes, roles))
         of_controls: dict[str, xr.Dataset] = {}
-        for name in self.controls:
+        for name in self.settings["controls"]:
             try:
                 of_controls[name] = job.made(name, partial(self._measured, name, sites, probes, roles))
             except AttnscopeError as error:  # random weights may overflow where the model's do not
@@ -172,43 +140,45 @@ class Scoring:
         documents = [window.source for window in text.windows]
         # prompts of one needle are alike
         units = {"text": units_of(documents)[0], "needle": [one.hidden for probe in probes for one in probe.answers]}
-        summary = summed_up(roles, of_windows, of_controls, units, self.reading["seed"])
+        summary = summed_up(roles, of_windows, of_controls, units, self.settings["seed"])
         summary = summary if self.more is None else self.more(summary, of_windows, documents, probes)
         return summary.assign_attrs(skipped=json.dumps(self.skipped), notes=json.dumps(self.notes), **left_out)
 
     def _probes(self, text: Probe) -> list[Probe]:
         """The probes of all roles that are not skipped; roles whose probe cannot be made are skipped from here on."""
-        wanted = {ROLES[name].probe for name in self.roles if name not in self.skipped}
+        wanted = {ROLES[name].probe for name in self.settings["roles"] if name not in self.skipped}
         probes = [text] if "text" in wanted else []
         if "repeated" in wanted:
             table: Any = embedding_within(self.loaded.model.get_input_embeddings())
             words = ordinary_tokens(self.loaded.tokenizer, self.windows, table.num_embeddings)
             try:
                 probes.append(
-                    repeated_probe(self.windows[0], words, self.length, self.reading["seed"], self.batch_size)
+                    repeated_probe(
+                        self.windows[0], words, self.length, self.settings["seed"], self.settings["batch_size"]
+                    )
                 )
             except AttnscopeError as error:
-                on_it = (name for name in self.roles if ROLES[name].probe == "repeated")
+                on_it = (name for name in self.settings["roles"] if ROLES[name].probe == "repeated")
                 self.skipped |= dict.fromkeys(on_it, str(error)) | self.skipped
         if "needle" in wanted:
             try:
                 probes.append(_needles(self.loaded, text.windows, self.needles, self.length, self.notes))
             except AttnscopeError as error:
-                if self.needles_required and "prompts" not in self.notes and _continues(self.loaded):
+                if self.settings["needles"] is not None and "prompts" not in self.notes and _continues(self.loaded):
                     raise
                 self.skipped["retrieval"] = str(error)
         return probes
 
     def _measured(self, name: str, sites: Sequence[Site], probes: Sequence[Probe], roles: Sequence[str]) -> xr.Dataset:
         """Scores of windows, of the model with its own weights or with those of a control."""
-        work = sum(len(probe.windows) for probe in probes) * (1 + len(self.controls))
+        work = sum(len(probe.windows) for probe in probes) * (1 + len(self.settings["controls"]))
 
         def tell(windows: int) -> None:
             self.done += windows
-            (self.reading["progress"] or no_progress)(Progress(self.command, self.done / work, {"windows": self.done}))
+            self.tell(Progress(self.command, self.done / work, {"windows": self.done}))
 
         model = self.loaded.model
-        with nullcontext() if name == _OWN else control(model, name, self.reading["seed"]):
+        with nullcontext() if name == _OWN else control(model, name, self.settings["seed"]):
             return measured(model, sites, probes, roles, tell, with_equal=name == _OWN)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +14,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.capture.borrow import LoadedModel
-from attnscope.capture.load import Model
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
@@ -28,10 +25,7 @@ from attnscope.explanation.projections import Projections
 from attnscope.explanation.stream import Fold, Layer, Point, fold_of, residual_stream
 from attnscope.explanation.tables import embedding_projection, position_tables, word_embedding, word_table
 from attnscope.kernels.positions import pair_columns
-from attnscope.opened import Opened
-from attnscope.options import ModelReading
 from attnscope.statistics.discovery import significant
-from attnscope.store.run import Job, Once, run
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
@@ -40,37 +34,6 @@ _BLOCK = 2048  # tokens of the vocabulary at a time
 _POSITIONS = 512  # rows of a position table
 _FLAT = 1e-9  # nats
 _DIRECTIONS, _EXTREME = 4, 16  # directions of a head, and tokens at each end of them, among which pairs are searched
-
-
-def circuits(model: Model | None, *, band: int, tokens: int, **reading: Unpack[ModelReading]) -> xr.Dataset:
-    """The work of `attnscope.circuits`."""
-    session = Opened.of(model)
-    loaded = session.load(reading, need_tokenizer=False)
-    if loaded.model.main_input_name != "input_ids":
-        raise AttnscopeError(
-            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not tokens: choose a language model"
-        )
-    tokenizer = loaded.tokenizer
-    with suppress(AttnscopeError):  # tokens are then named by their numbers
-        tokenizer = Opened.of(loaded.model).load(reading).tokenizer
-    seed = reading["seed"]
-    session.model = LoadedModel(loaded.model, tokenizer, loaded.name, loaded.identity)
-    length = min(2 * band + 4, session.length(None))
-    if band >= length:
-        raise AttnscopeError(
-            f"band (--band) is {band}; this model's largest offset is {length - 1}: use a smaller band"
-        )
-    settings = {"band": band, "tokens": tokens, "seed": seed}
-    signature = session.signature("circuits", settings)
-    attributes = {"signature": signature.to_json(), "model": loaded.name}
-
-    def measured(_: Job) -> xr.Dataset:
-        tell = reading["progress"] or no_progress
-        weights = Weights(loaded.model, tokenizer, length, band, tokens, seed, tell)
-        with in_single_precision(weights.words):  # some multiply their rows
-            return weights.dataset().assign_attrs(attributes)
-
-    return run(Once(signature, measured), reading["out"], repair=reading["repair"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,6 +181,10 @@ class Weights:
         return output - output.mean(-1, keepdims=True) if point.fold is not None and point.fold.centred else output
 
     def dataset(self) -> xr.Dataset:
+        with in_single_precision(self.words):  # some multiply their rows
+            return self._dataset()
+
+    def _dataset(self) -> xr.Dataset:
         layers, heads = len(self.heads), max(self.counts)
         sizes = {"offset": 2 * self.band + 1, "rank": self.count}
         made = {

@@ -6,32 +6,27 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from attnscope.capture.forward import decoder_note
 from attnscope.capture.load import Model, load_model
-from attnscope.explanation.arrays.checks import choose, in_band
+from attnscope.explanation.arrays.checks import in_band
 from attnscope.explanation.arrays.components import principal_components
-from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
-from attnscope.explanation.catalogue import ANALYSES, requested_analyses
+from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.evidence import labelled_sums, sums_of
-from attnscope.explanation.study import DEFAULT_TEXTS, Analysis, Study, pairs_of_windows
+from attnscope.explanation.study import Analysis, Study
 from attnscope.explanation.tables import position_table
 from attnscope.opened import Opened
-from attnscope.options import StudyReading
-from attnscope.read.encoded import Sources
-from attnscope.store.run import Batch, Job, run
+from attnscope.store.run import Batch, Job
 from attnscope.store.runs import RunFolder
-from attnscope.store.units import Parts, task_for
+from attnscope.store.units import Parts
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, no_progress
+from attnscope.support.progress import Progress
 
 
 def load_explanation(run: RunFolder) -> xr.DataTree:
@@ -85,69 +80,6 @@ class OtherTable:
 
 _SHORT = 6  # tokens of a window: with fewer, the cross-spectrum has no waves
 _CROSSED = "queries and keys are in different texts; use scan and align"
-
-
-def explain(
-    model: Model | None,
-    texts: Sources,
-    *,
-    band: int,
-    frequencies: tuple[int, int] | None,
-    completion: Completion,
-    also: Sequence[Model],
-    layer: int | None,
-    head: int | None,
-    interventions: bool,
-    intervention_texts: int,
-    analyses: Sequence[str | Analysis],
-    **reading: Unpack[StudyReading],
-) -> xr.DataTree:
-    """The work of `attnscope.explain`."""
-    task = task_for(explain, locals())
-    choose("completion (--completion)", completion, COMPLETIONS)
-    more = requested_analyses(analyses)
-    window = reading["window"]
-    session = Opened.open("explain", model, reading, texts, reading["targets"], heads=[(layer, head)])
-    loaded, corpus, target = session.model, session.corpus, session.target
-    length = session.length(window)
-    if window is None:
-        length = min([length, *(analysis.longest for analysis in more if analysis.longest)])
-    _check_settings(length, band, frequencies)
-    study = Study(
-        loaded.model,
-        partial(pairs_of_windows, corpus, target, loaded, length, reading["limit"] or DEFAULT_TEXTS),
-        name=loaded.name,
-        identity=loaded.identity,
-        band=band,
-        frequencies=frequencies,
-        completion=completion,
-        intervention_texts=intervention_texts if interventions else 0,
-        layer=layer,
-        head=head,
-        seed=reading["seed"],
-        loaded=loaded,
-        corpus=corpus,
-        with_targets=target is not None,
-    )
-    for analysis in more:
-        analysis.check(study)
-    study.tell = reading["progress"] or no_progress
-    others = [OtherTable.of(other, trust_remote_code=reading["trust_remote_code"]) for other in also]
-    settings = {
-        "window": length,
-        "windows": len(study.windows),
-        "band": band,
-        "frequencies": None if frequencies is None else list(frequencies),
-        "completion": completion,
-        "intervene": study.intervention_texts,
-        **{name: value for analysis in more for name, value in analysis.settings.items()},
-        "seed": study.seed,
-    }
-    job = Explanation(session, study, more, others)
-    job.signature = session.signature("explain", settings)
-    job.attributes = {"signature": job.signature.to_json(), "model": loaded.name}
-    job.attributes |= decoder_note(loaded.model, with_target=target is not None)
-    return run(job, reading["out"], task, repair=reading["repair"])
 
 
 @dataclass(eq=False)
@@ -214,7 +146,7 @@ class Explanation(Job):
         return load_explanation(run)  # as a later call will read it
 
 
-def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None) -> None:
+def check_lengths(length: int, band: int, frequencies: tuple[int, int] | None) -> None:
     """Reject settings before the texts are read."""
     if length < _SHORT:
         raise AttnscopeError(

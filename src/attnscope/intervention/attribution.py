@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from attnscope.bundled import NOUNS, SENTENCES
 from attnscope.capture.families import logit_cap
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE
@@ -22,105 +20,37 @@ from attnscope.capture.weights import affine_alone
 from attnscope.explanation.inputs import FOR_MATCHING, model_inputs, token_ids
 from attnscope.explanation.projections import factor_of
 from attnscope.explanation.stream import residual_stream
-from attnscope.explanation.study import DEFAULT_TEXTS
 from attnscope.intervention.calls import values_of, weights_of
-from attnscope.intervention.intervene import LONGEST
-from attnscope.intervention.pairs import Pairs, PairTexts, one_token, pairs_of_input
-from attnscope.intervention.predictions import PredictionSession, Questions, pad_of, prediction_session
+from attnscope.intervention.pairs import one_token
+from attnscope.intervention.predictions import PredictionSession, Questions, pad_of
 from attnscope.intervention.score_parts import ScoreParts, shares_of
 from attnscope.intervention.stream_parts import StreamParts, rows_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.models.translator import IGNORED
-from attnscope.opened import Opened
-from attnscope.options import StudyReading
-from attnscope.read.encoded import Sources
 from attnscope.read.shown import IdNames
 from attnscope.statistics.effects import by_document, effect_variables, interval_variables
 from attnscope.statistics.units import units_of
-from attnscope.store.run import Batch, Job, run
-from attnscope.store.units import task_for
+from attnscope.store.run import Batch, Job
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, no_progress
+from attnscope.support.progress import Progress, Tell
 
 if TYPE_CHECKING:
-    from attnscope.capture.load import Model
     from attnscope.kernels.call import AttentionCall
 
 _AT_ONCE = 1 << 25  # logits of a lens at a time
 _LENS = {"logit": "logits", "probability": "share", "rank": "1"}
 
 
-def attribute(
-    model: Model | None,
-    texts: Sources,
-    *,
-    token: str | None,
-    against: str | None,
-    direction: np.ndarray | Sequence[float] | None,
-    pairs: Pairs | None,
-    by_position: bool,
-    head: tuple[int, int] | None,
-    batch_size: int | None,
-    **reading: Unpack[StudyReading],
-) -> xr.DataTree:
-    """The work of `attnscope.attribute`."""
-    task, seed = task_for(attribute, locals()), reading["seed"]
-    given = None if pairs is None else pairs_of_input(pairs)
-    if sum(one is not None for one in (token, direction, pairs)) > 1 or (against is not None and token is None):
-        raise AttnscopeError("expected one of token (--token), direction and pairs (--pairs); against is for a token")
-    if given is not None and texts is not None:
-        raise AttnscopeError("pairs (--pairs) are texts themselves: leave out texts")
-    if head is not None and (by_position or any(one is not None for one in (token, direction, pairs))):
-        raise AttnscopeError("head (--head) splits scores: leave out token, direction, pairs and by_position")
-    texts = texts if given is None else [pair.clean for pair in given]
-    targets = NOUNS if texts is SENTENCES and reading["targets"] is None else reading["targets"]
-    named: Any = {"heads": [] if head is None else [head], "option": "head, --head"}
-    opened = Opened.open("attribute", model, reading, texts, targets, in_pairs=True, **named)
-    loaded, corpus, target = opened.model, opened.corpus, opened.target
-    length = min(reading["window"] or LONGEST, opened.length(reading["window"]))
-    limit = reading["limit"] or DEFAULT_TEXTS if given is None else len(given)
-    where: Any = {"window": length, "limit": limit, "seed": seed, "batch_size": batch_size}
-    kind: Any = None if head is None else "translation" if loaded.model.config.is_encoder_decoder else "next"
-    session = prediction_session(loaded, corpus, target, kind=kind, **where)
-    count = len(session.windows)
-    if given is not None and count != len(given):
-        raise AttnscopeError(f"found pairs of one token, or of more than {length}; expected 2 to {length} tokens")
-    session.check(ablates=False)
-    words = [(token, against)] * count if given is None else [(pair.answer, pair.wrong) for pair in given]
-    what = "the token whose logit is split"
-    known = {word: one_token(loaded.tokenizer, word, what) for both in words for word in both if word is not None}
-    vector = None if direction is None else torch.as_tensor(np.asarray(direction)).double()
-    tokens, wrong = ([known.get(word or "") for word in side] for side in zip(*words, strict=True))
-    summaries: dict[str, Callable[..., xr.Dataset]]
-    if head is None:
-        split, summaries = (
-            _Attribution(session, tokens, wrong, vector, by_position),
-            {"parts": parts_of, "lens": lens_of},
-        )
-    else:
-        split, summaries = ScoreParts(session, head), {"parts": shares_of}
-    settings = where | ({} if head is None else {"head": [*head]}) | {
-        "token": token, "against": against, "by_position": by_position,
-        "direction": None if vector is None else hashlib.sha256(vector.numpy().tobytes()).hexdigest(),
-        "pairs": None if given is None else PairTexts(tuple(given)).sha256(),
-    }  # fmt: skip
-    job = _Windows(session, split, summaries, seed, reading["progress"] or no_progress)
-    job.node = "scores" if head else "predictions"
-    job.signature = opened.signature("attribute", settings)
-    job.attributes = {"signature": job.signature.to_json(), "model": loaded.name, **session.notes}
-    job.attributes |= ({"head": "{}.{}".format(*head)} if head else {}) | ({} if given is None else {"pairs": "clean"})
-    return run(job, reading["out"], task, repair=reading["repair"])
-
-
 @dataclass(eq=False)
-class _Windows(Job):
+class AttributionJob(Job):
     """The windows whose predictions, or whose scores, are split."""
 
     session: PredictionSession
-    split: _Attribution | ScoreParts
-    summaries: Mapping[str, Callable[..., xr.Dataset]]
-    seed: int
+    split: Attribution | ScoreParts
     tell: Tell
+
+    def __post_init__(self) -> None:
+        self.node = "predictions" if isinstance(self.split, Attribution) else "scores"
 
     def batches(self) -> Iterator[Batch]:
         for part in self.session.slices():
@@ -132,7 +62,9 @@ class _Windows(Job):
 
     def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
         whole = self.joined(measured)
-        parts = {name: partial(make, whole, seed=self.seed) for name, make in self.summaries.items()}
+        of_logits: Any = {"parts": parts_of, "lens": lens_of}
+        makers = of_logits if isinstance(self.split, Attribution) else {"parts": shares_of}
+        parts = {name: partial(make, whole, seed=self.session.seed) for name, make in makers.items()}
         return {self.node: whole} | {name: self.made(name, make) for name, make in parts.items()}
 
 
@@ -146,8 +78,8 @@ def _by_keys(call: AttentionCall, vectors: Tensor, at: tuple[Tensor, Tensor]) ->
 
 
 @dataclass(eq=False)
-class _Attribution:
-    """The attributions of one call of `attribute`."""
+class Attribution:
+    """The parts of the logits of tokens, or of what reads the stream in one direction."""
 
     session: PredictionSession
     tokens: list[int | None]  # of each window
@@ -155,6 +87,22 @@ class _Attribution:
     direction: Tensor | None
     by_position: bool
     scale: float | None = None  # of logits after the unembedding
+
+    @classmethod
+    def of(
+        cls,
+        session: PredictionSession,
+        words: Sequence[tuple[str | None, str | None]],
+        direction: np.ndarray | None,
+        *,
+        by_position: bool,
+    ) -> Attribution:
+        """With the token of each window, and the one whose logit is subtracted, as words."""
+        named = dict.fromkeys(word for both in words for word in both if word is not None)
+        tokenizer, what = session.loaded.tokenizer, "the token whose logit is split"
+        tokens = {word: one_token(tokenizer, word, what) for word in named}
+        chosen, against = ([tokens.get(word or "") for word in side] for side in zip(*words, strict=True))
+        return cls(session, chosen, against, None if direction is None else torch.from_numpy(direction), by_position)
 
     @torch.no_grad()
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, islice, product
-from typing import Any, Literal, Unpack
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +17,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.capture.borrow import borrowed
 from attnscope.capture.eager import without_cache
 from attnscope.capture.families import OWN_STATES, is_norm, main_output, other_name, related
-from attnscope.capture.load import Model
 from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
@@ -32,19 +30,15 @@ from attnscope.explanation.sublayers import sublayers
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.intervention.edit import output_affine
 from attnscope.intervention.gradients import check_gradients, embeddings_moved
-from attnscope.intervention.pairs import EncodedPairs, Pairs, PairTexts
-from attnscope.intervention.patch import PatchJob, check_pairs_differ, given_pairs
+from attnscope.intervention.pairs import EncodedPairs
+from attnscope.intervention.patch import PatchJob, check_pairs_differ
 from attnscope.intervention.stream_parts import SEVERAL
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.opened import Opened
-from attnscope.options import ModelReading
 from attnscope.statistics.effects import by_document, effect_variables
 from attnscope.statistics.units import LEAST, numbered
-from attnscope.store.run import Job, Once, run
-from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, no_progress
+from attnscope.support.progress import Progress, Tell
 from attnscope.support.state import frozen
 
 SIDES = ("query", "key", "value")
@@ -54,42 +48,7 @@ _NAMES = {"mlp": "m", "mixer": "mixer", "layer embedding": "embedding"}  # of pa
 _ADDS_UP = 1e-3  # rounding of the sum of all parts, as a share of the largest difference
 
 
-def edges(
-    model: Model | None,
-    pairs: Pairs | None,
-    *,
-    answer: str | None,
-    wrong: str | None,
-    method: Literal["eap", "eap_ig", "exact"],
-    steps: int,
-    sizes: Sequence[float],
-    draws: int,
-    batch_size: int | None,
-    **reading: Unpack[ModelReading],
-) -> xr.Dataset:
-    """The work of `attnscope.edges`."""
-    check_whole(1, 1000, draws=draws)
-    if not sizes or sorted(sizes) != [*sizes] or not 0 <= sizes[0] <= sizes[-1] <= 1:
-        raise AttnscopeError(f"found sizes {[*sizes]}; expected shares of the edges from 0 to 1, the smallest first")
-    given = given_pairs(pairs, model, answer, wrong)
-    session = Opened.of(model)
-    loaded = session.load(reading)
-    loaded = replace(loaded, model=with_own_layers(loaded.model))
-    job = PatchJob(loaded, given, "heads", False, "noising", None, 0, None, no_progress)
-    job.read(batch_size)
-    settings = {"method": method, "steps": steps, "sizes": [*sizes], "draws": draws, "batch_size": batch_size}
-    settings |= {"seed": reading["seed"]}
-    signature = session.signature("edges", settings, PairTexts(tuple(given)))
-    how = method, steps, sizes, draws, reading["seed"], reading["progress"] or no_progress
-
-    def measured(_: Job) -> xr.Dataset:
-        with borrowed(loaded.model):
-            return _measured(job, *how).assign_attrs(signature=signature.to_json(), unit=job.scale)
-
-    return run(Once(signature, measured), reading["out"], repair=reading["repair"])
-
-
-def _measured(
+def measured_edges(
     job: PatchJob, method: str, steps: int, sizes: Sequence[float], draws: int, seed: int, tell: Tell
 ) -> xr.Dataset:
     """Scores of all edges, and circuits of the best and of random ones."""

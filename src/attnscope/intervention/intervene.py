@@ -5,119 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from attnscope.bundled import NOUNS, SENTENCES
 from attnscope.capture.borrow import LoadedModel
-from attnscope.capture.load import Model
 from attnscope.explanation.analyses.verdict import WHY
 from attnscope.explanation.catalogue import ANALYSES
-from attnscope.explanation.study import DEFAULT_TEXTS, FEW_TEXTS, Study
+from attnscope.explanation.study import FEW_TEXTS, Study
 from attnscope.intervention.ablation import effects, half_of, joint_ablation, removal_curves, search_heads
-from attnscope.intervention.calls import checked_heads
 from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
 from attnscope.intervention.effects import agreement_of, heads_of
 from attnscope.intervention.pairs import both_answers
-from attnscope.intervention.predictions import ABLATIONS, Ablation, PredictionSession, prediction_session
+from attnscope.intervention.predictions import Ablation, PredictionSession
 from attnscope.intervention.profiles import contribution_profiles
 from attnscope.measure.ranking import majority_names, peaks
 from attnscope.measure.texts import statistics_of
 from attnscope.opened import Opened, window_length
-from attnscope.options import StudyReading
-from attnscope.read.encoded import Sources
 from attnscope.read.windows import Window
-from attnscope.store.run import Batch, Job, run
-from attnscope.store.units import task_for
-from attnscope.support.checks import STEPS, check_installed, check_whole
+from attnscope.store.run import Batch, Job
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, no_progress
-
-LONGEST = 512  # default limit of tokens in a window: every head of every window needs a pass
-
-
-def intervene(
-    model: Model | None,
-    texts: Sources,
-    *,
-    batch_size: int | None,
-    variants: int | None,
-    ablations: Sequence[str],
-    metric: Callable[..., Any] | Sequence[tuple[str, str]] | None,
-    steps: int,
-    search: bool,
-    curves: bool,
-    together: Sequence[Sequence[tuple[int, int]]],
-    forbid_offsets: Sequence[int],
-    forbid_first: bool,
-    forbid_tokens: Sequence[str],
-    renormalise: bool,
-    why: bool,
-    band: int,
-    **reading: Unpack[StudyReading],
-) -> xr.DataTree:
-    """The work of `attnscope.intervene`."""
-    if search:
-        check_installed("search (--search)", "sklearn", "sklearn")
-    task, unknown = task_for(intervene, locals()), [name for name in ablations if name not in ABLATIONS]
-    if unknown or not ablations:
-        found = repr(unknown[0] if unknown else ablations)
-        names = ", ".join(map(repr, ABLATIONS))  # quoted: these are not translated
-        raise AttnscopeError(f"found ablations (--ablations) {found}; expected one or more of {names}")
-    check_whole(0, STEPS, steps=steps)
-    window, seed = reading["window"], reading["seed"]
-    targets = NOUNS if texts is SENTENCES and reading["targets"] is None else reading["targets"]
-    limit = reading["limit"] or DEFAULT_TEXTS
-    named: Any = {"heads": [pair for heads in together for pair in heads], "option": "together, --together"}
-    opened = Opened.open("intervene", model, reading, texts, targets, in_pairs=True, **named)
-    loaded, corpus, target = opened.model, opened.corpus, opened.target
-    length = opened.length(window) if window else min(LONGEST, opened.length(None))
-    session = prediction_session(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
-    if callable(metric):
-        session.metric = metric
-        if reading["out"] is not None:
-            raise AttnscopeError(
-                "a run folder cannot name a metric that is a function: leave out metric or out (--out)"
-            )
-    elif metric is not None:
-        session.answers = answers_of(metric, session)
-    session.check()
-    sets = [checked_heads(heads, session.cells, "together, --together") for heads in together]
-    rule = Forbidden.of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
-    if rule:
-        rule.check(session.windows)
-    elif not renormalise:
-        raise AttnscopeError(
-            "renormalise (--no-renormalise) applies only to a rule: add forbid_offsets (--forbid-offset), forbid_first "
-            "or forbid_tokens"
-        )
-    is_one = len(session.windows) == 1 and metric is not None
-    chosen: list[Ablation] = [one for one in ABLATIONS if one in ablations and not (is_one and one == "resample")]
-    settings = {
-        "window": length,
-        "limit": limit,
-        "batch_size": batch_size,
-        "forbid": rule.words,
-        "ablations": [*chosen],
-        **({} if metric is None else {"metric": "a function" if callable(metric) else [list(pair) for pair in metric]}),
-        "steps": steps,
-        "search": search,
-        "curves": curves,
-        "together": ["+".join(f"{layer}.{head}" for layer, head in heads) for heads in sets] or None,
-        "renormalise": renormalise if rule else None,
-        "why": why,
-        "band": band,
-        "seed": seed,
-    }
-    job = Effects(opened, session, chosen, sets, rule, settings, variants, reading["progress"] or no_progress)
-    if is_one and "resample" in ablations:
-        job.skipped["resample"] = "it needs 2 or more texts"
-    job.signature = opened.signature("intervene", settings)
-    job.attributes = {"signature": job.signature.to_json(), "model": loaded.name, "prediction": session.kind}
-    job.attributes |= session.notes
-    return run(job, reading["out"], task, repair=reading["repair"])
+from attnscope.support.progress import Progress, Tell
 
 
 @dataclass(eq=False)

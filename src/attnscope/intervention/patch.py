@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Unpack, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,28 +30,16 @@ from attnscope.intervention.components import Component, components_of, put_in
 from attnscope.intervention.edit import On, attend_changed
 from attnscope.intervention.effects import order_agreement
 from attnscope.intervention.gradients import answers_difference
-from attnscope.intervention.pairs import (
-    EncodedPairs,
-    Pair,
-    Pairs,
-    PairTexts,
-    pairs_of_input,
-    position_labels,
-    sides_of,
-    texts_of,
-)
+from attnscope.intervention.pairs import EncodedPairs, Pair, Pairs, pairs_of_input, position_labels, sides_of, texts_of
 from attnscope.intervention.predictions import TOKENS, check_read
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import weights_of
-from attnscope.opened import Opened, window_length
-from attnscope.options import PairReading
+from attnscope.opened import window_length
 from attnscope.statistics.effects import by_document, effect_variables, interval_variables, joint_variables
 from attnscope.store.arrays import by_layer, padded_heads
-from attnscope.store.run import Batch, Job, run
-from attnscope.store.units import task_for
-from attnscope.support.checks import STEPS, check_whole
+from attnscope.store.run import Batch, Job
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, no_progress
+from attnscope.support.progress import Progress, Tell
 
 OF_BLOCKS = {"attention": "calls", "mlp": "mlps", "residual": "states"}
 LOGITS = "logits"
@@ -60,59 +48,7 @@ _STEPS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloa
 MOVED = {"denoising": "recovered", "noising": "removed"}
 
 
-def patch(
-    model: Model | None,
-    pairs: Pairs | None,
-    *,
-    answer: str | None,
-    wrong: str | None,
-    what: Literal["heads", "query", "key", "value", "weights", "attention", "mlp", "residual"],
-    by_position: bool,
-    direction: Literal["noising", "denoising"] | None,
-    receiver: str | tuple[int, int] | Sequence[str | tuple[int, int]] | None,
-    together: Sequence[str | Sequence[str | tuple[int, int]]],
-    steps: int,
-    batch_size: int | None,
-    variants: int | None,
-    **reading: Unpack[PairReading],
-) -> xr.DataTree:
-    """The work of `attnscope.patch`."""
-    task, path = task_for(patch, locals()), _receivers(receiver, what, alone=not (by_position or together))
-    towards = direction or ("denoising" if path is None else "noising")
-    on: Any = what if what in {"query", "key", "value", "weights"} else "z"
-    sets = tuple(components_of(names, "together (--together)", on) for names in together)
-    check_whole(0, STEPS, steps=steps)
-    given, seed = given_pairs(pairs, model, answer, wrong), reading["seed"]
-    session = Opened.of(model)
-    loaded = session.load(reading, check=partial(_reject_absent, [*chain(*sets, path or ())]))
-    if loaded.model.config.is_encoder_decoder and (by_position or what in OF_BLOCKS):
-        raise AttnscopeError(
-            f"{loaded.name} is an encoder-decoder, whose positions are of two texts: patch its heads at all positions "
-            "(--what heads, query, key, value or weights), or use attnscope edges"
-        )
-    if what != "heads" or path is not None:
-        steps = 0
-    if by_position and what in OF_BLOCKS:
-        raise AttnscopeError("blocks are always patched by position: leave out by_position (--by-position)")
-    report = reading["progress"] or no_progress
-    job = PatchJob(loaded, given, what, by_position or what in OF_BLOCKS, towards, path, steps, variants, report, sets)
-    job.read(batch_size)
-    settings = {
-        "what": what,
-        "by_position": by_position,
-        "direction": towards,
-        "receiver": None if path is None else _named(path),
-        **({"together": [_named(parts) for parts in sets]} if sets else {}),
-        "steps": steps,
-        "batch_size": batch_size,
-        "seed": seed,
-    }
-    job.signature, job.seed = session.signature("patch", settings, PairTexts(tuple(given))), seed
-    job.attributes = {"signature": job.signature.to_json(), "model": loaded.name}
-    return run(job, reading["out"], task, repair=reading["repair"])
-
-
-def _reject_absent(parts: Sequence[Component], outline: LoadedModel) -> None:
+def reject_absent_parts(parts: Sequence[Component], outline: LoadedModel) -> None:
     """Reject components before weights are loaded, if the model lacks their heads or blocks."""
     sites, blocks = outlined(outline.model) if parts else [], blocks_of(outline.model)
     heads = [(part.layer, part.head) for part in parts if part.head is not None]
@@ -126,7 +62,7 @@ def _reject_absent(parts: Sequence[Component], outline: LoadedModel) -> None:
             )
 
 
-def given_pairs(given: Pairs | None, model: Model | None, answer: str | None, wrong: str | None) -> list[Pair]:
+def pairs_for(given: Pairs | None, model: Model | None, answer: str | None, wrong: str | None) -> list[Pair]:
     if given is None:
         own = model is None or (isinstance(model, str | Path) and Path(model) in {Path("bundled"), MODEL})
         if not own and not (isinstance(model, LoadedModel) and model.name == MODEL.name):
@@ -138,7 +74,7 @@ def given_pairs(given: Pairs | None, model: Model | None, answer: str | None, wr
     return pairs_of_input(given, answer=answer, wrong=wrong)
 
 
-def _receivers(given: object, what: str, *, alone: bool) -> tuple[Component, ...] | None:
+def receivers_of(given: object, what: str, *, alone: bool) -> tuple[Component, ...] | None:
     """Components that receive an effect; none for the logits."""
     if given is not None and not (what == "heads" and alone):
         raise AttnscopeError(
@@ -149,7 +85,7 @@ def _receivers(given: object, what: str, *, alone: bool) -> tuple[Component, ...
     return components_of(given, "receiver (--receiver)")
 
 
-def _named(parts: Sequence[Component]) -> str:
+def names_of(parts: Sequence[Component]) -> str:
     return ", ".join(one.name for one in parts) or LOGITS
 
 
@@ -262,7 +198,7 @@ class PatchJob(Job):
             coordinates: dict[str, Any] = {**layer_coordinates(runs.passes.sites), "head": head}
             if self.receivers is not None:
                 values = self._through(runs, self.receivers)
-                attributes["receiver"] = _named(self.receivers)
+                attributes["receiver"] = names_of(self.receivers)
             elif self.what in OF_BLOCKS:
                 values = self._blocks(runs)
                 dims, coordinates = ("pair", "block", "position"), {"block": [*self._donors(runs)]}
@@ -382,7 +318,7 @@ class PatchJob(Job):
         return {
             "together": (("pair", "set"), found[:, :sets]),
             "single": (("pair", "component"), found[:, sets:]),
-            "set": [_named(some) for some in self.together],
+            "set": [names_of(some) for some in self.together],
             "component": [one.name for one in parts],
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,16 +16,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from attnscope.bundled import NOUNS, SENTENCES
 from attnscope.capture.borrow import LoadedModel
+from attnscope.capture.load import Model
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
+from attnscope.explanation.study import DEFAULT_TEXTS
 from attnscope.intervention import stack
 from attnscope.intervention.calls import unread_sites
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.texts import first_windows
 from attnscope.models.translator import IGNORED
-from attnscope.read.encoded import EncodedTexts, Texts
+from attnscope.opened import Heads, Opened
+from attnscope.options import StudyReading
+from attnscope.read.encoded import EncodedTexts, Sources, Texts
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, window_name
 from attnscope.support.errors import AttnscopeError
@@ -223,6 +228,7 @@ def donor_positions(valid: Tensor, rows: int = 1) -> Tensor:
     return torch.arange(valid.shape[1], device=valid.device) % valid.sum(1).roll(rows)[:, None]
 
 
+LONGEST = 512  # default limit of tokens in a window: every head of every window needs a pass
 TOKENS = 1024  # of a batch
 
 
@@ -240,6 +246,7 @@ class PredictionSession:
     answers: Sequence[list[list[int]]] = ()  # tokens of right and wrong answer of each window, if these are asked for
     metric: Callable[[Tensor, dict[str, Any]], Tensor] | None = None  # of logits and inputs, a number for each text
     notes: dict[str, str] = field(default_factory=dict[str, str])  # on windows that were left out
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])  # by which a verb read its texts
 
     @property
     def model(self) -> PreTrainedModel:
@@ -391,6 +398,39 @@ def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
             f"{loaded.name}, layer {site.index} ({site.name}): no linear layer reads the output of its heads, so heads "
             "cannot be ablated one at a time. Choose another model"
         )
+
+
+def check_ablations(names: Sequence[str]) -> None:
+    """Reject names of ablations that do not exist."""
+    unknown = [name for name in names if name not in ABLATIONS]
+    if unknown or not names:
+        found = repr(unknown[0] if unknown else names)
+        expected = ", ".join(map(repr, ABLATIONS))  # quoted: these are not translated
+        raise AttnscopeError(f"found ablations (--ablations) {found}; expected one or more of {expected}")
+
+
+def open_predictions(
+    verb: str,
+    model: Model | None,
+    texts: Sources,
+    reading: StudyReading,
+    *,
+    batch_size: int | None,
+    heads: Heads,
+    option: str,
+    splits_scores: bool = False,
+) -> tuple[Opened, PredictionSession]:
+    """A session of a verb, and what its model predicts on its texts."""
+    targets = NOUNS if texts is SENTENCES and reading["targets"] is None else reading["targets"]
+    opened = Opened.open(verb, model, reading, texts, targets, in_pairs=True, heads=heads, option=option)
+    length = min(reading["window"] or LONGEST, opened.length(reading["window"]))
+    is_translator = opened.model.model.config.is_encoder_decoder
+    kind = None if not splits_scores else "translation" if is_translator else "next"
+    settings: Any = {"window": length, "limit": reading["limit"] or DEFAULT_TEXTS}
+    settings |= {"seed": reading["seed"], "batch_size": batch_size}
+    session = prediction_session(opened.model, opened.corpus, opened.target, kind=kind, **settings)
+    session.settings = settings
+    return opened, session
 
 
 def prediction_session(

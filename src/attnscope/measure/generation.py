@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,32 +12,23 @@ import xarray as xr
 
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import LoadedModel, quiet
-from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.measure.generation_pass import GenerationCall, together
 from attnscope.measure.generation_rows import check_name
-from attnscope.measure.texts import beyond_note, grouping_for, read_sides
-from attnscope.opened import Opened, window_length
-from attnscope.options import PromptReading
+from attnscope.opened import window_length
 from attnscope.read.chats import Chats, ChatTexts
-from attnscope.read.encoded import Sources, Texts
+from attnscope.read.encoded import Texts
 from attnscope.read.groups import Grouping
 from attnscope.read.shown import IdNames
-from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Frame, Window, Windows, padded
 from attnscope.report.signature import short_hash
-from attnscope.store.run import Batch, Job, run
+from attnscope.store.run import Batch, Job
 from attnscope.store.runs import RunFolder, load_tree
-from attnscope.support.checks import BEAMS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
-from attnscope.support.progress import Progress, Tell, no_progress
+from attnscope.support.progress import Progress, Tell
 from attnscope.support.state import own_random_numbers
-
-if TYPE_CHECKING:
-    from attnscope.capture.load import Model
-
 
 ANY = "..."  # in a pattern: any text
 
@@ -128,68 +119,11 @@ def _stretches(text: str, pattern: str) -> list[tuple[int, int]]:
 
 
 #: Arguments of `generate` for each cache.
-_CACHES: dict[str, dict[str, Any]] = {
+CACHES: dict[str, dict[str, Any]] = {
     "dynamic": {},
     "static": {"cache_implementation": "static"},
     "none": {"use_cache": False},
 }
-
-
-def generate(
-    model: Model,
-    texts: Sources,
-    *,
-    new_tokens: int,
-    beams: int,
-    sample: bool,
-    temperature: float,
-    top_p: float,
-    spans: Mapping[str, str] | None,
-    cache: str,
-    batch_size: int,
-    **reading: Unpack[PromptReading],
-) -> xr.Dataset:
-    """The work of `attnscope.generate`."""
-    window, patterns = reading["window"], spans or {}
-    settings: dict[str, Any] = {"new_tokens": new_tokens, "beams": beams, "sample": sample, "temperature": temperature}
-    settings |= {"top_p": top_p, "seed": reading["seed"], "cache": cache, "window": window}
-    settings |= {"limit": reading["limit"], "batch_size": batch_size}
-    _check(settings)
-    for name, pattern in cast("Mapping[Any, Any]", patterns).items():
-        check_name(name)
-        if not isinstance(pattern, str) or not pattern:
-            raise AttnscopeError(
-                f'the span {name!r} is {pattern!r:.60}; expected its text, such as "<doc>...</doc>", with ... for '
-                "any text in between"
-            )
-    sources = as_list(texts) if isinstance(texts, Iterator) else texts
-    reject_modalities("generate", model, sources, field=reading["field"], revision=reading["revision"])
-    given: dict[str, Any] = {name: dict(reading)[name] for name in ("field", "by_line", "chat", "chat_template")}
-    session = Opened.of(model, sources)
-    corpus, _ = read_sides(session, None, stride=None, **given)
-    grouping = grouping_for(reading["groups"], corpus)
-
-    def read(loaded: LoadedModel) -> tuple[Any, int, list[Window]]:
-        """The texts, the longest prompt in tokens, and the prompts."""
-        if not loaded.model.can_generate():
-            is_bundled = loaded.name == MODEL.name
-            name = "the bundled masked language model" if is_bundled else type(loaded.model).__name__
-            raise AttnscopeError(f"{name} cannot generate: give a causal model or an encoder-decoder")
-        read = corpus.read_with(loaded.tokenizer, to_answer=True) if isinstance(corpus, Chats) else corpus
-        length = _prompt_length(loaded, window, new_tokens)
-        prompts = prompts_of(read, loaded, length=length, limit=reading["limit"])
-        reject_unmatched(prompts, patterns)
-        return read, length, prompts
-
-    loaded = session.load(reading, check=read)
-    corpus, length, prompts = read(loaded)
-    grouping = None if grouping is None else grouping.over(prompts)
-    job = _Generation(loaded, prompts, grouping, patterns, settings, reading["progress"] or no_progress)
-    job.signature = session.signature("generate", job.signature_settings(length), corpus)
-    job.attributes = {"signature": job.signature.to_json(), "model": loaded.name}
-    longest = max(length, new_tokens) if loaded.model.config.is_encoder_decoder else length + new_tokens
-    job.attributes |= beyond_note(loaded, longest, "Texts with their new tokens")
-    return run(job, reading["out"], repair=reading["repair"])
 
 
 def load_generation(run: RunFolder) -> xr.Dataset:
@@ -200,18 +134,36 @@ def load_generation(run: RunFolder) -> xr.Dataset:
     return results.assign_attrs(attributes)
 
 
-def _check(settings: Mapping[str, Any]) -> None:
-    """Reject inconsistent settings; types and counts are checked at the boundary."""
-    temperature, top_p = settings["temperature"], settings["top_p"]
-    check_whole(1, BEAMS, beams=settings["beams"])
-    check_real(0.0, 1.0, top_p=top_p)
-    check_real(0.0, temperature=temperature)
-    if settings["cache"] not in _CACHES:
-        raise AttnscopeError(f"cache (--cache) is {settings['cache']!r:.40}; expected {', '.join(_CACHES)}")
-    if not temperature or not top_p:
-        raise AttnscopeError("temperature (--temperature) and top_p (--top-p) must be above 0")
-    if not settings["sample"] and (temperature, top_p) != (1.0, 1.0):
-        raise AttnscopeError("temperature and top_p need sampling: add sample (--sample)")
+def check_spans(patterns: Mapping[Any, Any]) -> None:
+    """Reject spans without a name or a pattern."""
+    for name, pattern in patterns.items():
+        check_name(name)
+        if not isinstance(pattern, str) or not pattern:
+            raise AttnscopeError(
+                f'the span {name!r} is {pattern!r:.60}; expected its text, such as "<doc>...</doc>", with ... for '
+                "any text in between"
+            )
+
+
+def read_prompts(
+    loaded: LoadedModel,
+    corpus: Any,
+    *,
+    window: int | None,
+    new_tokens: int,
+    limit: int | None,
+    patterns: Mapping[str, str],
+) -> tuple[Any, int, list[Window]]:
+    """The texts, the longest prompt in tokens, and the prompts."""
+    if not loaded.model.can_generate():
+        is_bundled = loaded.name == MODEL.name
+        name = "the bundled masked language model" if is_bundled else type(loaded.model).__name__
+        raise AttnscopeError(f"{name} cannot generate: give a causal model or an encoder-decoder")
+    texts = corpus.read_with(loaded.tokenizer, to_answer=True) if isinstance(corpus, Chats) else corpus
+    length = _prompt_length(loaded, window, new_tokens)
+    prompts = prompts_of(texts, loaded, length=length, limit=limit)
+    reject_unmatched(prompts, patterns)
+    return texts, length, prompts
 
 
 def _prompt_length(loaded: LoadedModel, window: int | None, new_tokens: int) -> int:
@@ -231,7 +183,7 @@ def _prompt_length(loaded: LoadedModel, window: int | None, new_tokens: int) -> 
 
 
 @dataclass(eq=False)
-class _Generation(Job):
+class Generation(Job):
     """Prompts to continue."""
 
     node, dimension = "generation", "sequence"
@@ -320,5 +272,5 @@ class _Generation(Job):
             "num_beams": settings["beams"],
             "do_sample": settings["sample"],
             **(drawn if settings["sample"] else {"temperature": 1.0, "top_p": 1.0, "top_k": 50}),
-            **_CACHES[settings["cache"]],
+            **CACHES[settings["cache"]],
         }

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -119,13 +119,11 @@ class Job:
 class Once(Job):
     """A result without batches, from one function, which may keep what it made on the way by `Job.made`."""
 
-    signature: Signature  # pyright: ignore[reportIncompatibleVariableOverride]
     make: Callable[[Job], xr.Dataset]
-    attributes: dict[str, str] = field(default_factory=dict[str, str])  # `make` returns them
 
     def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:  # noqa: ARG002
         name = self.signature.command
-        return {name: self.made(name, lambda: self.make(self))}
+        return {name: self.made(name, lambda: self.make(self).assign_attrs(self.attributes))}
 
 
 def run(job: Job, out: Out, task: Task | None = None, *, repair: bool = False) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import stat
@@ -128,12 +129,12 @@ def task_of(text: str) -> Task:
 
 
 #: Arguments that concern this process alone.
-_OWN = {"reading", "options", "out", "task", "ray", "workers", "ray_gpus", "progress", "repair", "also", "show"}
+_OWN = {"out", "task", "ray", "workers", "ray_gpus", "progress", "repair", "also", "show"}
 
 
 def task_for(verb: Callable[..., object], arguments: Mapping[str, Any], *, in_memory: bool = False) -> Task | None:
     """How a verb runs its work units: all in this process (None), one task, or by Ray."""
-    arguments = {**arguments, **arguments.get("reading", {}), **arguments.get("options", {})}
+    arguments = {**arguments, **arguments["reading"]}
     task, out, beside = arguments["task"], arguments["out"], {"task (--task)": arguments["task"]}
     if "until" in arguments:
         beside["until (--until)"] = arguments["until"]
@@ -146,8 +147,8 @@ def task_for(verb: Callable[..., object], arguments: Mapping[str, Any], *, in_me
         raise AttnscopeError("what workers (--ray) measure is kept in a run folder: name it with out (--out)")
     read = [arguments[name] for name in ("texts", "targets", "pairs") if name in arguments]
     _check_sent(arguments["model"], arguments["tokenizer"], arguments["device"], *read)
-    sent = {name: value for name, value in arguments.items() if name not in _OWN}
     public = getattr(import_module("attnscope"), verb.__name__)
+    sent = {name: arguments[name] for name in inspect.signature(public).parameters if name not in _OWN}
     return ByRay(1, 1, cluster, Beginning(public, sent, Path.cwd()), arguments["progress"] or no_progress)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from pathlib import Path
@@ -49,6 +50,8 @@ class Kind:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: Surrounds each call of a function; called with its name and its checked arguments, which it may change.
+Around = Callable[[str, dict[str, Any]], AbstractContextManager[Any]]
 _WORDS: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "whole numbers"),
     float: ("a number", "numbers"),
@@ -63,19 +66,21 @@ _COUNTS = ("no", "one", "two", "three")
 @overload
 def checked(function: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
-def checked(**defaults: object) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-def checked(function: Callable[..., Any] | None = None, /, **defaults: object) -> Any:
+def checked(*, around: Around = ..., **defaults: object) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def checked(
+    function: Callable[..., Any] | None = None, /, *, around: Around = lambda *_: nullcontext(), **defaults: object
+) -> Any:
     """Let a function reject, by name, arguments of a type that its signature does not have.
 
     Options that it shares with others (``**reading: Unpack[...]``) become part of its signature. Those that a caller
-    leaves out reach it with their defaults: one of `defaults`, else None, False, or 0.
+    leaves out reach it with their defaults: one of `defaults`, else None, False, or 0. It runs inside `around`.
     """
     if function is None:
-        return partial(_checked, defaults=defaults)
-    return _checked(function, defaults)
+        return partial(_checked, defaults=defaults, around=around)
+    return _checked(function, defaults, around)
 
 
-def _checked(function: Callable[P, R], defaults: Mapping[str, object]) -> Callable[P, R]:
+def _checked(function: Callable[P, R], defaults: Mapping[str, object], around: Around) -> Callable[P, R]:
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     takes_more = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
@@ -103,7 +108,8 @@ def _checked(function: Callable[P, R], defaults: Mapping[str, object]) -> Callab
                 bound.arguments[name] = _taken(name, value, Sequence[kind] if several else kind)
         left_out = {name: signature.parameters[name].default for name in shared}
         bound.arguments = left_out | bound.arguments
-        return function(*bound.args, **bound.kwargs)
+        with around(function.__name__, bound.arguments):
+            return function(*bound.args, **bound.kwargs)
 
     shown = [one.replace(annotation=_shown(one.annotation)) for one in signature.parameters.values()]
     call.__signature__ = signature.replace(parameters=shown)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,13 +1,13 @@
 """Every function that users import, a file each: its signature is the only declaration of its options.
 
 The check of arguments, the command with its help, the docstring and the reference derive from the signature. A file
-imports nothing heavy. Its function hands its arguments to the function of a room, which nobody else checks again.
+imports nothing heavy: its function does so, checks what needs no model, opens the model, and runs its job.
 """
 
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from inspect import Parameter, cleandoc
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from inspect import Parameter, cleandoc, signature
 from pkgutil import resolve_name
 from textwrap import indent, wrap
 from typing import Any, ParamSpec, TypeVar
@@ -19,15 +19,16 @@ R = TypeVar("R")
 
 
 def verb(
-    *, examples: tuple[tuple[str, str], ...] = (), **defaults: object
+    *, examples: tuple[tuple[str, str], ...] = (), borrows: bool = True, **defaults: object
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a verb of a function: check its arguments, and document its options.
+    """Make a verb of a function: check its arguments, document its options, and borrow its model while it runs.
 
     `examples` are lines of the help: a command, and what it does. `defaults` are those of shared options.
     """
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
-        declared = checked(**defaults)(function)
+        takes_model = borrows and "model" in signature(function).parameters
+        declared = checked(around=_on_models if takes_model else _in_own_state, **defaults)(function)
         declared.__doc__ = _documented(function.__doc__ or "", declaration(declared))
         declared.examples = examples  # pyright: ignore[reportFunctionMemberAccess]
         return declared
@@ -54,27 +55,30 @@ def _wrapped(paragraph: str) -> str:
     return indent(paragraph if is_list else "\n".join(wrap(paragraph, 112, break_long_words=False)), "    ")
 
 
-def run(function: str, arguments: dict[str, Any]) -> Any:
-    """Call the function of a room, ``module:name``, with the arguments of a verb."""
-    arguments |= arguments.pop("reading", {})
-    called = resolve_name(f"attnscope.{function}")
-    with _state():
-        return called(**arguments)
-
-
-def run_on_model(function: str, arguments: dict[str, Any]) -> Any:
-    """`run` for verbs that run models: it borrows the models, and makes `out` a local folder."""
+@contextmanager
+def _on_models(name: str, arguments: dict[str, Any]) -> Generator[None]:
+    """Borrow the models among the arguments of a verb, and make `out` a local folder."""
     from attnscope.capture.borrow import borrowed_arguments
 
-    arguments |= arguments.pop("reading", {})
-    called = resolve_name(f"attnscope.{function}")
-    with _state(), borrowed_arguments(called.__name__, arguments):
-        return called(**arguments)
+    with _in_own_state(), borrowed_arguments(name, arguments):
+        yield
 
 
-def _state() -> Any:
-    if "torch" not in sys.modules:  # nobody has set its modes, and to read results does not need it
-        return nullcontext()
+def _in_own_state(*_: object) -> AbstractContextManager[Any]:
+    """Compute as in a fresh process; what is not loaded has no modes, and to read results does not need PyTorch."""
+    if "torch" not in sys.modules:
+        import numpy as np
+
+        return np.errstate(divide="warn", over="warn", under="ignore", invalid="warn")
     from attnscope.support.state import own_state
 
     return own_state()
+
+
+def run(function: str, arguments: dict[str, Any]) -> Any:
+    """Call the function of a room, ``module:name``, with the arguments of a verb."""
+    arguments |= arguments.pop("reading", {})
+    return resolve_name(f"attnscope.{function}")(**arguments)
+
+
+run_on_model = run

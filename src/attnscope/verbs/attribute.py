@@ -1,7 +1,7 @@
 """`attnscope.attribute`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from attnscope.options import (
     IN_PYTHON,
@@ -17,7 +17,7 @@ from attnscope.options import (
     Typed,
     path_of,
 )
-from attnscope.verbs import run_on_model, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -114,4 +114,48 @@ def attribute(
     >>> bool(abs(sums - found["predictions"].total).max() < 1e-3)
     True
     """
-    return run_on_model("intervention.attribution:attribute", locals())
+    from hashlib import sha256
+
+    import numpy as np
+
+    from attnscope.intervention.attribution import Attribution, AttributionJob
+    from attnscope.intervention.pairs import PairTexts, pairs_of_input
+    from attnscope.intervention.predictions import open_predictions
+    from attnscope.intervention.score_parts import ScoreParts
+    from attnscope.store.units import task_for
+    from attnscope.support.errors import AttnscopeError
+    from attnscope.support.progress import no_progress
+
+    task = task_for(attribute, locals())
+    chosen = None if pairs is None else pairs_of_input(pairs)
+    if sum(one is not None for one in (token, direction, pairs)) > 1 or (against is not None and token is None):
+        raise AttnscopeError("expected one of token (--token), direction and pairs (--pairs); against is for a token")
+    if chosen is not None and texts is not None:
+        raise AttnscopeError("pairs (--pairs) are texts themselves: leave out texts")
+    if head is not None and (by_position or any(one is not None for one in (token, direction, pairs))):
+        raise AttnscopeError("head (--head) splits scores: leave out token, direction, pairs and by_position")
+
+    if chosen is not None:
+        texts = [pair.clean for pair in chosen]
+        reading["limit"] = len(chosen)
+    heads: Any = {"heads": [] if head is None else [head], "option": "head, --head", "splits_scores": head is not None}
+    opened, session = open_predictions("attribute", model, texts, reading, batch_size=batch_size, **heads)
+    length = session.settings["window"]
+    if chosen is not None and len(session.windows) != len(chosen):
+        raise AttnscopeError(f"found pairs of one token, or of more than {length}; expected 2 to {length} tokens")
+    session.check(ablates=False)
+
+    settings = {**session.settings, "token": token, "against": against, "by_position": by_position, "direction": None}
+    settings["pairs"] = None if chosen is None else PairTexts(tuple(chosen)).sha256()
+    attributes = session.notes | ({} if chosen is None else {"pairs": "clean"})
+    if head is None:
+        words = [(pair.answer, pair.wrong) for pair in chosen or ()] or [(token, against)] * len(session.windows)
+        vector = None if direction is None else np.asarray(direction, dtype=np.float64)
+        settings["direction"] = None if vector is None else sha256(vector.tobytes()).hexdigest()
+        split = Attribution.of(session, words, vector, by_position=by_position)
+    else:
+        settings["head"] = [*head]
+        attributes["head"] = "{}.{}".format(*head)
+        split = ScoreParts(session, head)
+    job = AttributionJob(session, split, reading["progress"] or no_progress)
+    return opened.run("attribute", job, settings, reading, task, attributes)

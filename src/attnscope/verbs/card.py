@@ -16,7 +16,7 @@ from attnscope.options import (
     Typed,
     run_of,
 )
-from attnscope.verbs import run_on_model, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -107,4 +107,42 @@ def card(
     >>> bool((made.score.sel(role="reach_4_1") > made.equal.sel(role="reach_4_1")).any())
     True
     """
-    return run_on_model("detection.card:card", locals())
+    import json
+    from functools import partial
+    from pathlib import Path
+
+    from attnscope.capture.load import check_same_model
+    from attnscope.detection.card import MOST, Additions
+    from attnscope.detection.head_files import check_listing, listing_of
+    from attnscope.detection.probes import needles_of
+    from attnscope.detection.role import ROLES
+    from attnscope.detection.roles import Scoring, wanted_controls
+    from attnscope.measure.texts import beyond_note
+    from attnscope.opened import Opened
+    from attnscope.report.signature import short_hash
+    from attnscope.store.run import Once
+    from attnscope.support.checks import check_whole
+
+    for recent, sinks in kept:
+        check_whole(1, MOST, kept=recent)
+        check_whole(0, MOST, kept=sinks)
+    caches = tuple(dict.fromkeys(kept))
+    listing = None if published is None else listing_of(Path(published))
+    hidden = None if needles is None else needles_of(needles)
+    drawn = wanted_controls(controls)
+    lists_heads = None if listing is None else partial(check_listing, listing)
+    session = Opened.open("card", model, reading, texts, check=lists_heads)
+    if effects is not None:
+        check_same_model(effects, session.model, "effects (--effects)")
+
+    names = [*ROLES, *(f"reach_{recent}_{sinks}" for recent, sinks in caches)]
+    scoring = Scoring.of("card", session, reading, names, hidden, drawn, batch_size, caches)
+    scoring.more = Additions(session.model, reading, caches, effects, answers, limits, listing).added
+    settings = scoring.settings | {
+        "answers": answers,
+        "limits": limits,
+        "effects": None if effects is None else short_hash(json.loads(effects.attrs["signature"])),
+        "published": None if listing is None else short_hash(listing[1]),
+    }
+    beyond = beyond_note(session.model, scoring.length)
+    return session.run("card", Once(scoring.scores), settings, reading, attributes=beyond)

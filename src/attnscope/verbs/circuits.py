@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from attnscope.options import Band, Count, ModelOrBundled, ModelReading
-from attnscope.verbs import run_on_model, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -75,4 +75,30 @@ def circuits(
     >>> found.copying.dims, found.composition.dims
     (('layer', 'head'), ('kind', 'from_layer', 'from_head', 'layer', 'head'))
     """
-    return run_on_model("explanation.circuits:circuits", locals())
+    from contextlib import suppress
+    from dataclasses import replace
+    from functools import partial
+
+    from attnscope.explanation.circuits import Weights
+    from attnscope.opened import Opened
+    from attnscope.store.run import Once
+    from attnscope.support.errors import AttnscopeError
+    from attnscope.support.progress import no_progress
+
+    session = Opened.of(model)
+    loaded = session.load(reading, need_tokenizer=False)
+    if loaded.model.main_input_name != "input_ids":
+        raise AttnscopeError(
+            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not tokens: choose a language model"
+        )
+    with suppress(AttnscopeError):  # tokens are then named by their numbers
+        session.model = replace(loaded, tokenizer=Opened.of(loaded.model).load(reading).tokenizer)
+    length = min(2 * band + 4, session.length(None))
+    if band >= length:
+        raise AttnscopeError(
+            f"band (--band) is {band}; this model's largest offset is {length - 1}: use a smaller band"
+        )
+    seed, tell = reading["seed"], reading["progress"] or no_progress
+    weights = partial(Weights, loaded.model, session.model.tokenizer, length, band, tokens, seed, tell)
+    settings = {"band": band, "tokens": tokens, "seed": seed}
+    return session.run("circuits", Once(lambda _: weights().dataset()), settings, reading)

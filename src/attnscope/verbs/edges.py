@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 from attnscope.options import SCALE, Count, Flag, ModelOrBundled, ModelReading, Pairs, Typed, float_of
-from attnscope.verbs import run_on_model, verb
+from attnscope.support.checked import Bounds
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -54,7 +55,9 @@ def edges(
         "other, both ways. By default 11 sizes from 0 to 1.",
     ] = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
     draws: Annotated[
-        int, "Compare circuits with this many random orders of the edges. They are the null of the curves."
+        int,
+        Bounds(1, 1000),
+        "Compare circuits with this many random orders of the edges. They are the null of the curves.",
     ] = 3,
     batch_size: Annotated[
         Count | None, SCALE, "Measure this many pairs at a time. By default about 1,024 tokens' worth."
@@ -101,4 +104,32 @@ def edges(
     >>> found.score.dims, found.receiver.values[[0, -1]].tolist()
     (('sender', 'receiver'), ['a0.h0<q>', 'logits'])
     """
-    return run_on_model("intervention.edges:edges", locals())
+    from dataclasses import replace
+
+    from attnscope.capture.borrow import borrowed
+    from attnscope.intervention.edges import measured_edges, with_own_layers
+    from attnscope.intervention.pairs import PairTexts
+    from attnscope.intervention.patch import PatchJob, pairs_for
+    from attnscope.opened import Opened
+    from attnscope.store.run import Job, Once
+    from attnscope.support.errors import AttnscopeError
+    from attnscope.support.progress import no_progress
+
+    if not sizes or sorted(sizes) != [*sizes] or not 0 <= sizes[0] <= sizes[-1] <= 1:
+        raise AttnscopeError(f"found sizes {[*sizes]}; expected shares of the edges from 0 to 1, the smallest first")
+    chosen = pairs_for(pairs, model, answer, wrong)
+    session = Opened.of(model)
+    session.corpus = PairTexts(tuple(chosen))
+    loaded = session.load(reading)
+    loaded = replace(loaded, model=with_own_layers(loaded.model))
+    runs = PatchJob(loaded, chosen, "heads", False, "noising", None, 0, None, no_progress)
+    runs.read(batch_size)
+    settings = {"method": method, "steps": steps, "sizes": [*sizes], "draws": draws, "batch_size": batch_size}
+    settings["seed"] = reading["seed"]
+    how = method, steps, sizes, draws, reading["seed"], reading["progress"] or no_progress
+
+    def measured(_: Job) -> "xr.Dataset":
+        with borrowed(loaded.model):
+            return measured_edges(runs, *how)
+
+    return session.run("edges", Once(measured), settings, reading, attributes={"unit": runs.scale})

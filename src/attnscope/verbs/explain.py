@@ -17,7 +17,7 @@ from attnscope.options import (
     Texts,
     Typed,
 )
-from attnscope.verbs import run_on_model, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -105,4 +105,54 @@ def explain(
     >>> tree["verdict"].position_share.dims
     ('layer', 'head')
     """
-    return run_on_model("explanation.explain:explain", locals())
+    from functools import partial
+
+    from attnscope.capture.forward import decoder_note
+    from attnscope.explanation.catalogue import requested_analyses
+    from attnscope.explanation.explain import Explanation, OtherTable, check_lengths
+    from attnscope.explanation.study import DEFAULT_TEXTS, Study, pairs_of_windows
+    from attnscope.opened import Opened
+    from attnscope.store.units import task_for
+    from attnscope.support.progress import no_progress
+
+    task = task_for(explain, locals())
+    more = requested_analyses(analyses)
+    session = Opened.open("explain", model, reading, texts, reading["targets"], heads=[(layer, head)])
+    loaded, target = session.model, session.target
+    length = session.length(reading["window"])
+    if reading["window"] is None:
+        length = min([length, *(analysis.longest for analysis in more if analysis.longest)])
+    check_lengths(length, band, frequencies)
+    study = Study(
+        loaded.model,
+        partial(pairs_of_windows, session.corpus, target, loaded, length, reading["limit"] or DEFAULT_TEXTS),
+        name=loaded.name,
+        identity=loaded.identity,
+        band=band,
+        frequencies=frequencies,
+        completion=completion,
+        intervention_texts=intervention_texts if interventions else 0,
+        layer=layer,
+        head=head,
+        seed=reading["seed"],
+        loaded=loaded,
+        corpus=session.corpus,
+        with_targets=target is not None,
+    )
+    for analysis in more:
+        analysis.check(study)
+    study.tell = reading["progress"] or no_progress
+    others = [OtherTable.of(other, trust_remote_code=reading["trust_remote_code"]) for other in also]
+    settings = {
+        "window": length,
+        "windows": len(study.windows),
+        "band": band,
+        "frequencies": None if frequencies is None else list(frequencies),
+        "completion": completion,
+        "intervene": study.intervention_texts,
+        **{name: value for analysis in more for name, value in analysis.settings.items()},
+        "seed": study.seed,
+    }
+    job = Explanation(session, study, more, others)
+    note = decoder_note(loaded.model, with_target=target is not None)
+    return session.run("explain", job, settings, reading, task, note)

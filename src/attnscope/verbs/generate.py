@@ -1,9 +1,9 @@
 """`attnscope.generate`."""
 
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from attnscope.options import SCALE, Count, Flag, Model, PromptReading, Sources, Spans
-from attnscope.verbs import run_on_model, verb
+from attnscope.options import SCALE, Beams, Count, Flag, Model, PromptReading, Sources, Spans
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -30,7 +30,7 @@ def generate(
     ] = None,
     *,
     new_tokens: Annotated[Count, "Write at most this many tokens; the model may end a text earlier."] = 64,
-    beams: Annotated[int, "Search with this many beams; 1 is greedy."] = 1,
+    beams: Annotated[Beams, "Search with this many beams; 1 is greedy."] = 1,
     sample: Annotated[
         bool,
         "Draw each token instead of searching for it. Scores are divided by `temperature`, and the token is among "
@@ -85,4 +85,53 @@ def generate(
     ...
     attnscope.AttnscopeError: the bundled masked language model cannot generate: give ...
     """
-    return run_on_model("measure.generation:generate", locals())
+    from collections.abc import Iterator
+    from functools import partial
+
+    from attnscope.capture.modalities import reject_modalities
+    from attnscope.measure.generation import CACHES, Generation, check_spans, read_prompts
+    from attnscope.measure.texts import beyond_note, grouping_for, read_sides
+    from attnscope.opened import Opened
+    from attnscope.read.sources import as_list
+    from attnscope.support.checks import check_real
+    from attnscope.support.errors import AttnscopeError
+    from attnscope.support.progress import no_progress
+
+    check_real(0.0, 1.0, top_p=top_p)
+    check_real(0.0, temperature=temperature)
+    if cache not in CACHES:
+        raise AttnscopeError(f"cache (--cache) is {cache!r:.40}; expected {', '.join(CACHES)}")
+    if not temperature or not top_p:
+        raise AttnscopeError("temperature (--temperature) and top_p (--top-p) must be above 0")
+    if not sample and (temperature, top_p) != (1.0, 1.0):
+        raise AttnscopeError("temperature and top_p need sampling: add sample (--sample)")
+    patterns = spans or {}
+    check_spans(patterns)
+
+    texts = as_list(texts) if isinstance(texts, Iterator) else texts
+    reject_modalities("generate", model, texts, field=reading["field"], revision=reading["revision"])
+    session = Opened.of(model, texts)
+    lines: Any = {name: dict(reading)[name] for name in ("field", "by_line", "chat", "chat_template")}
+    corpus, _ = read_sides(session, None, stride=None, **lines)
+    grouping = grouping_for(reading["groups"], corpus)
+    window, limit = reading["window"], reading["limit"]
+    read = partial(read_prompts, corpus=corpus, window=window, new_tokens=new_tokens, limit=limit, patterns=patterns)
+    loaded = session.load(reading, check=read)
+    session.corpus, length, prompts = read(loaded)
+
+    settings = {
+        "new_tokens": new_tokens,
+        "beams": beams,
+        "sample": sample,
+        "temperature": temperature,
+        "top_p": top_p,
+        "seed": reading["seed"],
+        "cache": cache,
+        "limit": limit,
+        "batch_size": batch_size,
+    }
+    grouping = None if grouping is None else grouping.over(prompts)
+    job = Generation(loaded, prompts, grouping, patterns, settings, reading["progress"] or no_progress)
+    longest = max(length, new_tokens) if loaded.model.config.is_encoder_decoder else length + new_tokens
+    beyond = beyond_note(loaded, longest, "Texts with their new tokens")
+    return session.run("generate", job, job.signature_settings(length), reading, attributes=beyond)

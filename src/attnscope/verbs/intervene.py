@@ -13,12 +13,13 @@ from attnscope.options import (
     ModelOrBundled,
     Names,
     Several,
+    Steps,
     StudyReading,
     Texts,
     Typed,
     int_of,
 )
-from attnscope.verbs import run_on_model, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -52,7 +53,7 @@ def intervene(
         "probabilities. One text suffices, without intervals and ``resample``.",
     ] = None,
     steps: Annotated[
-        int, "Estimate effects at this many points of the integrated gradients; 0 leaves out all estimates."
+        Steps, "Estimate effects at this many points of the integrated gradients; 0 leaves out all estimates."
     ] = 5,
     search: Annotated[
         bool, "Search too: random sets of heads ablated, and a sparse regression. See `search_heads`."
@@ -119,4 +120,55 @@ def intervene(
     >>> effects["effects"].loss_change.dims
     ('window', 'ablation', 'layer', 'head')
     """
-    return run_on_model("intervention.intervene:intervene", locals())
+    from attnscope.intervention.calls import checked_heads
+    from attnscope.intervention.edits import Forbidden
+    from attnscope.intervention.intervene import Effects, answers_of
+    from attnscope.intervention.predictions import ABLATIONS, Ablation, check_ablations, open_predictions
+    from attnscope.store.units import task_for
+    from attnscope.support.checks import check_installed
+    from attnscope.support.errors import AttnscopeError
+    from attnscope.support.progress import no_progress
+
+    if search:
+        check_installed("search (--search)", "sklearn", "sklearn")
+    task = task_for(intervene, locals())
+    check_ablations(ablations)
+    if callable(metric) and reading["out"] is not None:
+        raise AttnscopeError("a run folder cannot name a metric that is a function: leave out metric or out (--out)")
+
+    heads: Any = {"heads": [pair for heads in together for pair in heads], "option": "together, --together"}
+    opened, session = open_predictions("intervene", model, texts, reading, batch_size=batch_size, **heads)
+    if callable(metric):
+        session.metric = metric
+    elif metric is not None:
+        session.answers = answers_of(metric, session)
+    session.check()
+    sets = [checked_heads(heads, session.cells, "together, --together") for heads in together]
+    rule = Forbidden.of(forbid_offsets, forbid_tokens, session.loaded.tokenizer, first=forbid_first)
+    if rule:
+        rule.check(session.windows)
+    elif not renormalise:
+        raise AttnscopeError(
+            "renormalise (--no-renormalise) applies only to a rule: add forbid_offsets (--forbid-offset), forbid_first "
+            "or forbid_tokens"
+        )
+
+    is_one = len(session.windows) == 1 and metric is not None
+    skipped = {"resample": "it needs 2 or more texts"} if is_one and "resample" in ablations else {}
+    chosen: list[Ablation] = [one for one in ABLATIONS if one in ablations and one not in skipped]
+    settings = {
+        **session.settings,
+        "forbid": rule.words,
+        "ablations": chosen,
+        **({} if metric is None else {"metric": "a function" if callable(metric) else [list(pair) for pair in metric]}),
+        "steps": steps,
+        "search": search,
+        "curves": curves,
+        "together": ["+".join(f"{layer}.{head}" for layer, head in heads) for heads in sets] or None,
+        "renormalise": renormalise if rule else None,
+        "why": why,
+        "band": band,
+    }
+    job = Effects(opened, session, chosen, sets, rule, settings, variants, reading["progress"] or no_progress, skipped)
+    attributes = {"prediction": session.kind, **session.notes}
+    return opened.run("intervene", job, settings, reading, task, attributes)

@@ -1,10 +1,10 @@
 """`attnscope.patch`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
-from attnscope.options import SCALE, Count, Flag, ModelOrBundled, PairReading, Pairs, Typed
-from attnscope.verbs import run_on_model, verb
+from attnscope.options import SCALE, Count, Flag, ModelOrBundled, PairReading, Pairs, Steps, Typed
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -66,7 +66,7 @@ def patch(
         "Patch these heads and MLPs together, in addition, as in 4.2,3.1,m3; may be repeated. They are patched at "
         "all positions: of heads the tensor `what`.",
     ] = (),
-    steps: Annotated[int, "Take this many gradients of the EAP-IG estimate; 0 leaves out all estimates."] = 5,
+    steps: Annotated[Steps, "Take this many gradients of the EAP-IG estimate; 0 leaves out all estimates."] = 5,
     batch_size: Annotated[
         Count | None, SCALE, "Measure this many pairs at a time. By default about 1,024 tokens' worth."
     ] = None,
@@ -106,4 +106,55 @@ def patch(
     >>> {name: int(index) for name, index in best.argmax(...).items()}, bool(best.max() > 0.4)
     ({'layer': 0, 'head': 3}, True)
     """
-    return run_on_model("intervention.patch:patch", locals())
+    from functools import partial
+    from itertools import chain
+
+    from attnscope.intervention.components import components_of
+    from attnscope.intervention.pairs import PairTexts
+    from attnscope.intervention.patch import OF_BLOCKS, PatchJob, names_of, pairs_for, receivers_of, reject_absent_parts
+    from attnscope.opened import Opened
+    from attnscope.store.units import task_for
+    from attnscope.support.errors import AttnscopeError
+    from attnscope.support.progress import no_progress
+
+    task = task_for(patch, locals())
+    receivers = receivers_of(receiver, what, alone=not (by_position or together))
+    on: Any = what if what in {"query", "key", "value", "weights"} else "z"
+    sets = tuple(components_of(names, "together (--together)", on) for names in together)
+    chosen = pairs_for(pairs, model, answer, wrong)
+    session = Opened.of(model)
+    loaded = session.load(reading, check=partial(reject_absent_parts, [*chain(*sets, receivers or ())]))
+    if loaded.model.config.is_encoder_decoder and (by_position or what in OF_BLOCKS):
+        raise AttnscopeError(
+            f"{loaded.name} is an encoder-decoder, whose positions are of two texts: patch its heads at all positions "
+            "(--what heads, query, key, value or weights), or use attnscope edges"
+        )
+    if by_position and what in OF_BLOCKS:
+        raise AttnscopeError("blocks are always patched by position: leave out by_position (--by-position)")
+
+    job = PatchJob(
+        loaded,
+        chosen,
+        what,
+        by_position or what in OF_BLOCKS,
+        direction or ("denoising" if receivers is None else "noising"),
+        receivers,
+        steps if what == "heads" and receivers is None else 0,
+        variants,
+        reading["progress"] or no_progress,
+        sets,
+        reading["seed"],
+    )
+    job.read(batch_size)
+    settings = {
+        "what": what,
+        "by_position": by_position,
+        "direction": job.direction,
+        "receiver": None if receivers is None else names_of(receivers),
+        **({"together": [names_of(parts) for parts in sets]} if sets else {}),
+        "steps": job.steps,
+        "batch_size": batch_size,
+        "seed": reading["seed"],
+    }
+    session.corpus = PairTexts(tuple(chosen))
+    return session.run("patch", job, settings, reading, task)

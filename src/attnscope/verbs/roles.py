@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from attnscope.options import SCALE, Count, ModelOrBundled, Names, Needles, Reading, Texts
-from attnscope.verbs import run_on_model, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -76,4 +76,20 @@ def roles(
     >>> {name: int(index) for name, index in best.items()}, result["threshold"].values.tolist()
     ({'layer': 0, 'head': 3}, [0.5, 0.5])
     """
-    return run_on_model("detection.roles:roles", locals())
+    from attnscope.detection.probes import needles_of
+    from attnscope.detection.role import ROLES
+    from attnscope.detection.roles import Scoring, wanted_controls
+    from attnscope.measure.texts import beyond_note
+    from attnscope.opened import Opened
+    from attnscope.store.run import Once
+    from attnscope.support.checks import chosen
+    from attnscope.support.errors import AttnscopeError
+
+    names, drawn = chosen("role", only, ROLES), wanted_controls(controls)
+    if needles is not None and all(ROLES[name].probe != "needle" for name in names):
+        raise AttnscopeError("needles (--needles) need retrieval heads: add retrieval (--only)")
+    hidden = None if needles is None else needles_of(needles)
+    session = Opened.open("roles", model, reading, texts)
+    scoring = Scoring.of("roles", session, reading, names, hidden, drawn, batch_size)
+    beyond = beyond_note(session.model, scoring.length)
+    return session.run("roles", Once(scoring.scores), scoring.settings, reading, attributes=beyond)
