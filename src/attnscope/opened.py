@@ -11,6 +11,7 @@ from attnscope.capture.families import configured_length
 from attnscope.capture.load import load_model, signature_of, state_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.outline import rejecting
+from attnscope.capture.parameters import Loading
 from attnscope.capture.verify import position_table_length
 from attnscope.read.encoded import texts_and_targets
 from attnscope.read.texts import Corpus
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 LONGEST_DEFAULT = 2048  # tokens: a longer window must be requested
 #: Layers and heads; None is any of them.
 Heads: TypeAlias = "Iterable[tuple[int | None, int | None]]"
-_LOADING = ("tokenizer", "device", "dtype", "revision", "trust_remote_code", "placement")
 
 
 class Opened:
@@ -102,7 +102,7 @@ class Opened:
         **more: Any,
     ) -> LoadedModel:
         """Load the model, unless it is; first `check` it, and its `heads` of a `kind`, by its config alone."""
-        options = {name: reading[name] for name in _LOADING if name in reading}
+        options = {"tokenizer": reading["tokenizer"], **vars(Loading.of(reading))}
         self.model = load_model(self.source, **options, first=check or rejecting(heads, option, kind), **more)
         return self.model
 

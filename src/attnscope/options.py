@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 OBSERVATION = 32  # queries, as in SnapKV
 BleuTokenizer: TypeAlias = Literal["13a", "intl", "zh", "ja-mecab", "char", "none", "moses"]
 DRAWS = 10_000  # of a path, a search or a test: far more never end
+WIDEST = 1_000_000  # tokens of a band
 SEEDS = 2**32  # as many as every generator of random numbers takes
 
 
@@ -359,7 +360,13 @@ class SeedOptions(TypedDict, total=False):
     seed: Annotated[Seed, "Seed the random number generators with this number."]
 
 
-class CorpusOptions(SeedOptions, total=False):
+class LimitOptions(SeedOptions, total=False):
+    """How many inputs are read."""
+
+    limit: Annotated[Count | None, INPUT, "Read at most this many windows, images or prompts. By default all."]
+
+
+class CorpusOptions(LimitOptions, total=False):
     """Which part of the texts is read."""
 
     window: Annotated[
@@ -368,7 +375,6 @@ class CorpusOptions(SeedOptions, total=False):
         "Cut texts into windows of this many tokens. Special tokens are included. By default the model's length, up to "
         "a limit of the verb.",
     ]
-    limit: Annotated[Count | None, INPUT, "Read at most this many windows, images or prompts. By default all."]
     field: Annotated[str | None, INPUT, "Read texts from this field of JSON Lines. By default text."]
     by_line: Annotated[bool, INPUT, "Read each line as a text of its own."]
 
@@ -492,23 +498,14 @@ class PairReading(TextModelOptions, SharedRunOptions, SeedOptions, total=False):
     """The same without texts, for a verb that reads pairs."""
 
 
-class ScanReading(ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, total=False):
-    """Inputs of `attnscope.scan`, how they are read, and what is measured."""
+class EveryScanReading(ModelOptions, LimitOptions, RunOptions, total=False):
+    """How `attnscope.scan` reads and measures inputs of every modality."""
 
     tokenizer: Annotated[
         Processor,
         MODEL,
         "Use this tokenizer (folder or hub id). Also the object itself. For images, the image processor; for texts "
         "with images, the processor. By default the model's.",
-    ]
-    targets: Annotated[
-        Sources,
-        INPUT,
-        Flag("target"),
-        "Read this translation with the decoder, or transcripts of sounds, line by line; may be repeated. One sentence "
-        "is a line on both sides (each string is one), in the same order. The decoder reads them as in training, after "
-        "its start token. Without them it reads the encoder's input. With a tokenizer of many languages, "
-        '``{"fra_Latn": texts}`` names theirs (or its ``tgt_lang``, or the model\'s ``forced_bos_token_id``).',
     ]
     statistics: Annotated[
         Names | str | None,
@@ -523,19 +520,55 @@ class ScanReading(ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, to
         Count | None,
         "Measure profiles up to this offset: the band ``-band..band``. By default 10 tokens; images 3 patches.",
     ]
-    offsets: Annotated[
-        Numbers | None,
-        Typed(numbers_of, "OFFSET,..."),
-        "Measure the share of weight at these further offsets, such as -1,-64. An offset is key minus query; negative "
-        "is left. ``weight_at`` has the shares. Each costs as much as an offset of the band. See "
-        "docs/guides/long-contexts.md.",
-    ]
     observation: Annotated[
         Count,
         "Observe this many queries at the end of each window for statistics of recent queries. These are "
         "``recent_top_key``, "
         "``recent_top_10_keys`` and ``recent_effective_keys``: the observation window of SnapKV and similar methods. "
         "In shorter windows they cover all queries, with a note.",
+    ]
+    show: Annotated[
+        Heads | bool | None,
+        OUTPUT,
+        "Show these heads token by token on the page. The attention of these heads (layer, head) over the first three "
+        "windows is stored in addition to the first of the rankings; the others are stored in tiles, or all heads "
+        'token by token if they fit. It is stored in the run folder, or in ``.encoding["sample"]`` of a result in '
+        "memory. Without `show`, it is stored only with a run folder and in a notebook; False stores none and saves "
+        "these passes.",
+    ]
+    device_map: Annotated[
+        str | Mapping[str, int | str | Device] | None,
+        MODEL,
+        Typed(metavar="RULE"),
+        "Spread a large model by this rule: auto, balanced, balanced_low_0, sequential. Also a mapping from modules to "
+        "devices; see `attnscope.capture.placement.Placement`.",
+    ]
+    max_memory: Annotated[
+        Memory | None,
+        MODEL,
+        "Fill at most this memory, such as 0=10GiB,cpu=30GiB, with --device-map; the rest is on disk. In Python "
+        '``{0: "10GiB", "cpu": "30GiB"}``.',
+    ]
+
+
+class ScanReading(EveryScanReading, CorpusOptions, SharedRunOptions, ChatOptions, total=False):
+    """The same, with options for texts; a reader of another modality names those that it accepts."""
+
+    targets: Annotated[
+        Sources,
+        INPUT,
+        Flag("target"),
+        "Read this translation with the decoder, or transcripts of sounds, line by line; may be repeated. One sentence "
+        "is a line on both sides (each string is one), in the same order. The decoder reads them as in training, after "
+        "its start token. Without them it reads the encoder's input. With a tokenizer of many languages, "
+        '``{"fra_Latn": texts}`` names theirs (or its ``tgt_lang``, or the model\'s ``forced_bos_token_id``).',
+    ]
+    offsets: Annotated[
+        Numbers | None,
+        Typed(numbers_of, "OFFSET,..."),
+        "Measure the share of weight at these further offsets, such as -1,-64. An offset is key minus query; negative "
+        "is left. ``weight_at`` has the shares. Each costs as much as an offset of the band. See "
+        "docs/guides/long-contexts.md.",
     ]
     by: Annotated[
         str | None,
@@ -554,15 +587,6 @@ class ScanReading(ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, to
         "number). The model then uses PyTorch's fused kernel, and statistics that do not follow from the log-sum-exp "
         "are estimates with a standard error (``entropy_error``). Shorter windows are measured in full. See "
         "docs/guides/long-contexts.md. By default all.",
-    ]
-    show: Annotated[
-        Heads | bool | None,
-        OUTPUT,
-        "Show these heads token by token on the page. The attention of these heads (layer, head) over the first three "
-        "windows is stored in addition to the first of the rankings; the others are stored in tiles, or all heads "
-        'token by token if they fit. It is stored in the run folder, or in ``.encoding["sample"]`` of a result in '
-        "memory. Without `show`, it is stored only with a run folder and in a notebook; False stores none and saves "
-        "these passes.",
     ]
     stride: Annotated[int | None, INPUT, "Start a window every this many tokens. By default no overlap."]
     words: Annotated[
@@ -593,27 +617,3 @@ class ScanReading(ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, to
         "all statistics that are shares of weight; they are checked after 4, 8, 16, ... batches. Without it "
         "everything is measured.",
     ]
-    device_map: Annotated[
-        str | Mapping[str, int | str | Device] | None,
-        MODEL,
-        Typed(metavar="RULE"),
-        "Spread a large model by this rule: auto, balanced, balanced_low_0, sequential. Also a mapping from modules to "
-        "devices; see `attnscope.capture.placement.Placement`.",
-    ]
-    max_memory: Annotated[
-        Memory | None,
-        MODEL,
-        "Fill at most this memory, such as 0=10GiB,cpu=30GiB, with --device-map; the rest is on disk. In Python "
-        '``{0: "10GiB", "cpu": "30GiB"}``.',
-    ]
-
-
-def loading(reading: TextModelOptions) -> TextModelOptions:
-    """The part of a verb's options by which `attnscope.capture.load.load_model` loads its model."""
-    return {
-        "tokenizer": reading["tokenizer"],
-        "device": reading["device"],
-        "dtype": reading["dtype"],
-        "revision": reading["revision"],
-        "trust_remote_code": reading["trust_remote_code"],
-    }

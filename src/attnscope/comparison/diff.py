@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Unpack
 
 import numpy as np
 import xarray as xr
@@ -15,17 +13,11 @@ from jaxtyping import Float
 
 from attnscope.comparison.matching import Matched, Matching, match_heads
 from attnscope.measure.quantities import STATISTICS, without_end
-from attnscope.measure.ranking import with_each
-from attnscope.measure.stored import opened_scan
-from attnscope.options import ComparisonOptions
 from attnscope.report.reads import reads
 from attnscope.report.schema import HEAD, MATTERS, Finding, Quantity, Report, Row, Table, heads_by, rows_of
 from attnscope.report.signature import Signature
 from attnscope.statistics.effects import changes_by_document
 from attnscope.statistics.units import LEAST, called_in, numbered
-from attnscope.store.files import local_folder, read_as
-from attnscope.store.run import Job, Once, run
-from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import are, count, places
 
@@ -44,45 +36,7 @@ _READERS = {
 _SETTINGS = ("window", "stride", "limit", "band")  # which windows, and which offsets
 
 
-def diff(
-    before: Scan,
-    after: Scan,
-    *,
-    statistics: Sequence[str] | None,
-    heads: Literal["auto", "number", "profile"],
-    level: float,
-    **storing: Unpack[ComparisonOptions],
-) -> xr.Dataset:
-    """The work of `attnscope.diff`."""
-    out, seed = storing["out"], storing["seed"]
-    if isinstance(out, str | Path):
-        out = local_folder(out)
-    check_real(0.0, 1.0, level=level)
-    read = " or ".join(str(run) for run in (before, after) if not isinstance(run, xr.Dataset))
-
-    with read_as(read) if read else nullcontext():
-        first, second = (with_each(opened_scan(run)) for run in (before, after))
-        own, other = (Signature.from_json(run.attrs["signature"]) for run in (first, second))
-        _check_same(first, second, own, other)
-        names = _common(first, second, statistics)
-    signature = Signature(
-        "diff",
-        model={"name": f"{Path(own.name).name}-{Path(other.name).name}"},
-        systems={"before": own.to_dict(), "after": other.to_dict()},
-        settings={"statistics": names, "heads": heads, "level": level, "seed": seed},
-        versions=own.versions,
-    )
-
-    def made(_: Job) -> xr.Dataset:
-        with read_as(read) if read else nullcontext():
-            return _compared(first, second, names, heads, level, seed).assign_attrs(
-                before=str(first.attrs["model"]), after=str(second.attrs["model"]), signature=signature.to_json()
-            )
-
-    return run(Once(signature, made), out)
-
-
-def _check_same(first: xr.Dataset, second: xr.Dataset, own: Signature, other: Signature) -> None:
+def check_same_texts(first: xr.Dataset, second: xr.Dataset, own: Signature, other: Signature) -> None:
     reads = str(first.attrs.get("reads", "texts"))
     reader, called = _READERS.get(reads, "tokenizer"), called_in(first.attrs)["windows"]
     for part in _SAME:
@@ -123,7 +77,7 @@ def _profiles(scan: xr.Dataset) -> np.ndarray | None:
     return scan.profile.mean("window").values if "profile" in scan else None
 
 
-def _common(first: xr.Dataset, second: xr.Dataset, requested: Sequence[str] | None) -> list[str]:
+def common_statistics(first: xr.Dataset, second: xr.Dataset, requested: Sequence[str] | None) -> list[str]:
     cells = ("window", "layer", "head")
     both = [
         str(name)
@@ -143,7 +97,7 @@ def _common(first: xr.Dataset, second: xr.Dataset, requested: Sequence[str] | No
     return both if requested is None else [name for name in both if name in requested]
 
 
-def _compared(
+def compared_scans(
     first: xr.Dataset, second: xr.Dataset, names: list[str], heads: Matching, level: float, seed: int
 ) -> xr.Dataset:
     grid = ("layer", "head")

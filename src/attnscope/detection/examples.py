@@ -6,32 +6,24 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import xarray as xr
 
-from attnscope.bundled import MODEL
-from attnscope.capture.modalities import reject_modalities
-from attnscope.capture.parameters import Loading, ScanSettings
 from attnscope.detection.common import ExamplePair, common_features
 from attnscope.intervention.calls import checked_heads
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.contexts import context, sides_of
 from attnscope.measure.maps import weight_rows
 from attnscope.measure.rows import LEAST_KEYS
-from attnscope.measure.sample import leading_heads
-from attnscope.measure.stored import opened_scan
 from attnscope.measure.texts import TextReader
-from attnscope.options import StudyReading
+from attnscope.options import ScanReading
 from attnscope.read.encoded import Sources
 from attnscope.read.groups import kinds_of
-from attnscope.report.signature import Signature
 from attnscope.store.arrays import in_a_row
 from attnscope.store.runs import RunFolder, load_part
-from attnscope.store.units import Task, task_for
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
@@ -45,48 +37,6 @@ if TYPE_CHECKING:
 #: What rows are ranked by, over uniform attention: the largest weight; that times the norm of the value; the entropy.
 RANKINGS = ("weight", "value_norm", "entropy")
 _AT_ONCE = 1 << 14  # windows in memory, about
-
-
-def examples(
-    model: Model | None,
-    texts: Sources,
-    *,
-    head: tuple[int, int] | Sequence[tuple[int, int]] | xr.Dataset | str | Path,
-    k: int,
-    by: str,
-    query: str | None,
-    key: str | None,
-    sinks: bool,
-    batch_size: int | None,
-    **reading: Unpack[StudyReading],
-) -> xr.Dataset:
-    """The work of `attnscope.examples`."""
-    if by not in RANKINGS:
-        raise AttnscopeError(f"by is {by!r:.60}; expected {', '.join(RANKINGS[:-1])} or {RANKINGS[-1]}")
-    task = task_for(examples, locals(), in_memory=True)
-    model = MODEL if model is None else model
-    reject_modalities("examples", model, texts, field=reading["field"], revision=reading["revision"])
-    scanned = opened_scan(head) if isinstance(head, xr.Dataset | str | Path) else None
-    heads: Any = leading_heads(scanned) if scanned is not None else head
-    if len(heads) == 2 and not isinstance(heads[0], Sequence):  # noqa: PLR2004 one head
-        heads = [heads]
-    settings = scan_settings(reading, task, batch_size=batch_size)
-    reader = ExampleReader(model, texts, settings, heads, Choice(k, by, query, key, sinks))
-    if scanned is not None:
-        known, own = (Signature.of(each).model for each in (json.loads(scanned.attrs["signature"]), reader.signature))
-        if known != own:
-            raise AttnscopeError("head is a scan of another model: give the model that was scanned, or other heads")
-    return reader.scan()
-
-
-_SHARED = (ScanSettings.__annotations__.keys() & StudyReading.__annotations__.keys()) - {"task"}
-
-
-def scan_settings(reading: StudyReading, task: Task | None, **more: Any) -> ScanSettings:
-    """Settings for a reader of texts that measures more than statistics."""
-    loading = Loading(reading["revision"], reading["device"], reading["dtype"], reading["trust_remote_code"], None)
-    more |= {name: reading[name] for name in _SHARED} | {"statistics": "entropy"}
-    return ScanSettings(task=task, processor=reading["tokenizer"], loading=loading, **more)
 
 
 @dataclass(frozen=True)
@@ -131,7 +81,7 @@ class PairReader(TextReader):
     needs = "Words need attention between tokens"
 
     def __init__(
-        self, model: Model | None, texts: Sources, settings: ScanSettings, query: str | None, key: str | None
+        self, model: Model | None, texts: Sources, settings: ScanReading, query: str | None, key: str | None
     ) -> None:
         self.asked: dict[str, Any] = {"query": query, "key": key}
         self.is_query, self.is_key = matcher(query, "query"), matcher(key, "key")
@@ -152,7 +102,7 @@ class ExampleReader(PairReader):
     median_of = 4096  # windows drawn at random, of which the median is taken
 
     def __init__(
-        self, model: Model | None, texts: Sources, settings: ScanSettings, heads: Sequence[Any], choice: Choice
+        self, model: Model | None, texts: Sources, settings: ScanReading, heads: Sequence[Any], choice: Choice
     ) -> None:
         self.heads = [(int(layer), int(head)) for layer, head in heads]
         super().__init__(model, texts, settings, choice.query, choice.key)
@@ -169,12 +119,14 @@ class ExampleReader(PairReader):
                 if layer != site.index:
                     continue
                 for text, window in enumerate(items):
-                    sides, draw = self.sides(window, site.kind), [self.settings.seed, numbers[text], layer, head]
+                    sides, draw = self.sides(window, site.kind), [self.settings["seed"], numbers[text], layer, head]
                     for name, values in self._rows(call, text, head, sides, draw).items():
                         arrays[name][text, column] = values
 
         self.run(read, look, numbers)
-        random = np.random.PCG64(self.settings.seed).advance(numbers[0])  # its number for a window is always the same
+        random = np.random.PCG64(self.settings["seed"]).advance(
+            numbers[0]
+        )  # its number for a window is always the same
         dims = {name: ("window", "chosen", "drawn")[: array.ndim] for name, array in arrays.items()}
         return xr.Dataset(
             {name: (dims[name], array) for name, array in arrays.items()}

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
-from attnscope.bundled import MODEL
-from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
-from attnscope.detection.examples import PairReader, Sides, scan_settings
+from attnscope.detection.examples import PairReader, Sides
 from attnscope.kernels.full import attend_in_full
 from attnscope.measure.contexts import sides_of
-from attnscope.options import StudyReading
 from attnscope.read.words import in_words
 from attnscope.statistics.effects import effect_variables
 from attnscope.statistics.units import units_in
 from attnscope.store.arrays import by_layer
-from attnscope.store.units import task_for
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
@@ -29,29 +25,9 @@ if TYPE_CHECKING:
 
     from jaxtyping import Bool, Float
 
-    from attnscope.capture.load import Model
     from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
-    from attnscope.read.encoded import Sources
     from attnscope.read.windows import Window
-    from attnscope.read.words import Words
-
-
-def find(
-    model: Model | None,
-    texts: Sources,
-    *,
-    query: str,
-    key: str,
-    words: Words,
-    batch_size: int | None,
-    **reading: Unpack[StudyReading],
-) -> xr.Dataset:
-    """The work of `attnscope.find`."""
-    task = task_for(find, locals(), in_memory=True)
-    model = MODEL if model is None else model
-    reject_modalities("find", model, texts, field=reading["field"], revision=reading["revision"])
-    return WordReader(model, texts, scan_settings(reading, task, words=words, batch_size=batch_size), query, key).scan()
 
 
 #: What is measured in each window: its name, and a sentence.
@@ -131,7 +107,7 @@ class WordReader(PairReader):
         units, called = units_in(results, has_both)
         position = here.window_same_offset.fillna(here.window_uniform)
         above = here.window_weight - np.maximum(here.window_uniform, position)
-        dims, seed = ("layer", "head"), self.settings.seed
+        dims, seed = ("layer", "head"), self.settings["seed"]
         first = next(window for number, window in enumerate(self.items()) if number == int(here.window[0]))
         keys = {site.index: self.sides(first, site.kind).keys for site in self.sites}
         strongest = [

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral
-from typing import Any, Literal, Unpack, cast, get_args
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -15,11 +15,9 @@ import xarray as xr
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.capture.borrow import alone, borrowed, inner_model
+from attnscope.capture.borrow import LoadedModel, borrowed
 from attnscope.capture.forward import forward
-from attnscope.capture.load import Model, load_model
 from attnscope.capture.notes import layer_coordinates
-from attnscope.capture.outline import rejecting
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
@@ -31,11 +29,7 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import scores_of, softmax_of, values_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.raw import LIMIT
-from attnscope.measure.texts import first_windows
-from attnscope.opened import Opened
-from attnscope.options import SessionReading
-from attnscope.read.encoded import Sources
-from attnscope.read.windows import window_name
+from attnscope.read.windows import Window, window_name
 from attnscope.support.errors import AttnscopeError
 
 On = Literal["output", "z", "weights", "scores", "query", "key", "value"]
@@ -48,21 +42,10 @@ _HOOKS: dict[str, On] = {"result": "output", "z": "z", "pattern": "weights", "at
 _HOOK = re.compile(rf"(blocks|encoder|decoder)\.([0-9]{{1,6}})\.(attn|cross_attn)\.hook_({'|'.join(_HOOKS)})")
 
 
-@contextmanager
-def edit(
-    model: Model,
-    heads: Mapping[Any, Any],
-    *,
-    on: Literal["output", "z", "weights", "scores", "query", "key", "value"],
-    kind: Literal["self", "causal", "cross"] | None,
-    inputs: Mapping[str, Any] | None,
-) -> Generator[PreTrainedModel]:
-    """The work of `attnscope.edit`."""
-    inner = inner_model(model)
-    pairs = [key for key in heads if isinstance(key, tuple) and [*map(type, key)] == [int, int]]
-    first = rejecting(pairs, "heads", kind)
-    inner = inner if isinstance(inner, PreTrainedModel) else load_model(model, need_tokenizer=False, first=first).model
-    sites, outputs = _layers(inner, inputs)
+def changes_of(
+    heads: Mapping[Any, Any], on: On, kind: str | None, sites: Sequence[Site]
+) -> dict[int, dict[On, Change]]:
+    """The change of each tensor of each layer, from functions of the tensors of heads."""
     changes: dict[int, dict[On, Change]] = {}
     functions: dict[int, dict[int, Any]] = {}
     for key, function in heads.items():
@@ -82,11 +65,10 @@ def edit(
         changes.setdefault(number, {})[on] = _by_head(by_head, on, number)
     if not changes:
         raise AttnscopeError("found no heads; expected at least one, such as {(4, 2): torch.zeros_like}")
-    with alone(inner), changed_heads(inner, changes, sites, outputs):
-        yield inner
+    return changes
 
 
-def _layers(model: PreTrainedModel, inputs: Mapping[str, Any] | None) -> tuple[list[Site], dict[int, str]]:
+def layers_and_outputs(model: PreTrainedModel, inputs: Mapping[str, Any] | None) -> tuple[list[Site], dict[int, str]]:
     """Attention calls of a model, and the linear layer that reads the heads of each, if one does."""
     if inputs is None:
         if model.main_input_name != "input_ids":
@@ -217,36 +199,17 @@ def attend_changed(call: AttentionCall, changes: Mapping[On, Change]) -> Tensor:
     return changes["z"](output) if "z" in changes else output
 
 
-def head_outputs(
-    model: Model | None,
-    texts: Sources,
-    *,
-    on: str,
-    layer: int | None,
+def tensors_of_heads(
+    loaded: LoadedModel,
+    windows: Sequence[Window],
+    layers: Sequence[Site],
+    what: On,
     head: int | None,
-    kind: Literal["self", "causal", "cross"] | None,
-    **reading: Unpack[SessionReading],
-) -> xr.DataArray:
-    """The work of `attnscope.head_outputs`."""
-    if "." not in on and on not in get_args(On):
-        raise AttnscopeError(f"found on {on!r}; expected {', '.join(get_args(On))}, or the name of a hook")
-    heads: Any = {"heads": [(layer, head)], "kind": kind}
-    session = Opened.open("head_outputs", model, reading, texts, reading["targets"], in_pairs=True, **heads)
-    loaded, length = session.model, session.length(reading["window"])
-    windows = first_windows(loaded, session.corpus, session.target, length=length, limit=reading["limit"])
-    longest = WindowBatch.of([max(windows, key=len)], 0, device_of(loaded.model))
-    sites, outputs = _layers(loaded.model, longest.inputs(loaded.model))
-    if "." in on:
-        (one, what), layer = hook_point(on, sites), 0
-        chosen = [one]
-    else:
-        one, what = chosen_site(sites, layer or 0, kind), on
-        chosen = [site for site in sites if kind in {None, site.kind}] if layer is None else [one]
-    if len({site.kind for site in chosen}) > 1 and any(window.target for window in windows):
-        raise AttnscopeError("layers of encoder and decoder read several texts: choose a kind, or one layer")
-    if head is not None and not 0 <= head < min(site.heads for site in chosen):
-        raise AttnscopeError(f"there is no head {head} in every layer: choose from 0 to {chosen[0].heads - 1}")
-    taken: dict[int, list[np.ndarray]] = {site.index: [] for site in chosen}
+    sites: Sequence[Site],
+    outputs: Mapping[int, str],
+) -> np.ndarray:
+    """A tensor of the heads of some layers, ``(window, layer, head, ...)``, NaN beyond a window's tokens."""
+    taken: dict[int, list[np.ndarray]] = {site.index: [] for site in layers}
 
     def take(number: int) -> Change:
         def change(tensor: Tensor) -> Tensor:
@@ -255,31 +218,37 @@ def head_outputs(
 
         return change
 
-    changes: dict[int, Mapping[Any, Change]] = {site.index: {what: take(site.index)} for site in chosen}
+    changes: dict[int, Mapping[Any, Change]] = {site.index: {what: take(site.index)} for site in layers}
     with torch.no_grad(), changed_heads(loaded.model, changes, sites, outputs):
         for number, window in enumerate(windows):
             inputs = WindowBatch.of([window], 0, device_of(loaded.model)).inputs(loaded.model)
             forward(loaded.model, inputs, lambda _, at=number: window_name(windows[at], at), with_head=False)
-            if sum(each.nbytes for layer in taken.values() for each in layer) > LIMIT:
+            if sum(each.nbytes for tensors in taken.values() for each in tensors) > LIMIT:
                 raise AttnscopeError(
                     f"the arrays need more than {LIMIT >> 30} GiB: choose a layer or a head, or fewer texts (limit)"
                 )
-    sizes = np.max([each.shape for layer in taken.values() for each in layer], axis=0)
-    values = np.full((len(windows), len(chosen), *sizes), np.nan, dtype=np.float32)
-    for row, site in enumerate(chosen):
+    sizes = np.max([each.shape for tensors in taken.values() for each in tensors], axis=0)
+    values = np.full((len(windows), len(layers), *sizes), np.nan, dtype=np.float32)
+    for row, site in enumerate(layers):
         for number, each in enumerate(taken[site.index]):
             values[number, row, : each.shape[0], : each.shape[1], : each.shape[2]] = each
+    return values
+
+
+def labelled_tensors(
+    values: np.ndarray, windows: Sequence[Window], layers: Sequence[Site], what: On, head: int | None
+) -> xr.DataArray:
+    """The same with the names of tokens, of the texts that these layers read."""
     targets = [window.target or window for window in windows]
-    sides = windows if chosen[0].kind == "self" else targets, targets if chosen[0].kind == "causal" else windows
+    sides = windows if layers[0].kind == "self" else targets, targets if layers[0].kind == "causal" else windows
     sides = sides if what not in {"key", "value"} else sides[1:]
     dims = ("query", "key") if what in {"weights", "scores"} else ("position", "width")
-    coords: dict[str, Any] = layer_coordinates(chosen)
+    coords: dict[str, Any] = layer_coordinates(layers)
     coords["source"] = "window", np.array([window.source for window in windows], dtype=object)
     coords["length"] = "window", np.array(list(map(len, sides[0])))
-    for dim, named, size in zip(dims, sides, sizes[1:], strict=False):
+    for dim, named, size in zip(dims, sides, values.shape[3:], strict=False):
         if dim != "width":
             rows = [[*side.tokens, *[""] * (size - len(side))] for side in named]
             coords[f"{dim}_token"] = ("window", dim), np.array(rows, dtype=object)
-    coords["head"] = np.arange(sizes[0]) if head is None else [head]
-    array = xr.DataArray(values, coords, ("window", "layer", "head", *dims), what)
-    return array.isel(({} if layer is None else {"layer": 0}) | ({} if head is None else {"head": 0}))
+    coords["head"] = np.arange(values.shape[2]) if head is None else [head]
+    return xr.DataArray(values, coords, ("window", "layer", "head", *dims), what)

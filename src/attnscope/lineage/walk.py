@@ -23,7 +23,6 @@ from attnscope.capture.borrow import LoadedModel, inner_model
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import Model
 from attnscope.capture.modalities import Sense, modality_of
-from attnscope.capture.parameters import Loading, ScanSettings
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE, position_table_length, verify
 from attnscope.capture.watch import Site
@@ -39,6 +38,7 @@ from attnscope.kernels.reference import masked_softmax
 from attnscope.lineage.translate import translate_lines
 from attnscope.measure.forms import compare_call
 from attnscope.measure.passes import WindowBatch
+from attnscope.measure.reader import scan_settings
 from attnscope.measure.scan import READERS
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from attnscope.opened import Opened
@@ -138,10 +138,7 @@ def _walk_sense(
     """`walk` of an image or sound."""
     if len(sense) > 1:
         raise AttnscopeError(f"found {len(sense)} {sense.called}; expected one")
-    loading = Loading(**{name: value for name, value in options.items() if name != "tokenizer"})
-    settings = ScanSettings(
-        limit=1, processor=options["tokenizer"], loading=loading, targets=targets, statistics=("entropy",)
-    )
+    settings = scan_settings(options, limit=1, targets=targets, statistics=("entropy",))
     reader = READERS[type(sense)](model, sense, settings)
     read = reader.read([next(iter(reader.items()))], [0])
     inputs = read.batch.inputs(reader.model)

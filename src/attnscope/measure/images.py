@@ -13,6 +13,7 @@ import xarray as xr
 
 from attnscope.capture.encoders import load_vision_model
 from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.parameters import Loading
 from attnscope.capture.processors import reader_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import attend_in_full
@@ -34,6 +35,7 @@ from attnscope.measure.quantities import EQUAL, OF_ANY_TOKENS, PATCH_STATISTICS,
 from attnscope.measure.ranking import offset_name, patch_shares
 from attnscope.measure.reader import Read, Reader
 from attnscope.measure.rows import evenly
+from attnscope.options import ScanReading
 from attnscope.read.windows import Window
 from attnscope.statistics.agreement import label_shares
 from attnscope.support.errors import AttnscopeError, explaining
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.load import Model
-    from attnscope.capture.parameters import ScanSettings
     from attnscope.capture.watch import Site
     from attnscope.read.images import Images
 
@@ -114,15 +115,15 @@ class ImageReader(Reader):
     accepts = frozenset({"batch_size"})
     packages = ("pillow",)
 
-    def __init__(self, model: Model, images: Images, settings: ScanSettings) -> None:
-        names = choose(settings.statistics, KNOWN, DEFAULT, " of images")
+    def __init__(self, model: Model, images: Images, settings: ScanReading) -> None:
+        names = choose(settings["statistics"], KNOWN, DEFAULT, " of images")
         self.vision = load_vision_model(
-            model, processor=settings.processor, need_processor=not images.is_processed, loading=settings.loading
+            model, processor=settings["tokenizer"], need_processor=not images.is_processed, loading=Loading.of(settings)
         )
         super().__init__(self.vision.loaded, self.vision.model, images, settings, names)
         self.reader = reader_of(self.vision.processor)
         self.images = images
-        self.count = min(len(images), settings.limit or len(images))
+        self.count = min(len(images), settings["limit"] or len(images))
         self._grids: dict[tuple[int, ...], Grid | None] = {}  # by channels, rows and columns of pixels
         first = next(self.items())
         size = tuple(first[1].shape[1:])
@@ -143,11 +144,11 @@ class ImageReader(Reader):
                 "and similar statistics are means over the rows of its layers (windows, pooled patches)."
             )
         self.names = _there(names, grid)
-        self.band = _band(settings.band, grid)
+        self.band = _band(settings["band"], grid)
         self.has_maps = grid is not None and self._is_whole(read, grid)
         tokens = _TOKENS if grid is None else grid.tokens
         # with windows in a batch, images are not
-        self.batch_size = (settings.batch_size or max(1, _TOKENS // tokens)) if self.has_maps else 1
+        self.batch_size = (settings["batch_size"] or max(1, _TOKENS // tokens)) if self.has_maps else 1
 
     def signature_settings(self) -> dict[str, Any]:
         own: dict[str, Any] = {"tower": self.vision.tower or None, "batch_size": self.batch_size, "band": self.band}

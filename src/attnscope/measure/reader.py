@@ -40,6 +40,7 @@ from attnscope.measure.sample import (
     tile_size,
 )
 from attnscope.measure.stored import EXAMPLES, HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
+from attnscope.options import OBSERVATION, ScanReading
 from attnscope.read.windows import Window
 from attnscope.read.words import in_words
 from attnscope.report.signature import Signature
@@ -48,6 +49,7 @@ from attnscope.statistics.units import LEAST, called_in, overlap_of, units_of
 from attnscope.store.arrays import in_a_row
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.runs import RunFolder
+from attnscope.support.checked import left_out
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
 
@@ -56,8 +58,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.capture.borrow import LoadedModel
-    from attnscope.capture.parameters import ScanSettings
     from attnscope.capture.watch import Observer, Site
+    from attnscope.store.units import Task
 
 
 BAND = 10  # tokens
@@ -156,6 +158,17 @@ class Read(NamedTuple):
     words: WordBatch | None = None  # the same windows by words, if these are measured instead of tokens
 
 
+def scan_settings(reading: Mapping[str, Any], **others: Any) -> ScanReading:
+    """The options of a verb that reads as `scan` does, with others, and the defaults of `scan` for the rest."""
+    defaults: Any = left_out(ScanReading) | {"observation": OBSERVATION}
+    return defaults | reading | others
+
+
+def heads_to_show(show: Sequence[tuple[int, int]] | bool | None) -> Sequence[tuple[int, int]] | None:
+    """The heads that a page shows beyond those of its rankings; None without a page."""
+    return (() if show else None) if isinstance(show, bool) else show
+
+
 class Reader(Job, ABC):
     """The inputs of a scan in one modality, and the forward passes over them."""
 
@@ -181,11 +194,12 @@ class Reader(Job, ABC):
     enough: Enough | None = None  # of a scan that may end before all inputs are read
 
     def __init__(
-        self, loaded: LoadedModel, model: PreTrainedModel, source: Hashed, settings: ScanSettings, names: Sequence[str]
+        self, loaded: LoadedModel, model: PreTrainedModel, source: Hashed, settings: ScanReading, names: Sequence[str]
     ) -> None:
         self.loaded, self.model, self.source, self.settings, self.names = loaded, model, source, settings, names
+        self.show = heads_to_show(settings["show"])  # on the page, in addition to the first of the rankings
         self.watched = model  # the part of the model whose attention is measured
-        self.progress = settings.progress or no_progress
+        self.progress = settings["progress"] or no_progress
         self.sites: list[Site] = []
         self.notes |= getattr(source, "notes", {})
         self.attributes: dict[str, str] = {"model": loaded.name}
@@ -196,7 +210,7 @@ class Reader(Job, ABC):
 
     def band_within(self, reach: int, where: str) -> int:
         """Largest offset of the band: the setting, or at most 10; `reach` is the largest possible offset."""
-        band = self.settings.band
+        band = self.settings["band"]
         if band is not None and band > reach:
             raise AttnscopeError(f"band (--band) is {band}; in {where} the largest offset is {reach}")
         return max(1, min(BAND, reach)) if band is None else band
@@ -214,9 +228,9 @@ class Reader(Job, ABC):
 
     def signature_settings(self) -> dict[str, Any]:
         """The settings behind the numbers, besides model and inputs."""
-        limit, seed = self.settings.limit, self.settings.seed
+        limit, seed = self.settings["limit"], self.settings["seed"]
         signed = {"limit": limit, "statistics": list(self.names), "band": self.band, "seed": seed}
-        return signed | settings_of(self.names, self.settings.observation)
+        return signed | settings_of(self.names, self.settings["observation"])
 
     @cached_property
     def signature(self) -> Signature:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -230,13 +244,12 @@ class Reader(Job, ABC):
         """The function that labels heads in the results; None without the statistics that it needs."""
         return kinds_of(self.signature_settings())
 
-    def scan(self) -> xr.Dataset:
+    def scan(self, task: Task | None) -> xr.Dataset:
         """Measure all inputs: in memory, into a run folder, or one task of a run."""
-        settings = self.settings
-        if settings.show:
-            reject_absent(settings.show, len(self.sites), max(site.heads for site in self.sites))
+        if self.show:
+            reject_absent(self.show, len(self.sites), max(site.heads for site in self.sites))
         self.attributes = {"signature": self.signature.to_json()} | self.attributes
-        return run(self, settings.out, settings.task, repair=settings.repair)
+        return run(self, self.settings["out"], task, repair=self.settings["repair"])
 
     def piece(self, batches: Sequence[xr.Dataset]) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
         results = pools.joined(batches)
@@ -253,8 +266,8 @@ class Reader(Job, ABC):
 
     def result(self, nodes: dict[str, xr.Dataset], attributes: dict[str, str]) -> xr.Dataset:
         whole = nodes[self.command].assign_attrs(attributes)
-        if self.settings.show is not None:
-            whole.encoding[SAMPLE] = self.sample(whole, self.settings.show)
+        if self.show is not None:
+            whole.encoding[SAMPLE] = self.sample(whole, self.show)
             whole.encoding[EXAMPLES] = self.examples(whole)
         return whole
 
@@ -263,7 +276,7 @@ class Reader(Job, ABC):
 
     def stored(self, run: RunFolder) -> xr.Dataset:
         """The results of a finished run; adds the sample of its page if it is missing."""
-        results, show = load_scan(run), self.settings.show
+        results, show = load_scan(run), self.show
         if show is None or not run.is_writable():
             return results
         if not keeps_maps_of(run, show) and (sample := self.sample(results, show)) is not None:
@@ -330,16 +343,16 @@ class Reader(Job, ABC):
     def batches(self) -> Iterator[Batch]:
         """Batches or pools; of a scan that may end early, until enough is measured."""
         self.seen, self.furthest, settings = 0, -1, self.settings
-        if settings.until is not None:
-            each = "pools" if settings.pool else called_in(self.attributes)["windows"]
+        if settings["until"] is not None:
+            each = "pools" if settings["pool"] else called_in(self.attributes)["windows"]
             stored = self.folder.results() if self.folder is not None and self.folder.pieces else None
-            self.enough = Enough(settings.until, each, overlap_of(settings.window, settings.stride), stored)
+            self.enough = Enough(settings["until"], each, overlap_of(settings["window"], settings["stride"]), stored)
         whole = False
         try:
             for number, part in enumerate(self.parts()):
                 self.furthest = max(self.furthest, *part)
                 first = self.seen
-                texts = range(first, first + len(part)) if settings.pool is None else range(number, number + 1)
+                texts = range(first, first + len(part)) if settings["pool"] is None else range(number, number + 1)
                 if self.enough is not None and self.enough.before(texts.start):
                     break
                 yield Batch(texts, part)
@@ -354,7 +367,7 @@ class Reader(Job, ABC):
     def measure(self, batch: Batch) -> xr.Dataset:
         """The statistics of a batch or a pool."""
         part: dict[int, Any] = batch.inputs
-        if self.settings.pool is None:
+        if self.settings["pool"] is None:
             results = self.measure_batch([*part.values()], [*part])
         else:
             measured: list[xr.Dataset] = []
@@ -362,7 +375,7 @@ class Reader(Job, ABC):
                 measured.append(self.measure_batch([*some.values()], [*some]))
                 self.pass_over([*some.values()])
             windows = pools.joined(measured).assign_coords(window=[*part])
-            results = pools.pooled(windows, batch.texts.start, self.settings.seed)
+            results = pools.pooled(windows, batch.texts.start, self.settings["seed"])
         if self.enough is not None:
             self.enough.add(results)
         return results
@@ -378,8 +391,8 @@ class Reader(Job, ABC):
     def measure_batch(self, items: Sequence[Any], numbers: Sequence[int]) -> xr.Dataset:
         """The statistics of a batch."""
         read, settings = self.read(items, numbers), self.settings
-        sample = None if settings.rows is None else RowSample(settings.rows, settings.seed, numbers[0])
-        options = len(self.groups), read.words, sample, settings.observation, self.chosen
+        sample = None if settings["rows"] is None else RowSample(settings["rows"], settings["seed"], numbers[0])
+        options = len(self.groups), read.words, sample, settings["observation"], self.chosen
         observer = StatisticsObserver(self.names, self.band, read.batch, self.reach, *options)
         self.run(read, observer, numbers)
         by = [window.by for window in read.windows]
@@ -414,7 +427,7 @@ class Reader(Job, ABC):
         every_head = {(site.index, head) for site in self.sites for head in range(heads)}
         others = len(every_head) - len(listed[0])
         layer_done = self.layer_done(len(reads) * len(self.sites))
-        last = settings_of(self.names, self.settings.observation).get("observation") if self.shows_received else None
+        last = settings_of(self.names, self.settings["observation"]).get("observation") if self.shows_received else None
         numbers = sum(tokens) * len(self.sites) * heads * (1 if last is None else 2)
         observed: list[MapObserver] = []
         for read, of_window in zip(reads, listed, strict=False):

@@ -12,11 +12,13 @@ import torch
 from attnscope.capture.encoders import SpeechModel, load_speech_model
 from attnscope.capture.families import transcript_length
 from attnscope.capture.forward import decoder_start
+from attnscope.capture.parameters import Loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.processors import hash_of_settings
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import choose
 from attnscope.measure.reader import Read, Reader
+from attnscope.options import ScanReading
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Batch, TargetTokenizer, Window, Windows, collate, shifted
 from attnscope.report.signature import short_hash, tokenizer_sha256
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from attnscope.capture.load import Model
-    from attnscope.capture.parameters import ScanSettings
     from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
     from attnscope.read.encoded import Sources
@@ -42,11 +43,11 @@ class SoundReader(Reader):
     accepts = frozenset({"targets"})
     packages = ("scipy",)
 
-    def __init__(self, model: Model, sounds: Sounds, settings: ScanSettings) -> None:
-        names = choose(settings.statistics)
-        texts = _transcripts(sounds, settings.targets)
-        by: dict[str, Any] = {"processor": settings.processor, "loading": settings.loading}
-        by |= {"with_decoder": texts is not None, "or_encoder": settings.targets is None}
+    def __init__(self, model: Model, sounds: Sounds, settings: ScanReading) -> None:
+        names = choose(settings["statistics"])
+        texts = _transcripts(sounds, settings["targets"])
+        by: dict[str, Any] = {"processor": settings["tokenizer"], "loading": Loading.of(settings)}
+        by |= {"with_decoder": texts is not None, "or_encoder": settings["targets"] is None}
         self.speech = load_speech_model(model, **by)
         super().__init__(self.speech.loaded, self.speech.model, sounds, settings, names)
         self.sounds, self.reader = sounds, {"features": hash_of_settings(self.speech.extractor.to_dict())}
@@ -115,7 +116,7 @@ class SoundReader(Reader):
         return f"{window.source} from second {window.start}"
 
     def items(self) -> Iterator[Piece]:
-        return islice(pieces_of(self.sounds, self.speech, self.decoder_inputs), self.settings.limit)
+        return islice(pieces_of(self.sounds, self.speech, self.decoder_inputs), self.settings["limit"])
 
     def read(self, items: Sequence[Piece], numbers: Sequence[int]) -> Read:  # noqa: ARG002
         """One piece: its frames, named by their seconds; frames without sound are special keys and not queries."""

@@ -16,7 +16,6 @@ from torch import Tensor
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.families import configured_length, image_token_of
 from attnscope.capture.forward import decoder_note, decoder_start
-from attnscope.capture.parameters import ScanSettings
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import is_causal_model, padding_difference
 from attnscope.capture.watch import Site
@@ -35,11 +34,12 @@ from attnscope.measure.quantities import (
     choose,
     needing_all,
 )
-from attnscope.measure.reader import BAND, UNIT, Read, Reader, chunked
+from attnscope.measure.reader import BAND, UNIT, Read, Reader, chunked, heads_to_show, scan_settings
 from attnscope.measure.row_samples import RowSample, rows_note
 from attnscope.measure.sample import SAMPLE_WINDOWS, WordBatch
 from attnscope.measure.stored import observation_note
 from attnscope.opened import Opened
+from attnscope.options import ScanReading
 from attnscope.read.chats import Chats, ChatTexts, are_chats
 from attnscope.read.encoded import EncodedTexts, Sources, Texts, windows_of
 from attnscope.read.groups import GroupedWindows, Grouping, Groups, grouping_of
@@ -145,26 +145,26 @@ class TextReader(Reader):
     heads: Sequence[tuple[int, int]] = ()  # named by arguments
 
     def __init__(
-        self, model: Model | None, texts: Sources, settings: ScanSettings, windows: Sequence[Window] | None = None
+        self, model: Model | None, texts: Sources, settings: ScanReading, windows: Sequence[Window] | None = None
     ) -> None:
         named = ("field", "by_line", "stride", "chat", "chat_template", "by")
-        given: dict[str, Any] = {name: getattr(settings, name) for name in named}
+        given: dict[str, Any] = {name: settings[name] for name in named}
         session = Opened.of(model, texts)
-        corpus, target = read_sides(session, settings.targets, with_inputs=True, **given)
-        grouping = grouping_for(settings.groups, corpus)
-        of_offsets = () if settings.offsets is None else tuple(OF_OFFSETS)
-        of_groups = () if grouping is None else (*OF_GROUPS, *(() if settings.pool is None else OF_POOLED_GROUPS))
-        default = DEFAULT if settings.pool or settings.rows else (*DEFAULT, STRONGEST)
-        names = choose(settings.statistics, default=default, brought=(*of_offsets, *of_groups))
+        corpus, target = read_sides(session, settings["targets"], with_inputs=True, **given)
+        grouping = grouping_for(settings["groups"], corpus)
+        of_offsets = () if settings["offsets"] is None else tuple(OF_OFFSETS)
+        of_groups = () if grouping is None else (*OF_GROUPS, *(() if settings["pool"] is None else OF_POOLED_GROUPS))
+        default = DEFAULT if settings["pool"] or settings["rows"] else (*DEFAULT, STRONGEST)
+        names = choose(settings["statistics"], default=default, brought=(*of_offsets, *of_groups))
         _reject_together(settings, names, grouped=grouping is not None)
-        word_rule = None if settings.words is None else word_rule_of(settings.words)
-        option, loading = "show, --show" if settings.show else "head, --head", vars(settings.loading)
-        heads = settings.show or self.heads
-        loaded = session.load({"tokenizer": settings.processor, **loading}, heads=heads, option=option)
-        longest = length = session.length(settings.window)
+        word_rule = None if settings["words"] is None else word_rule_of(settings["words"])
+        shown = heads_to_show(settings["show"])
+        option = "show, --show" if shown else "head, --head"
+        loaded = session.load(settings, heads=shown or self.heads, option=option)
+        longest = length = session.length(settings["window"])
         if isinstance(corpus, Chats):
             corpus = corpus.read_with(loaded.tokenizer)
-        limit, self.characters = settings.limit, corpus.characters()
+        limit, self.characters = settings["limit"], corpus.characters()
         if windows is not None:
             self.windows = windows
         elif target is not None and isinstance(corpus, Corpus):
@@ -172,9 +172,9 @@ class TextReader(Reader):
             self.windows = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
             longest = self.windows.check()
         else:
-            self.windows = windows_of(corpus, loaded.tokenizer, length=length, stride=settings.stride, limit=limit)
+            self.windows = windows_of(corpus, loaded.tokenizer, length=length, stride=settings["stride"], limit=limit)
         _reject_beyond(settings, length)
-        self.chosen = tuple(sorted(set(settings.offsets or ())))
+        self.chosen = tuple(sorted(set(settings["offsets"] or ())))
         self.words = self.grouping = None
         if word_rule is not None:
             self.windows = self.words = WordedWindows(self.windows, word_rule.over(self.windows))
@@ -182,15 +182,15 @@ class TextReader(Reader):
             self.grouping = grouping.over(self.windows)
             self.groups = self.grouping.names
             self.windows = GroupedWindows(self.windows, self.grouping)
-        settings = replace(settings, window=length)
+        settings = scan_settings(settings, window=length)
         super().__init__(loaded, loaded.model, corpus, settings, (*names, *of_offsets, *of_groups))
-        self.target, self.reach, self.band = target, longest - 1, settings.band or BAND
+        self.target, self.reach, self.band = target, longest - 1, settings["band"] or BAND
         self.session = session
         self.reader = session.reader if windows is None else None  # cut windows are signed by nobody
-        self.batch_size = settings.batch_size or max(1, BATCH_TOKENS // longest)
+        self.batch_size = settings["batch_size"] or max(1, BATCH_TOKENS // longest)
         self.has_decoder = loaded.model.config.is_encoder_decoder
         several = list(islice(self.windows, SAMPLE_WINDOWS))
-        self.shown = [] if settings.show is None else several
+        self.shown = [] if shown is None else several
         # one token would show nothing of how a model attends
         self.first = max(several, key=lambda window: min(len(window), len(window.target or window)))
         again = sum(map(_characters, self.shown))  # read again for the page
@@ -198,7 +198,7 @@ class TextReader(Reader):
         self.is_chat = isinstance(corpus, ChatTexts)
         self.notes |= corpus.notes if isinstance(corpus, EncodedTexts) else {}
         self.attributes |= decoder_note(loaded.model, with_target=target is not None)
-        self.attributes |= beyond_note(loaded, length) | observation_note(names, settings.observation, length)
+        self.attributes |= beyond_note(loaded, length) | observation_note(names, settings["observation"], length)
         first = self.read([self.first], [0])
         self.verify(first)
         self._note_capture(first)
@@ -206,7 +206,7 @@ class TextReader(Reader):
     @property
     def unit(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Batches or pools of a work unit, the same in every process."""
-        limit, pool = self.settings.limit, self.settings.pool
+        limit, pool = self.settings["limit"], self.settings["pool"]
         windows = self.characters / max(1, _characters(self.first))
         windows = windows if limit is None else min(windows, float(limit))
         operations = 2.0 * len(self.first) * sum(parameter.numel() for parameter in self.model.parameters())
@@ -216,7 +216,14 @@ class TextReader(Reader):
     def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
         nodes, settings = super().summarise(measured), self.settings
         if self.session.is_shared and self.folder is None and set(DEFAULT) <= set(self.names):
-            more = (settings.clusters, settings.pool, settings.rows, settings.until, self.words, self.grouping)
+            more = (
+                settings["clusters"],
+                settings["pool"],
+                settings["rows"],
+                settings["until"],
+                self.words,
+                self.grouping,
+            )
             whole = nodes[self.command]
             if not any(more) and not self.chosen and whole.sizes["window"] <= _SHARED:
                 self.session.keep(_key_of([*self.windows], self.band, self.batch_size, self.reach), whole)
@@ -233,7 +240,7 @@ class TextReader(Reader):
 
     def read(self, items: Sequence[Window], numbers: Sequence[int]) -> Read:  # noqa: ARG002
         tokenizer, device = self.loaded.tokenizer, device_of(self.model)
-        if self.settings.field is None and (piece := image_token_of(self.model.config)) is not None:
+        if self.settings["field"] is None and (piece := image_token_of(self.model.config)) is not None:
             _reject_marks(items, [*PLACES.values(), str(tokenizer.convert_ids_to_tokens(piece))])
         pad = tokenizer.pad_token_id
         batch = WindowBatch.of(items, pad if pad is not None else tokenizer.eos_token_id or 0, device)
@@ -242,7 +249,7 @@ class TextReader(Reader):
     def parts(self) -> Iterator[dict[int, Window]]:
         """Windows in batches or pools, numbered from 0."""
         self.share, self.tokens, self.unknown, self.doubled, self.packed = 0.0, 0, 0, 0, 0
-        numbered, pool = enumerate(self.windows), self.settings.pool
+        numbered, pool = enumerate(self.windows), self.settings["pool"]
         return chunked(numbered, self.batch_size) if pool is None else in_pools(numbered, pool)
 
     def note_read(self, *, whole: bool) -> None:
@@ -270,11 +277,10 @@ class TextReader(Reader):
                 f"Tokens are merged to words ({self.words.rule.signature}): queries are averaged, keys are summed. "
                 f"Lengths, offsets and rows count words.{over if across else ''}"
             )
-        if self.settings.pool is not None:
-            by = f", each of one value of {self.settings.by}" if self.first.by else ""
-            notes["pool"] = (
-                f"Windows are in pools of {self.settings.pool} or more, cut at documents{by}: each text here is a pool."
-            )
+        if self.settings["pool"] is not None:
+            pool, by = self.settings["pool"], self.settings["by"]
+            cut = f"cut at documents{f', each of one value of {by}' if self.first.by else ''}"
+            notes["pool"] = f"Windows are in pools of {pool} or more, {cut}: each text here is a pool."
         if whole:
             self.progress(Progress("scan", self.share_of_batches, {"windows": self.seen}))
 
@@ -299,7 +305,7 @@ class TextReader(Reader):
                 self.packed += not borders.isdisjoint(ids[first:last])
             self.share += _characters(window) / self.characters
         self.seen += len(items)
-        share = max(self.share, self.seen / self.settings.limit if self.settings.limit else 0.0)
+        share = max(self.share, self.seen / self.settings["limit"] if self.settings["limit"] else 0.0)
         self.progress(Progress("scan", self.share_of_batches * min(1.0, share), {"windows": self.seen}))
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
@@ -307,8 +313,8 @@ class TextReader(Reader):
         if self.first.target is not None:
             target = (read.batch if read.words is None else read.words.words).target
             lengths["target_length"] = target.valid.sum(1).cpu().numpy()
-        if self.settings.rows is not None:
-            lengths["sampled_rows"] = np.minimum(lengths["length"], self.settings.rows)
+        if self.settings["rows"] is not None:
+            lengths["sampled_rows"] = np.minimum(lengths["length"], self.settings["rows"])
         return lengths
 
     def windows_at(self, numbers: set[int]) -> dict[int, Window]:
@@ -338,8 +344,8 @@ class TextReader(Reader):
     def _note_capture(self, first: Read) -> None:
         """Notes on the model's attention from the first window, before anything is written."""
         name, inputs = type(self.model).__name__, first.batch.inputs(self.model)
-        if self.settings.rows is not None:
-            self.notes["rows"] = rows_note(self.settings.rows, self.names)
+        if self.settings["rows"] is not None:
+            self.notes["rows"] = rows_note(self.settings["rows"], self.names)
         if "eager" in self.notes:
             self._note_pooled(first)
         if is_causal_model(self.model) and any(site.kind == "self" for site in self.sites):
@@ -384,11 +390,11 @@ class TextReader(Reader):
     def signature_settings(self) -> dict[str, Any]:
         settings, rule = self.settings, None if self.words is None else self.words.rule
         seldom = {
-            "by": settings.by,
+            "by": settings["by"],
             "offsets": list(self.chosen) or None,
-            "pool": settings.pool,
-            "rows": settings.rows,
-            "until": settings.until,
+            "pool": settings["pool"],
+            "rows": settings["rows"],
+            "until": settings["until"],
             "groups": None if self.grouping is None else self.grouping.signature,
             "words": None if rule is None else rule.signature,
             "merging": None if rule is None else "queries averaged, keys summed",
@@ -396,8 +402,8 @@ class TextReader(Reader):
         return (
             super().signature_settings()
             | {"statistics": [name for name in self.names if name not in OF_POOLED_GROUPS]}
-            | {"batch_size": self.batch_size, "window": settings.window, "stride": settings.stride}
-            | {"clusters": settings.clusters}
+            | {"batch_size": self.batch_size, "window": settings["window"], "stride": settings["stride"]}
+            | {"clusters": settings["clusters"]}
             | {name: value for name, value in seldom.items() if value is not None}
         )
 
@@ -417,16 +423,16 @@ def statistics_of(
         scanned = session.kept(_key_of(windows, band, max(1, BATCH_TOKENS // longest), longest - 1))
         if scanned is not None:
             return scanned
-    settings = ScanSettings(band=band, window=longest, statistics=DEFAULT)
+    settings = scan_settings({}, band=band, window=longest, statistics=DEFAULT)
     reader = TextReader(loaded, [list(window.ids) for window in windows], settings, windows)
     results = joined([reader.measure(batch) for batch in reader.batches()])
     kinds = summarize(results, clusters=None, seed=0)
     return results.merge(kinds, combine_attrs="no_conflicts").assign_attrs(reader.notes)
 
 
-def _reject_beyond(settings: ScanSettings, length: int) -> None:
+def _reject_beyond(settings: ScanReading, length: int) -> None:
     """Reject offsets and rows beyond windows of this length."""
-    band, rows, offsets = settings.band or BAND, settings.rows, settings.offsets
+    band, rows, offsets = settings["band"] or BAND, settings["rows"], settings["offsets"]
     if band >= length:
         raise AttnscopeError(
             f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}: give a "
@@ -449,29 +455,29 @@ def _reject_beyond(settings: ScanSettings, length: int) -> None:
         )
 
 
-def _reject_together(settings: ScanSettings, names: Sequence[str], *, grouped: bool) -> None:
+def _reject_together(settings: ScanReading, names: Sequence[str], *, grouped: bool) -> None:
     """Reject settings that cannot be combined in one scan."""
-    if settings.until is not None:
-        check_real(0.0, 1.0, until=settings.until)
-        if settings.task is not None:
+    if settings["until"] is not None:
+        check_real(0.0, 1.0, until=settings["until"])
+        if settings["task"] is not None:
             raise AttnscopeError(
                 "until (--until) needs the whole run, and a task (--task) has a part of it: leave out one of them"
             )
-    check_whole(2, clusters=settings.clusters)
-    if settings.clusters is not None:
+    check_whole(2, clusters=settings["clusters"])
+    if settings["clusters"] is not None:
         check_installed("clusters (--clusters)", "sklearn", "sklearn")
-    if settings.clusters is not None and "band_sum" not in names:
+    if settings["clusters"] is not None and "band_sum" not in names:
         raise AttnscopeError(
             "clusters (--clusters) need offset profiles: add band_sum (--statistics band_sum), or leave clusters out"
         )
-    if STRONGEST in names and (settings.pool or settings.rows):
+    if STRONGEST in names and (settings["pool"] or settings["rows"]):
         raise AttnscopeError(f"{STRONGEST} needs all rows of single windows: leave out rows (--rows) or pool (--pool)")
-    if settings.rows is None:
+    if settings["rows"] is None:
         return
-    RowSample(settings.rows)
-    if settings.pool is not None:
+    RowSample(settings["rows"])
+    if settings["pool"] is not None:
         raise AttnscopeError("rows (--rows) are drawn from single windows: leave out rows or pool (--pool)")
-    if grouped or settings.words is not None:
+    if grouped or settings["words"] is not None:
         raise AttnscopeError("groups and words need all rows: leave out rows (--rows), or groups and words")
     whole = needing_all(names)
     if whole:

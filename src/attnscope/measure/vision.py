@@ -16,12 +16,14 @@ from attnscope.capture.families import configured_length
 from attnscope.capture.functional import sees_ahead
 from attnscope.capture.modalities import load_pictured_model, load_video_model
 from attnscope.capture.notes import capture_notes
+from attnscope.capture.parameters import Loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.processors import reader_of
 from attnscope.measure.geometry import Frames, Tile, Tiles, jpeg, jpeg_of, pixels_of, tubelets_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import OF_GROUPS, choose
 from attnscope.measure.reader import Read, Reader
+from attnscope.options import ScanReading
 from attnscope.read.files import decode_utf8, read_bytes
 from attnscope.read.groups import ROLES, GroupedWindows, Grouping, check_names, grouping_of
 from attnscope.read.image_text import picture_groups, pictured_window
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.capture.load import Model
-    from attnscope.capture.parameters import ScanSettings
     from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
     from attnscope.read.image_text import PicturedText, PicturedTexts
@@ -52,21 +53,21 @@ class ImageTextReader(Reader):
     accepts = frozenset({"groups", "chat", "chat_template"})
     packages = ("pillow",)
 
-    def __init__(self, model: Model, texts: PicturedTexts, settings: ScanSettings) -> None:
-        names = (*choose(settings.statistics), *OF_GROUPS)
-        template = settings.chat_template
+    def __init__(self, model: Model, texts: PicturedTexts, settings: ScanReading) -> None:
+        names = (*choose(settings["statistics"]), *OF_GROUPS)
+        template = settings["chat_template"]
         if template is not None and all(item.messages == () for item in texts):
             raise AttnscopeError("found a chat template, but none of the texts is a chat: leave it out")
         if isinstance(template, Path):
             template = decode_utf8(read_bytes(template), str(template))
         self.template = template
-        grouping = None if settings.groups is None else grouping_of(settings.groups)
+        grouping = None if settings["groups"] is None else grouping_of(settings["groups"])
         self.pictured = load_pictured_model(
-            model, processor=settings.processor, loading=settings.loading, videos=texts.has_videos
+            model, processor=settings["tokenizer"], loading=Loading.of(settings), videos=texts.has_videos
         )
         super().__init__(self.pictured.loaded, self.pictured.loaded.model, texts, settings, names)
         self.watched = self.pictured.decoder
-        self.texts = list(islice(texts, settings.limit))
+        self.texts = list(islice(texts, settings["limit"]))
         self.tiles, self.frames = Tiles(self.pictured), Frames(self.pictured)
         if not self.texts:
             raise AttnscopeError("found no text; expected at least one, with its images or videos")
@@ -307,14 +308,14 @@ class VideoReader(Reader):
     called = "videos"
     packages = ("pillow",)
 
-    def __init__(self, model: Model, videos: Videos, settings: ScanSettings) -> None:
-        names = (*choose(settings.statistics), *OF_GROUPS)
+    def __init__(self, model: Model, videos: Videos, settings: ScanReading) -> None:
+        names = (*choose(settings["statistics"]), *OF_GROUPS)
         self.filmed = load_video_model(
-            model, processor=settings.processor, need_processor=not videos.is_processed, loading=settings.loading
+            model, processor=settings["tokenizer"], need_processor=not videos.is_processed, loading=Loading.of(settings)
         )
         super().__init__(self.filmed.loaded, self.filmed.model, videos, settings, names)
         self.reader = reader_of(self.filmed.processor)
-        self.clips = list(islice(videos, settings.limit))
+        self.clips = list(islice(videos, settings["limit"]))
         self.count = len(self.clips)
         first = self.clips[0]
         inputs = self.filmed.given(first)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import torch
@@ -25,9 +24,8 @@ from attnscope.measure.generation_pass import GenerationCall, together
 from attnscope.measure.labels import NEEDED, summarize
 from attnscope.measure.passes import Marks, labelled, measure_call, stacked
 from attnscope.measure.pools import joined
-from attnscope.measure.quantities import EQUAL, STATISTICS, choose
-from attnscope.measure.reader import BAND
-from attnscope.support.checks import check_kind, check_whole, shortly
+from attnscope.measure.quantities import EQUAL, STATISTICS
+from attnscope.support.checks import check_kind, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import own_state, replaced
 
@@ -100,19 +98,26 @@ def _alike(every: Sequence[dict[str, Tensor]], own: Sequence[dict[str, Tensor]])
     return [{name: widened(name, value) for name, value in layer.items()} for layer in own]
 
 
-_WIDEST = 1_000_000  # tokens of a band
-
-
 class WatchedCalls:
     """The measurements of `watch` so far."""
 
     def __init__(self, module: nn.Module, names: Sequence[str], band: int) -> None:
-        self._module, self._names, self._band = type(module).__name__, names, band
+        self._watched, self._module, self._names, self._band = module, type(module).__name__, names, band
         self._passes: list[MeasuredPass] = []
         self._now = MeasuredPass()
         self._without = 0  # passes without captured calls
         self._written: list[xr.Dataset] = []
         self._calls: ModuleCalls | None = None
+
+    @contextmanager
+    def during(self, spans: GivenSpans | None) -> Generator[Self]:
+        """Measure every pass of the module within the context."""
+        hooks = self._measure, self._done, self._lost
+        with (
+            calls_inside(self._watched, *hooks) as self._calls,
+            _generating(self._watched, self._calls, spans, self._written.extend),
+        ):
+            yield self
 
     def __len__(self) -> int:
         """The number of texts that were read, or written by ``generate()``."""
@@ -225,20 +230,6 @@ class WatchedCalls:
 
 
 @contextmanager
-def watch(
-    module: nn.Module, *, statistics: Sequence[str] | str | None, band: int, spans: GivenSpans | None
-) -> Generator[WatchedCalls]:
-    """The work of `attnscope.watch`."""
-    check_kind("a torch.nn.Module", nn.Module, module=module)
-    check_whole(1, _WIDEST, band=band)
-    seen = WatchedCalls(module, choose(statistics), band)
-    told = seen._measure, seen._done, seen._lost  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    with calls_inside(module, *told) as calls, _generating(module, calls, spans, seen._written.extend):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        seen._calls = calls  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        yield seen
-
-
-@contextmanager
 def _generating(
     module: nn.Module, calls: ModuleCalls, spans: GivenSpans | None, keep: Callable[[Sequence[xr.Dataset]], None]
 ) -> Generator[None]:
@@ -305,54 +296,42 @@ _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torc
 
 
 @torch.no_grad()
-def measure_weights(
-    weights: Weights | Sequence[Weights] | Sequence[Sequence[Weights]] | Mapping[str, Weights],
-    *,
-    statistics: Sequence[str] | str | None,
-    tokens: Sequence[Sequence[str]] | None,
-    lengths: Sequence[int] | None,
-    mask: Mask | None,
-    special: Sequence[Sequence[bool]] | None,
-    causal: bool | None,
-    band: int,
+def measured_weights(
+    layers: Sequence[Layer], names: Sequence[str], real: Tensor, special: Tensor, *, causal: bool | None, band: int
 ) -> xr.Dataset:
-    """The work of `attnscope.measure_weights`."""
-    names, weights = choose(statistics), _patterns(weights) if hasattr(weights, "keys") else weights
-    is_steps = isinstance(weights, list | tuple) and any(isinstance(step, list | tuple) for step in weights)
-    layers = _in_one_pass(weights) if is_steps else [_placed(layer, causal) for layer in _layers(weights)]
-    texts = layers[0].weights.shape[0]
-    longest = max(max(layer.weights.shape[2:]) for layer in layers)
-    check_whole(1, max(BAND, longest - 1), band=band)
-    real = _real(mask, lengths, tokens, texts, longest, more=is_steps)
-    marked = _special(special, real)
-    _check_alike(layers, whole=mask is not None)
-    if mask is None and lengths is None and tokens is None:
-        _reject_left_padding(layers)
+    """Statistics of weights; which tokens are real and which are special, ``(text, position)``."""
     run = MeasuredPass()
     for index, layer in enumerate(layers):
-        own = layer.weights
+        weights = layer.weights
         where = f"layer {index} of the weights"
-        queries, keys = (real[:, :count].to(own.device) for count in own.shape[2:])
+        queries, keys = (real[:, :count].to(weights.device) for count in weights.shape[2:])
         if layer.is_cross:
             queries = torch.ones_like(queries)
-        queries = queries & (torch.arange(own.shape[2], device=own.device) >= layer.first)
-        wide = own.detach().double().where(queries[:, None, :, None], 0.0)
-        slack = _ROUNDING.get(own.dtype, _ROUNDING[torch.float64])
+        queries = queries & (torch.arange(weights.shape[2], device=weights.device) >= layer.first)
+        wide = weights.detach().double().where(queries[:, None, :, None], 0.0)
+        slack = _ROUNDING.get(weights.dtype, _ROUNDING[torch.float64])
         mass = _checked(where, wide, slack, keys)
         kind = "cross" if layer.is_cross else _kind(where, wide, causal, slack)
         shares = wide / torch.where(mass > 0, mass, 1.0)[..., None]
         mass = torch.where((mass - 1).abs() <= slack, (mass > 0).double(), mass)
-        mark = marked[:, : own.shape[3]].to(own.device)
-        reach = max(own.shape[2:]) - 1
+        mark = special[:, : weights.shape[3]].to(weights.device)
+        reach = max(weights.shape[2:]) - 1
         marks = Marks(queries, keys, mark, special_queries=mark if mark.shape == queries.shape else None)
         _, measured = measure_call(call_of_weights(shares), names, band, reach, marks, mass)
         measured = {name: value.cpu() for name, value in measured.items()}
         run.add(Site(index, f"layer {index}", kind), measured, queries, reach)
-    results = collected([run], names, band).assign_attrs(capture="weights")
-    if tokens is None:
-        return results
-    padded = np.array([*zip_longest(*tokens, fillvalue="")], dtype=object).T
-    return results.assign_coords(token=(("window", "position"), padded))
+    return collected([run], names, band).assign_attrs(capture="weights")
+
+
+def layers_of(weights: Any, *, causal: bool | None) -> list[Layer]:
+    """The layers of weights, of a cache of TransformerLens, or of the steps of ``generate``, put together."""
+    weights = _patterns(weights) if hasattr(weights, "keys") else weights
+    return _in_one_pass(weights) if are_steps(weights) else [_placed(layer, causal) for layer in _layers(weights)]
+
+
+def are_steps(weights: Any) -> bool:
+    """Whether weights are those of the steps of ``generate``."""
+    return isinstance(weights, list | tuple) and any(isinstance(step, list | tuple) for step in weights)
 
 
 def _patterns(cache: Any) -> list[Any]:
@@ -370,7 +349,7 @@ def _patterns(cache: Any) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class _Layer:
+class Layer:
     """Weights of a layer, the number of missing rows at the beginning, and whether it is cross-attention."""
 
     weights: Tensor
@@ -378,15 +357,15 @@ class _Layer:
     is_cross: bool
 
 
-def _placed(layer: Tensor, causal: bool | None) -> _Layer:
+def _placed(layer: Tensor, causal: bool | None) -> Layer:
     """One layer; rows of the last tokens are padded to a square."""
     queries, keys = layer.shape[2:]
     if queries < keys and (causal or (causal is None and queries == 1)):
-        return _Layer(pad(layer, (0, 0, keys - queries, 0)), keys - queries, is_cross=False)
-    return _Layer(layer, 0, is_cross=queries != keys)
+        return Layer(pad(layer, (0, 0, keys - queries, 0)), keys - queries, is_cross=False)
+    return Layer(layer, 0, is_cross=queries != keys)
 
 
-def _in_one_pass(steps: Any) -> list[_Layer]:
+def _in_one_pass(steps: Any) -> list[Layer]:
     """The rows of all steps, layer by layer."""
     layers = [_layers(step) for step in steps]
     if len({len(step) for step in layers}) != 1:
@@ -399,7 +378,7 @@ def _in_one_pass(steps: Any) -> list[_Layer]:
     return [_of_steps(index, own) for index, own in enumerate(zip(*layers, strict=True))]
 
 
-def _of_steps(index: int, own: Sequence[Tensor]) -> _Layer:
+def _of_steps(index: int, own: Sequence[Tensor]) -> Layer:
     keys, begun = [step.shape[3] for step in own], own[0].shape[2]
     grows = all(step.shape[3] - before == step.shape[2] for before, step in zip(keys, own[1:], strict=False))
     if len({step.shape[:2] for step in own}) != 1 or not (grows or len(set(keys)) == 1):
@@ -410,13 +389,13 @@ def _of_steps(index: int, own: Sequence[Tensor]) -> _Layer:
     whole = torch.cat([pad(step, (0, keys[-1] - step.shape[3])) for step in own], 2)
     rows = whole.shape[2]
     if grows:
-        return _Layer(pad(whole, (0, 0, keys[-1] - rows, 0)), keys[-1] - rows, is_cross=False)
+        return Layer(pad(whole, (0, 0, keys[-1] - rows, 0)), keys[-1] - rows, is_cross=False)
     if rows <= keys[-1] and not bool(whole[:, :, begun:].triu(begun + 1).any()):  # a cache of a fixed length
-        return _Layer(whole[..., :rows], 0, is_cross=False)
-    return _Layer(whole, 0, is_cross=True)
+        return Layer(whole[..., :rows], 0, is_cross=False)
+    return Layer(whole, 0, is_cross=True)
 
 
-def _check_alike(layers: Sequence[_Layer], *, whole: bool) -> None:
+def check_alike(layers: Sequence[Layer], *, whole: bool) -> None:
     """Reject layers with other texts or lengths than the first, whose tokens are unknown."""
     known: int | None = None
     texts = len(layers[0].weights)
@@ -436,7 +415,7 @@ def _check_alike(layers: Sequence[_Layer], *, whole: bool) -> None:
         known = keys
 
 
-def _reject_left_padding(layers: Sequence[_Layer]) -> None:
+def reject_left_padding(layers: Sequence[Layer]) -> None:
     """Reject texts whose first tokens get no weight in any layer, except rows of padding (all values equal)."""
     firsts: list[Tensor] = []
     for layer in layers:
@@ -480,7 +459,7 @@ def _layers(weights: Any) -> list[Tensor]:
     return tensors
 
 
-def _real(
+def real_tokens(
     mask: Mask | None, lengths: Sequence[int] | None, tokens: Tokens | None, texts: int, longest: int, *, more: bool
 ) -> Tensor:
     """``(text, position)``: which tokens are real. With `more`, a mask of prompts is extended by real tokens."""
@@ -511,7 +490,7 @@ def _real(
     return torch.arange(longest) < torch.tensor(sizes)[:, None]
 
 
-def _special(special: Sequence[Sequence[bool]] | None, real: Tensor) -> Tensor:
+def special_tokens(special: Sequence[Sequence[bool]] | None, real: Tensor) -> Tensor:
     """``(text, position)``: which tokens are special."""
     whole = torch.zeros_like(real)
     if special is None:

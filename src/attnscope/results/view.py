@@ -7,31 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 
 from attnscope.capture.borrow import LoadedModel
-from attnscope.capture.load import Model
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.measure.maps import weight_rows
 from attnscope.measure.raw import first_window, observe_window
 from attnscope.opened import Opened
-from attnscope.options import TextModelOptions
-from attnscope.read.encoded import Sources
 from attnscope.read.windows import Window
-from attnscope.report.language import language, translate
+from attnscope.report.language import language
 from attnscope.results.figures.attention import attention, named_sides
 from attnscope.results.figures.style import PAGE
 from attnscope.results.page import parts
 from attnscope.store.files import explained, write_output
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from attnscope.results.notebook import Page
 
 CELLS = 1 << 20  # weights of a map that are sent at once; of a larger one tiles
 HELD = 1_200_000  # bytes of maps in a page
@@ -254,7 +248,7 @@ def _widget_class() -> Any:
     return AttentionView
 
 
-def _view_at(maps: Maps, layer: int | None, head: int | None, name: str) -> View:
+def view_at(maps: Maps, layer: int | None, head: int | None, name: str) -> View:
     """A view, or a widget in a notebook that shows them, in which a head is open."""
     layer = next(iter(maps.calls)) if layer is None else layer
     if layer not in maps.calls:
@@ -268,39 +262,7 @@ def _view_at(maps: Maps, layer: int | None, head: int | None, name: str) -> View
     return kind(maps, layer, head or 0, name)
 
 
-def view(
-    model: Model | xr.Dataset | xr.DataTree | Sequence[Any] | np.ndarray | None,
-    texts: Sources,
-    *,
-    pair: tuple[str, str] | None,
-    targets: Sources,
-    tokens: Sequence[str] | None,
-    query_tokens: Sequence[str] | None,
-    layer: int | None,
-    head: int | None,
-    window: int | None,
-    **options: Unpack[TextModelOptions],
-) -> View | Page:
-    """The work of `attnscope.view`."""
-    if isinstance(model, xr.Dataset | xr.DataTree):
-        return model.attnscope.show()
-    if isinstance(model[0] if isinstance(model, tuple | list) and model else model, np.ndarray | torch.Tensor):
-        return _view_at(_maps_of_weights(model, tokens, query_tokens), layer, head, translate("Attention"))
-    if tokens is not None or query_tokens is not None:
-        raise AttnscopeError("tokens are names for weights, and a model has its own: leave them out")
-    session = Opened.of(model, texts)  # pyright: ignore[reportArgumentType]
-    loaded = session.load(options, heads=[(layer, head)])
-    if pair is not None:
-        if texts is not None:
-            raise AttnscopeError("found a text and a pair: give one of them")
-        return _view_at(_maps_of_pair(loaded, pair), layer, head, loaded.name)
-    if texts is None:
-        raise AttnscopeError('found no text: give one, as in attnscope.view(model, "The tide comes in.")')
-    first = first_window(session, targets, window)
-    return _view_at(_maps_of_window(loaded, first), layer, head, loaded.name)
-
-
-def _maps_of_window(loaded: LoadedModel, window: Window, segments: Sequence[int] | None = None) -> Maps:
+def maps_of_window(loaded: LoadedModel, window: Window, segments: Sequence[int] | None = None) -> Maps:
     calls: dict[int, AttentionCall] = {}
     kinds: dict[int, str] = {}
 
@@ -317,7 +279,7 @@ def _maps_of_window(loaded: LoadedModel, window: Window, segments: Sequence[int]
     return maps
 
 
-def _maps_of_pair(loaded: LoadedModel, pair: tuple[str, str]) -> Maps:
+def maps_of_pair(loaded: LoadedModel, pair: tuple[str, str]) -> Maps:
     """Two sentences, joined as the tokenizer does; special tokens belong to the sentence before them."""
     tokenizer: Any = loaded.tokenizer
     encoded = tokenizer(*pair, return_offsets_mapping=True, return_special_tokens_mask=True)
@@ -330,10 +292,10 @@ def _maps_of_pair(loaded: LoadedModel, pair: tuple[str, str]) -> Maps:
     for number in encoded.sequence_ids():
         last = last if number is None else number
         segments.append(last)
-    return _maps_of_window(loaded, window, segments)
+    return maps_of_window(loaded, window, segments)
 
 
-def _maps_of_weights(source: Any, tokens: Sequence[str] | None, query_tokens: Sequence[str] | None) -> Maps:
+def maps_of_weights(source: Any, tokens: Sequence[str] | None, query_tokens: Sequence[str] | None) -> Maps:
     layers = [torch.as_tensor(each) for each in source]
     layers = [each[0] if each.ndim == 4 and each.shape[0] == 1 else each for each in layers]  # noqa: PLR2004
     for number, each in enumerate(layers):

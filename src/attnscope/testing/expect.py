@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import xarray as xr
 
-from attnscope.results.open import open_run
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import significant
 
@@ -139,16 +137,3 @@ class Expectation:
         found = by_document(values.values[known], units)
         mean, low, high = (float(end) for end in (found.mean, found.low, found.high))
         return Measured(name, mean, low, high, str(values.attrs.get("units", "1")), f"{len(set(units))} {called}")
-
-
-def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectation:
-    """The work of `attnscope.expect`."""
-    opened = run if isinstance(run, xr.Dataset) else open_run(run, part=None)
-    if not isinstance(opened, xr.Dataset) or not {"window", "layer", "head"} <= set(opened.dims):
-        raise AttnscopeError("found no scan; expected a result of attnscope.scan, or its run folder")
-    for name, number in (("layer", layer), ("head", head)):
-        if number not in opened[name].values:
-            raise AttnscopeError(
-                f"there is no {name} {number}: the scan has {', '.join(map(str, opened[name].values))}"
-            )
-    return Expectation(opened, layer, head)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated
 
 from attnscope.options import Dataset
-from attnscope.verbs import run, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -58,4 +58,6 @@ def contrasts(
     >>> contrasts(scan).differs.sel(statistic="entropy", by="en").values.tolist()
     [[False, True, False]]
     """
-    return run("comparison.contrasts:contrasts", locals())
+    from attnscope.comparison.contrasts import contrasts as contrasts_of
+
+    return contrasts_of(results, level=level)

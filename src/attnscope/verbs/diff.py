@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 from attnscope.options import ComparisonOptions, Names, Scan
-from attnscope.verbs import run, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -63,4 +63,39 @@ def diff(
     >>> bool(diff(first, first).changed.any())
     False
     """
-    return run("comparison.diff:diff", locals())
+    from contextlib import nullcontext
+    from pathlib import Path
+
+    import xarray as xr
+
+    from attnscope.comparison.diff import check_same_texts, common_statistics, compared_scans
+    from attnscope.measure.ranking import with_each
+    from attnscope.measure.stored import opened_scan
+    from attnscope.report.signature import Signature
+    from attnscope.store.files import read_as
+    from attnscope.store.run import Job, Once, run
+    from attnscope.support.checks import check_real
+
+    check_real(0.0, 1.0, level=level)
+    folders = " or ".join(str(scan) for scan in (before, after) if not isinstance(scan, xr.Dataset))
+    with read_as(folders) if folders else nullcontext():
+        first, second = (with_each(opened_scan(scan)) for scan in (before, after))
+        own, other = (Signature.from_json(scan.attrs["signature"]) for scan in (first, second))
+        check_same_texts(first, second, own, other)
+        names = common_statistics(first, second, statistics)
+
+    def compared(_: Job) -> xr.Dataset:
+        with read_as(folders) if folders else nullcontext():
+            return compared_scans(first, second, names, heads, level, reading["seed"])
+
+    job = Once(compared)
+    job.signature = Signature(
+        "diff",
+        model={"name": f"{Path(own.name).name}-{Path(other.name).name}"},
+        systems={"before": own.to_dict(), "after": other.to_dict()},
+        settings={"statistics": names, "heads": heads, "level": level, "seed": reading["seed"]},
+        versions=own.versions,
+    )
+    models = {"before": str(first.attrs["model"]), "after": str(second.attrs["model"])}
+    job.attributes = models | {"signature": job.signature.to_json()}
+    return run(job, reading["out"])

@@ -1,18 +1,18 @@
 """`attnscope.edit`."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from attnscope.options import Model
-from attnscope.verbs import run, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from transformers import PreTrainedModel
 
 
-@verb()
+@verb(borrows=False)
+@contextmanager
 def edit(
     model: Annotated[
         Model, "Edit a model object (or a folder or hub id, to be loaded), in the mode that you have set."
@@ -43,7 +43,7 @@ def edit(
         Mapping[str, Any] | None,
         "Find the layers with these arguments of a forward pass, for a model that reads no tokens.",
     ] = None,
-) -> "AbstractContextManager[PreTrainedModel]":
+) -> "Generator[PreTrainedModel]":
     """Replace tensors of chosen heads by what functions make of them, in every forward pass within the context.
 
     Yields
@@ -69,4 +69,18 @@ def edit(
     >>> bool((before - after).abs().max() > 0.1), torch.equal(loaded.model(ids).logits, before)
     (True, True)
     """
-    return run("intervention.edit:edit", locals())
+    from transformers import PreTrainedModel
+
+    from attnscope.capture.borrow import alone, inner_model
+    from attnscope.capture.load import load_model
+    from attnscope.capture.outline import rejecting
+    from attnscope.intervention.edit import changed_heads, changes_of, layers_and_outputs
+
+    inner = inner_model(model)
+    pairs = [key for key in heads if isinstance(key, tuple) and [*map(type, key)] == [int, int]]
+    first = rejecting(pairs, "heads", kind)
+    inner = inner if isinstance(inner, PreTrainedModel) else load_model(model, need_tokenizer=False, first=first).model
+    sites, outputs = layers_and_outputs(inner, inputs)
+    changes = changes_of(heads, on, kind, sites)
+    with alone(inner), changed_heads(inner, changes, sites, outputs):
+        yield inner

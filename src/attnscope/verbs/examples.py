@@ -1,7 +1,7 @@
 """`attnscope.examples`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from attnscope.options import (
     SCALE,
@@ -16,7 +16,7 @@ from attnscope.options import (
     Typed,
     heads_or_run,
 )
-from attnscope.verbs import run_on_model, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -111,4 +111,31 @@ def examples(
     >>> bool((top.score.diff("example") <= 0).all()), dict(top.sizes)["example"]
     (True, 3)
     """
-    return run_on_model("detection.examples:examples", locals())
+    from collections.abc import Sequence
+
+    import xarray as xr
+
+    from attnscope.bundled import MODEL
+    from attnscope.capture.modalities import reject_modalities
+    from attnscope.detection.examples import RANKINGS, Choice, ExampleReader
+    from attnscope.measure.reader import scan_settings
+    from attnscope.measure.sample import leading_heads
+    from attnscope.measure.stored import opened_scan
+    from attnscope.report.signature import Signature
+    from attnscope.store.units import task_for
+    from attnscope.support.errors import AttnscopeError
+
+    if by not in RANKINGS:
+        raise AttnscopeError(f"by is {by!r:.60}; expected {', '.join(RANKINGS[:-1])} or {RANKINGS[-1]}")
+    task = task_for(examples, locals(), in_memory=True)
+    model = MODEL if model is None else model
+    reject_modalities("examples", model, texts, field=reading["field"], revision=reading["revision"])
+    scanned = opened_scan(head) if isinstance(head, xr.Dataset | str | Path) else None
+    heads: Any = head if scanned is None else leading_heads(scanned)
+    if len(heads) == 2 and not isinstance(heads[0], Sequence):  # noqa: PLR2004 one head
+        heads = [heads]
+    settings = scan_settings(reading, statistics="entropy", batch_size=batch_size)
+    reader = ExampleReader(model, texts, settings, heads, Choice(k, by, query, key, sinks))
+    if scanned is not None and Signature.from_json(scanned.attrs["signature"]).model != reader.signature.model:
+        raise AttnscopeError("head is a scan of another model: give the model that was scanned, or other heads")
+    return reader.scan(task)

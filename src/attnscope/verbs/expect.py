@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from attnscope.options import Dataset, Natural
-from attnscope.verbs import run as call
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -40,4 +39,16 @@ def expect(
     >>> attnscope.expect(run, layer=0, head=3).attends_to(-1)
     <mean weight of head 0.3 at offset -1: 0.982, 95% interval 0.982 to 0.983 over 20 windows>
     """
-    return call("testing.expect:expect", locals())
+    import xarray as xr
+
+    from attnscope.results.open import open_run
+    from attnscope.support.errors import AttnscopeError
+    from attnscope.testing.expect import Expectation
+
+    scan = run if isinstance(run, xr.Dataset) else open_run(run, part=None)
+    if not isinstance(scan, xr.Dataset) or not {"window", "layer", "head"} <= set(scan.dims):
+        raise AttnscopeError("found no scan; expected a result of attnscope.scan, or its run folder")
+    for name, number in (("layer", layer), ("head", head)):
+        if number not in scan[name].values:
+            raise AttnscopeError(f"there is no {name} {number}: the scan has {', '.join(map(str, scan[name].values))}")
+    return Expectation(scan, layer, head)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from attnscope.options import SCALE, Count, Flag, ModelOrBundled, StudyReading, Texts, Typed, Words
-from attnscope.verbs import run_on_model, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -66,4 +66,14 @@ def find(
     >>> float(found.weight.max()) > 0.7, found.strongest.values.flat[found.weight.values.argmax()]
     (True, 'animal')
     """
-    return run_on_model("detection.find:find", locals())
+    from attnscope.bundled import MODEL
+    from attnscope.capture.modalities import reject_modalities
+    from attnscope.detection.find import WordReader
+    from attnscope.measure.reader import scan_settings
+    from attnscope.store.units import task_for
+
+    task = task_for(find, locals(), in_memory=True)
+    model = MODEL if model is None else model
+    reject_modalities("find", model, texts, field=reading["field"], revision=reading["revision"])
+    settings = scan_settings(reading, statistics="entropy", words=words, batch_size=batch_size)
+    return WordReader(model, texts, settings, query, key).scan(task)

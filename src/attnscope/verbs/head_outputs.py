@@ -1,9 +1,9 @@
 """`attnscope.head_outputs`."""
 
-from typing import TYPE_CHECKING, Annotated, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from attnscope.options import ModelOrBundled, SessionReading, Texts
-from attnscope.verbs import run_on_model, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -48,4 +48,40 @@ def head_outputs(
     >>> found.dims, found.length.values.tolist()
     (('window', 'head', 'position', 'width'), [9, 8])
     """
-    return run_on_model("intervention.edit:head_outputs", locals())
+    from typing import cast, get_args
+
+    from attnscope.capture.placement import device_of
+    from attnscope.intervention.edit import (
+        On,
+        chosen_site,
+        hook_point,
+        labelled_tensors,
+        layers_and_outputs,
+        tensors_of_heads,
+    )
+    from attnscope.measure.passes import WindowBatch
+    from attnscope.measure.texts import first_windows
+    from attnscope.opened import Opened
+    from attnscope.support.errors import AttnscopeError
+
+    if "." not in on and on not in get_args(On):
+        raise AttnscopeError(f"found on {on!r}; expected {', '.join(get_args(On))}, or the name of a hook")
+    named: Any = {"heads": [(layer, head)], "kind": kind}
+    session = Opened.open("head_outputs", model, reading, texts, reading["targets"], in_pairs=True, **named)
+    loaded, length = session.model, session.length(reading["window"])
+    windows = first_windows(loaded, session.corpus, session.target, length=length, limit=reading["limit"])
+    longest = WindowBatch.of([max(windows, key=len)], 0, device_of(loaded.model))
+    sites, outputs = layers_and_outputs(loaded.model, longest.inputs(loaded.model))
+    if "." in on:
+        site, what = hook_point(on, sites)
+        layers, layer = [site], 0
+    else:
+        site, what = chosen_site(sites, layer or 0, kind), cast("On", on)
+        layers = [one for one in sites if kind in {None, one.kind}] if layer is None else [site]
+    if len({one.kind for one in layers}) > 1 and any(window.target for window in windows):
+        raise AttnscopeError("layers of encoder and decoder read several texts: choose a kind, or one layer")
+    if head is not None and not 0 <= head < min(one.heads for one in layers):
+        raise AttnscopeError(f"there is no head {head} in every layer: choose from 0 to {layers[0].heads - 1}")
+    values = tensors_of_heads(loaded, windows, layers, what, head, sites, outputs)
+    tensors = labelled_tensors(values, windows, layers, what, head)
+    return tensors.isel(({} if layer is None else {"layer": 0}) | ({} if head is None else {"head": 0}))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from attnscope.options import Mask, Weights
-from attnscope.verbs import run, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -72,4 +72,34 @@ def measure_weights(
     >>> statistics.profile.sel(offset=-1).values.tolist(), statistics.layer_kind.item()
     ([[[1.0, 1.0]]], 'causal')
     """
-    return run("measure.watched:measure_weights", locals())
+    from itertools import zip_longest
+
+    import numpy as np
+
+    from attnscope.measure.quantities import choose
+    from attnscope.measure.reader import BAND
+    from attnscope.measure.watched import (
+        are_steps,
+        check_alike,
+        layers_of,
+        measured_weights,
+        real_tokens,
+        reject_left_padding,
+        special_tokens,
+    )
+    from attnscope.support.checks import check_whole
+
+    names, layers = choose(statistics), layers_of(weights, causal=causal)
+    longest = max(max(layer.weights.shape[2:]) for layer in layers)
+    check_whole(1, max(BAND, longest - 1), band=band)
+    texts = layers[0].weights.shape[0]
+    is_real = real_tokens(mask, lengths, tokens, texts, longest, more=are_steps(weights))
+    is_special = special_tokens(special, is_real)
+    check_alike(layers, whole=mask is not None)
+    if mask is None and lengths is None and tokens is None:
+        reject_left_padding(layers)
+    results = measured_weights(layers, names, is_real, is_special, causal=causal, band=band)
+    if tokens is None:
+        return results
+    padded = np.array([*zip_longest(*tokens, fillvalue="")], dtype=object).T
+    return results.assign_coords(token=(("window", "position"), padded))

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from attnscope.verbs import run, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -49,4 +49,6 @@ def open_run(
     ...     attnscope.open_run(Path(folder) / "run").identical(result)
     True
     """
-    return run("results.open:open_run", locals())
+    from attnscope.results.open import open_run as opened
+
+    return opened(path, part=part)

@@ -2,11 +2,14 @@
 
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from attnscope.options import ModelOrBundled, Sources, Tell, TextModelOptions
-from attnscope.verbs import run, verb
+from attnscope.options import Count, ModelOrBundled, Natural, Sources, Tell, TextModelOptions
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from attnscope.capture.watch import Site
+    from attnscope.kernels.call import AttentionCall
 
 
 @verb()
@@ -17,10 +20,10 @@ def received(
     targets: Annotated[
         Sources, "Read this with the decoder of an encoder-decoder. By default what the encoder reads."
     ] = None,
-    layer: Annotated[int | None, "Return this layer, counted from 0. By default all."] = None,
-    head: Annotated[int | None, "Return this head, counted from 0. By default all."] = None,
+    layer: Annotated[Natural | None, "Return this layer, counted from 0. By default all."] = None,
+    head: Annotated[Natural | None, "Return this head, counted from 0. By default all."] = None,
     observation: Annotated[
-        int | None,
+        Count | None,
         "Count only these last queries, the observation window, as in methods that drop keys (SnapKV, Li et al. "
         "2024). By default all.",
     ] = None,
@@ -54,4 +57,31 @@ def received(
     >>> most.key_token.shape
     (2,)
     """
-    return run("measure.raw:received", locals())
+    import torch
+
+    from attnscope.bundled import MODEL
+    from attnscope.capture.modalities import reject_modalities
+    from attnscope.kernels.call import Need
+    from attnscope.kernels.engines import measure
+    from attnscope.kernels.sums import column_sums
+    from attnscope.measure.raw import ChosenHeads, first_window, observe_window
+    from attnscope.opened import Opened
+    from attnscope.support.progress import Progress, no_progress
+
+    heads, tell = ChosenHeads(layer, head), progress or no_progress
+    reject_modalities("received", MODEL if model is None else model, texts, revision=reading["revision"])
+    tell(Progress("loading the model", 0.0))
+    session = Opened.of(model, texts)
+    loaded = session.load(reading, heads=[(layer, head)])
+    tell(Progress("received", 0.5))
+    first = first_window(session, targets, window)
+
+    def observe(site: "Site", call: "AttentionCall") -> torch.Tensor:
+        output, rows = measure(call, Need())
+        if heads.has(site, call):
+            heads.add(site, column_sums(call, rows.log_sum_exp, last=observation)[0])
+        return output
+
+    observe_window(loaded, first, observe)
+    tell(Progress("received", 1.0))
+    return heads.received(first, has_decoder=bool(loaded.model.config.is_encoder_decoder))

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from attnscope.options import INPUT, OBSERVATION, ModelOrBundled, ScanReading, Sources
-from attnscope.verbs import run_on_model, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -74,4 +74,32 @@ def scan(
     >>> bool((results.band_sum.sum("offset") / results.length + results.outside - 1 < 1e-6).all())
     True
     """
-    return run_on_model("measure.scan:scan", locals())
+    import os
+    import sys
+    from collections.abc import Iterator
+
+    import torch
+
+    from attnscope.bundled import MODEL
+    from attnscope.capture.modalities import modality_of
+    from attnscope.measure.scan import reader_of
+    from attnscope.measure.texts import TextReader
+    from attnscope.read.sources import as_list
+    from attnscope.store.units import task_for
+    from attnscope.support.errors import AttnscopeError
+
+    task = task_for(scan, locals(), in_memory=True)
+    local_rank = os.environ.get("LOCAL_RANK") if reading["task"] == "env" and torch.cuda.is_available() else None
+    if reading["device"] is None and local_rank is not None:  # for processes that torchrun started on this machine
+        reading["device"] = f"cuda:{local_rank}"
+    if reading["max_memory"] is not None and reading["device_map"] is None:
+        raise AttnscopeError("max_memory (--max-memory) needs device_map (--device-map): give both")
+    if reading["show"] is None:  # results with a page store its attention maps
+        reading["show"] = reading["out"] is not None or "ipykernel" in sys.modules
+
+    texts = as_list(texts) if isinstance(texts, Iterator) else texts
+    model = MODEL if model is None else model
+    modality = modality_of(model, texts, field=reading["field"], revision=reading["revision"])
+    if modality is None:
+        return TextReader(model, texts, reading).scan(task)
+    return reader_of(model, modality, reading).scan(task)

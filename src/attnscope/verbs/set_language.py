@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from attnscope.verbs import run, verb
+from attnscope.verbs import verb
 
 
 @verb()
@@ -31,4 +31,6 @@ def set_language(
     True
     >>> attnscope.set_language("en")
     """
-    return run("report.language:set_language", locals())
+    from attnscope.report.language import set_language as choose
+
+    choose(name)

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from attnscope.options import Array, Dataset, Model, Sources, TextModelOptions, Tree
-from attnscope.verbs import run_on_model, verb
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
-    from attnscope.results.view import Page, View
+    from attnscope.results.notebook import Page
+    from attnscope.results.view import View
 
 
 @verb()
@@ -56,4 +57,29 @@ def view(
     >>> view, view.weights.dims
     (<view of small-mlm: head 0.3>, ('query', 'key'))
     """
-    return run_on_model("results.view:view", locals())
+    import numpy as np
+    import torch
+    import xarray as xr
+
+    from attnscope.measure.raw import first_window
+    from attnscope.opened import Opened
+    from attnscope.report.language import translate
+    from attnscope.results.view import maps_of_pair, maps_of_weights, maps_of_window, view_at
+    from attnscope.support.errors import AttnscopeError
+
+    if isinstance(model, xr.Dataset | xr.DataTree):
+        return model.attnscope.show()
+    if isinstance(model[0] if isinstance(model, tuple | list) and model else model, np.ndarray | torch.Tensor):
+        return view_at(maps_of_weights(model, tokens, query_tokens), layer, head, translate("Attention"))
+    if tokens is not None or query_tokens is not None:
+        raise AttnscopeError("tokens are names for weights, and a model has its own: leave them out")
+    session = Opened.of(model, texts)  # pyright: ignore[reportArgumentType]
+    loaded = session.load(reading, heads=[(layer, head)])
+    if pair is not None:
+        if texts is not None:
+            raise AttnscopeError("found a text and a pair: give one of them")
+        return view_at(maps_of_pair(loaded, pair), layer, head, loaded.name)
+    if texts is None:
+        raise AttnscopeError('found no text: give one, as in attnscope.view(model, "The tide comes in.")')
+    window_of_text = first_window(session, targets, window)
+    return view_at(maps_of_window(loaded, window_of_text), layer, head, loaded.name)

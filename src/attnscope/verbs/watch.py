@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from attnscope.options import GivenSpans, Module
-from attnscope.verbs import run, verb
+from attnscope.options import WIDEST, GivenSpans, Module
+from attnscope.support.checked import Bounds
+from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -22,7 +23,9 @@ def watch(
         Sequence[str] | str | None, "Measure these statistics: see `attnscope.scan`; not for ``generate()``."
     ] = None,
     band: Annotated[
-        int, "Measure profiles up to this offset. Instead of ``offsets``, use a wider band or ``offset_sum``."
+        int,
+        Bounds(1, WIDEST),
+        "Measure profiles up to this offset. Instead of ``offsets``, use a wider band or ``offset_sum``.",
     ] = 10,
     spans: Annotated[
         GivenSpans | None,
@@ -79,4 +82,7 @@ def watch(
     >>> dict(results.profile.sizes), results.layer_name.values[0]
     ({'window': 4, 'layer': 3, 'head': 2, 'offset': 5}, 'layers.0.self_attn')
     """
-    return run("measure.watched:watch", locals())
+    from attnscope.measure.quantities import choose
+    from attnscope.measure.watched import WatchedCalls
+
+    return WatchedCalls(module, choose(statistics), band).during(spans)
