@@ -47,7 +47,7 @@ from rich.table import Table
 
 import attnscope.cli  # so that no child has to import it
 from attnscope.bundled import TEXT
-from attnscope.measure.scan import scan as _also_loaded  # noqa: F401
+from attnscope.measure import scan as _also_loaded  # noqa: F401
 from attnscope.store.arrays import unpacked
 from attnscope.store.files import MANIFEST, json_bytes
 from attnscope.store.folder import manifest_of

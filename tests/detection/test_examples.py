@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.capture.parameters import ScanSettings
 from attnscope.detection.common import LEAST_KEYS, ExamplePair, at_least, common_features
 from attnscope.detection.examples import Choice, ExampleReader
+from attnscope.measure.reader import scan_settings
 from attnscope.measure.sample import leading_heads
 from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import RunFolder, is_finished
@@ -104,7 +104,9 @@ def test_examples_of_a_stream_are_those_of_all_windows_at_once(monkeypatch):
 
 def test_the_middle_is_around_the_median_and_random_rows_are_uniform():
     """Over seeds, the mean rank of random examples is that of uniform draws; the middle is always the same."""
-    reader = ExampleReader(None, TEXTS, ScanSettings(window=64), [(0, 0)], Choice(3, "weight", None, None, sinks=False))
+    reader = ExampleReader(
+        None, TEXTS, scan_settings({}, window=64), [(0, 0)], Choice(3, "weight", None, None, sinks=False)
+    )
     random, ranks = np.random.default_rng(0), []
     score = np.stack([random.random((101, 1)), np.zeros((101, 1))], -1)
     rows = np.full((101, 1), 9)
@@ -300,7 +302,7 @@ def test_strength_by_value_norm_is_the_weight_times_the_norm_of_the_value(models
 
 def test_the_first_token_of_a_source_counts_in_cross_attention():
     model, tokenizer = tiny_reader("t5")
-    settings = ScanSettings(targets=["A boat."], processor=tokenizer, statistics="entropy", window=64)
+    settings = scan_settings({}, targets=["A boat."], tokenizer=tokenizer, statistics="entropy", window=64)
     reader = ExampleReader(model, ["The tide."], settings, [(3, 0)], Choice(1, "weight", None, None, sinks=False))
     window = next(iter(reader.items()))
     window = replace(window, special=(False,) * len(window))

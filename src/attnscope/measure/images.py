@@ -152,9 +152,7 @@ class ImageReader(Reader):
 
     def signature_settings(self) -> dict[str, Any]:
         own: dict[str, Any] = {"tower": self.vision.tower or None, "batch_size": self.batch_size, "band": self.band}
-        return (
-            own | {name: getattr(self.settings, name) for name in ("limit", "seed")} | {"statistics": list(self.names)}
-        )
+        return own | {name: self.settings[name] for name in ("limit", "seed")} | {"statistics": list(self.names)}
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
         return kinds_of_images(self.signature_settings())
