@@ -256,6 +256,7 @@ if TYPE_CHECKING:
     Count: TypeAlias = int
     Natural: TypeAlias = int
     Draws: TypeAlias = int
+    Share: TypeAlias = float
     Steps: TypeAlias = int
     Seed: TypeAlias = int
     Beams: TypeAlias = int
@@ -292,6 +293,7 @@ else:
     Count = Annotated[int, Bounds(1)]
     Natural = Annotated[int, Bounds(0)]
     Draws = Annotated[int, Bounds(1, DRAWS)]
+    Share = Annotated[float, Bounds(0.0, 1.0)]
     Steps = Annotated[int, Bounds(0, DRAWS)]
     Seed = Annotated[int, Bounds(0, SEEDS - 1)]
     Beams = Annotated[int, Bounds(1, 1_000)]  # far more do not fit into memory
@@ -412,8 +414,12 @@ class UnitOptions(TypedDict, total=False):
         "Measure by actors of this Ray cluster: local, auto or HOST:PORT. This process then loads no model. "
         "See docs/scale/clusters.md.",
     ]
-    workers: Annotated[int | None, SCALE, "Start this many of Ray's actors. By default as many as fit."]
-    ray_gpus: Annotated[float | None, SCALE, "Give each actor this many GPUs, or a part of one. By default 1 if any."]
+    workers: Annotated[Count | None, SCALE, "Start this many of Ray's actors. By default as many as fit."]
+    ray_gpus: Annotated[
+        Annotated[float, Bounds(0.0)] | None,
+        SCALE,
+        "Give each actor this many GPUs, or a part of one. By default 1 if any.",
+    ]
 
 
 class RunOptions(FolderOptions, total=False):
@@ -577,7 +583,7 @@ class ScanReading(EveryScanReading, CorpusOptions, SharedRunOptions, ChatOptions
         "the coordinate ``by``, and `attnscope.contrasts` reports the differences.",
     ]
     clusters: Annotated[
-        int | None,
+        Annotated[int, Bounds(2)] | None,
         "Label heads by this number of clusters, by k-means over profiles. This is as in the papers. Otherwise "
         "each head gets a label from its own statistics: see `summarize`. By default as many as are named.",
     ]
@@ -611,7 +617,7 @@ class ScanReading(EveryScanReading, CorpusOptions, SharedRunOptions, ChatOptions
         "window.",
     ]
     until: Annotated[
-        float | None,
+        Share | None,
         SCALE,
         "Stop once every 95% interval of a head's mean share is at most this wide. Intervals are by documents, over "
         "all statistics that are shares of weight; they are checked after 4, 8, 16, ... batches. Without it "

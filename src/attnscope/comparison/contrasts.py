@@ -17,7 +17,6 @@ from attnscope.report.reads import reads, signed
 from attnscope.report.schema import Row, rows_of
 from attnscope.statistics.intervals import mean_by_document
 from attnscope.statistics.units import LEAST, membership, numbered
-from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
@@ -30,7 +29,6 @@ _UNLIKE = 1.1  # ratio of mean window lengths above which the report warns
 
 def contrasts(results: xr.Dataset, *, level: float) -> xr.Dataset:
     """The work of `attnscope.contrasts`."""
-    check_real(0.0, 1.0, level=level)
     if "by" not in results.coords:
         raise AttnscopeError("this scan has no groups of texts. Scan again with a field in by (--by)")
     results = with_each(results)

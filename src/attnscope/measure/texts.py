@@ -48,7 +48,7 @@ from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.read.words import WordedWindows, word_rule_of
-from attnscope.support.checks import check_installed, check_real, check_whole, shortly
+from attnscope.support.checks import check_installed, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 from attnscope.support.progress import Progress
@@ -278,9 +278,9 @@ class TextReader(Reader):
                 f"Lengths, offsets and rows count words.{over if across else ''}"
             )
         if self.settings["pool"] is not None:
-            pool, by = self.settings["pool"], self.settings["by"]
-            cut = f"cut at documents{f', each of one value of {by}' if self.first.by else ''}"
-            notes["pool"] = f"Windows are in pools of {pool} or more, {cut}: each text here is a pool."
+            pool, field = self.settings["pool"], self.settings["by"]
+            by = f", each of one value of {field}" if self.first.by else ""
+            notes["pool"] = f"Windows are in pools of {pool} or more, cut at documents{by}: each text here is a pool."
         if whole:
             self.progress(Progress("scan", self.share_of_batches, {"windows": self.seen}))
 
@@ -457,13 +457,10 @@ def _reject_beyond(settings: ScanReading, length: int) -> None:
 
 def _reject_together(settings: ScanReading, names: Sequence[str], *, grouped: bool) -> None:
     """Reject settings that cannot be combined in one scan."""
-    if settings["until"] is not None:
-        check_real(0.0, 1.0, until=settings["until"])
-        if settings["task"] is not None:
-            raise AttnscopeError(
-                "until (--until) needs the whole run, and a task (--task) has a part of it: leave out one of them"
-            )
-    check_whole(2, clusters=settings["clusters"])
+    if settings["until"] is not None and settings["task"] is not None:
+        raise AttnscopeError(
+            "until (--until) needs the whole run, and a task (--task) has a part of it: leave out one of them"
+        )
     if settings["clusters"] is not None:
         check_installed("clusters (--clusters)", "sklearn", "sklearn")
     if settings["clusters"] is not None and "band_sum" not in names:

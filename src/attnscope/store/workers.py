@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from attnscope.support.checks import check_real, check_whole, shortly
+from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
@@ -305,8 +305,6 @@ class Cluster:
     def __post_init__(self) -> None:
         if self.address not in {LOCAL, HERE} and _HOST_AND_PORT.fullmatch(self.address) is None:
             raise AttnscopeError(f"ray (--ray) is {shortly(self.address)}; expected local, auto or HOST:PORT")
-        check_whole(1, workers=self.workers)
-        check_real(0.0, ray_gpus=self.gpus)
         if self.gpus is not None and self.gpus > 1 and self.gpus % 1:
             raise AttnscopeError(
                 f"ray_gpus (--ray-gpus) is {self.gpus:g}; expected a part of one GPU, or a whole number of them"

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least and the largest whole number."""
+    """The least and the largest number; real numbers have bounds with a point."""
 
-    least: int
-    most: int | None = None
+    least: float
+    most: float | None = None
 
 
 @dataclass(frozen=True)
@@ -200,14 +200,15 @@ def _usual(kind: Any) -> Any:
 
 def _taken(name: str, value: Any, kind: Any) -> Any:
     """The value as a function gets it, or the error for one that is not of its type."""
-    from attnscope.support.checks import check_whole, unexpected
+    from attnscope.support.checks import check_real, check_whole, unexpected
 
     taken = _plain(value) if _is_plain(kind) else value
     if not _fits(taken, kind):
         raise unexpected(_words(kind)[0], value, name)
     for bounds in marked(kind, Bounds):
-        if isinstance(taken, int):
-            check_whole(bounds.least, bounds.most, **{name: taken})
+        check: Any = check_real if isinstance(bounds.least, float) else check_whole
+        if isinstance(taken, int | float):
+            check(bounds.least, bounds.most, **{name: taken})
     return taken
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from attnscope.options import Dataset
+from attnscope.options import Dataset, Share
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def contrasts(
         "(text)``.",
     ],
     *,
-    level: Annotated[float, "Bound the false discovery rate."] = 0.05,
+    level: Annotated[Share, "Bound the false discovery rate."] = 0.05,
 ) -> "xr.Dataset":
     """Compare the texts of each value with all others, head by head.
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
-from attnscope.options import ComparisonOptions, Names, Scan
+from attnscope.options import ComparisonOptions, Names, Scan, Share
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def diff(
         "Match heads within a layer by this rule: number, profile, auto. ``profile`` is one to one, with the "
         "smallest total distance of the profiles. See `match_heads`.",
     ] = "auto",
-    level: Annotated[float, "Bound the false discovery rate, all heads and statistics together."] = 0.05,
+    level: Annotated[Share, "Bound the false discovery rate, all heads and statistics together."] = 0.05,
     **reading: Unpack[ComparisonOptions],
 ) -> "xr.Dataset":
     """Measure what changed between two models: two scans of one corpus, head by head.
@@ -74,9 +74,7 @@ def diff(
     from attnscope.report.signature import Signature
     from attnscope.store.files import read_as
     from attnscope.store.run import Job, Once, run
-    from attnscope.support.checks import check_real
 
-    check_real(0.0, 1.0, level=level)
     folders = " or ".join(str(scan) for scan in (before, after) if not isinstance(scan, xr.Dataset))
     with read_as(folders) if folders else nullcontext():
         first, second = (with_each(opened_scan(scan)) for scan in (before, after))

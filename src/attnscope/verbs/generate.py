@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from attnscope.options import SCALE, Beams, Count, Flag, Model, PromptReading, Sources, Spans
+from attnscope.options import SCALE, Beams, Count, Flag, Model, PromptReading, Share, Sources, Spans
+from attnscope.support.checked import Bounds
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ def generate(
         "the most likely ones with a total probability of `top_p`. Without it the most likely token is chosen.",
     ] = False,
     temperature: Annotated[
-        float, "Divide scores by this number with --sample; below 1, unlikely tokens become rarer."
+        float, Bounds(0.0), "Divide scores by this number with --sample; below 1, unlikely tokens become rarer."
     ] = 1.0,
     top_p: Annotated[
-        float, "Draw among the likeliest tokens that have this probability together, with --sample."
+        Share, "Draw among the likeliest tokens that have this probability together, with --sample."
     ] = 1.0,
     spans: Annotated[
         Spans | None,
@@ -93,12 +94,9 @@ def generate(
     from attnscope.measure.texts import beyond_note, grouping_for, read_sides
     from attnscope.opened import Opened
     from attnscope.read.sources import as_list
-    from attnscope.support.checks import check_real
     from attnscope.support.errors import AttnscopeError
     from attnscope.support.progress import no_progress
 
-    check_real(0.0, 1.0, top_p=top_p)
-    check_real(0.0, temperature=temperature)
     if cache not in CACHES:
         raise AttnscopeError(f"cache (--cache) is {cache!r:.40}; expected {', '.join(CACHES)}")
     if not temperature or not top_p:
