@@ -126,6 +126,15 @@ def figures_are_sketched(request):
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_head_is_controlled(request):
+    """Explanations draw their random controls for one head; for the usual four they take a third of the time."""
+    with pytest.MonkeyPatch.context() as patched:
+        if request.module.__name__ != "tests.explanation.test_explain":
+            patched.setattr("attnscope.explanation.analyses.shift._HEADS", 1)
+        yield
+
+
 @pytest.fixture
 def no_types(monkeypatch):
     """What a user has: no annotation is checked when a function is called."""
