@@ -320,10 +320,10 @@ def test_one_example_shares_nothing_and_is_not_tested(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_and_its_examples_are_the_same_bytes(tmp_path):
-    words = ("examples", "--head", "0.1,2.3", "-k", "3", "--limit", "80", "--window", "24", "--batch-size", "1")
+    words = ("examples", "--head", "0.1,2.3", "-k", "3", "--limit", "48", "--window", "24", "--batch-size", "1")
     command(*words, "--no-report", "--out", tmp_path / "whole", cwd=tmp_path)
     process = Started(*words, "--no-report", "--out", "run", cwd=tmp_path, ATTNSCOPE_FLUSH_SECONDS="0.1")
-    wait_until(lambda: RunFolder(tmp_path / "run", {"command": "examples"}).look().texts >= 20, process)
+    wait_until(lambda: RunFolder(tmp_path / "run", {"command": "examples"}).look().texts >= 12, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not is_finished(tmp_path / "run")

@@ -298,10 +298,11 @@ def test_planted_circuits_come_out(name, method):
     planted = build(name)
     found = attnscope.edges(
         planted.model,
-        planted_pairs(planted, 8),
+        planted_pairs(planted, 6),
         tokenizer=planted.tokenizer,
         method=method,
         sizes=[0.0, 0.05, 0.5, 1.0],
+        draws=1,
     )
     planted_heads = {f"a{layer}.h{head}" for layer, head in np.argwhere(planted.heads.numpy()).tolist()}
     size = abs(found.score).fillna(0)
