@@ -37,14 +37,14 @@ from attnscope.explanation.analyses.position_content import FEWEST_EXACT, _exact
 from attnscope.explanation.analyses.wave_removal import _fits
 from attnscope.explanation.arrays.composition import peak_chances
 from attnscope.intervention.effects import heads_of, order_agreement
-from attnscope.lineage.compare import reach_of_mean
-from attnscope.lineage.links import _OUTSIDE, _interval, _interval_of_rate
-from attnscope.lineage.score import _intervals, _value
 from attnscope.statistics.agreement import independence
 from attnscope.statistics.effects import by_document
 from attnscope.statistics.intervals import DRAWS, FEW, interval, jackknife_interval
 from attnscope.statistics.tests import above_zero, mean_chances
 from attnscope.statistics.units import LEAST, units_of, without_each
+from attnscope_lineage.comparison import reach_of_mean
+from attnscope_lineage.links import _OUTSIDE, _interval, _interval_of_rate
+from attnscope_lineage.scores import _intervals, _value
 
 PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "coverage.md"
 UNITS = (2, 5, 6, 8, 12, 20, 50)

@@ -69,11 +69,18 @@ def cases(folder: Path):
     """Name and call of each case; the calls of COMMIT and of today may differ here, their arrays not."""
     import torch
     from tests import tiny_models
-    from tests.lineage.translation.small_translators import small_model, small_tokenizer
     from tests.measure.generation.causal_models import writer
 
     import attnscope
 
+    try:
+        from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
+
+        import attnscope_lineage as lineage
+    except ImportError:  # a COMMIT in which they are part of attnscope
+        from tests.lineage.translation.small_translators import small_model, small_tokenizer
+
+        lineage = attnscope
     scan, models = attnscope.scan, Path(os.environ.get("ATTNSCOPE_MODELS", ROOT.parent / "shared" / "models"))
     data = Path(os.environ.get("ATTNSCOPE_DATA", ROOT.parent / "shared" / "data"))
     bundled = {"model": "bundled", "texts": TEXTS, "device": "cpu"}
@@ -154,7 +161,7 @@ def cases(folder: Path):
     yield "edges-exact", lambda: attnscope.edges(method="exact", draws=1, device="cpu")
     yield "weights", lambda: attnscope.weights(texts=TEXTS[0], device="cpu")
     yield "received", lambda: attnscope.received(texts=TEXTS[0], device="cpu")
-    yield "walk", lambda: attnscope.walk(texts=TEXTS[1], device="cpu")
+    yield "walk", lambda: lineage.walk(texts=TEXTS[1], device="cpu")
     yield "diff", lambda: attnscope.diff(scan(**bundled), scan(**bundled | {"dtype": "bfloat16"}))
 
     def by_field():
@@ -209,17 +216,17 @@ def cases(folder: Path):
             model, tokenizer = small_model(kind), small_tokenizer()
             yield (
                 f"{kind}-translate",
-                lambda m=model, t=tokenizer: attnscope.translate(m, english, tokenizer=t, device="cpu"),
+                lambda m=model, t=tokenizer: lineage.translate(m, english, tokenizer=t, device="cpu"),
             )
             yield (
                 f"{kind}-align",
-                lambda m=model, t=tokenizer: attnscope.align(m, english, german, tokenizer=t, device="cpu"),
+                lambda m=model, t=tokenizer: lineage.align(m, english, german, tokenizer=t, device="cpu"),
             )
             yield (
                 f"{kind}-targets",
                 lambda m=model, t=tokenizer: scan(m, english, targets=german, tokenizer=t, window=40, device="cpu"),
             )
-    yield ("score", lambda: attnscope.score({"one": english, "two": german}, german, texts=english, by_length=(2, 3)))
+    yield ("score", lambda: lineage.score({"one": english, "two": german}, german, texts=english, by_length=(2, 3)))
 
     def trained(**settings):
         for language in ("de", "en"):
@@ -231,7 +238,7 @@ def cases(folder: Path):
             for side, language in (("source", "de"), ("target", "en"))
         }
         out = folder / "-".join(map(str, settings.values()))
-        result = attnscope.train(None, out, **texts, vocabulary=400, updates=6, **settings)
+        result = lineage.train(None, out, **texts, vocabulary=400, updates=6, **settings)
         return result, {path.name: np.fromfile(path, np.uint8) for path in out.rglob("model.safetensors")}
 
     for attention in ("none", "additive", "bilinear", "dot"):
@@ -346,7 +353,7 @@ def main() -> int:
                 continue
             print(f"{tree.name} ({'before' if tree == old else 'after'})", flush=True)
             environment = os.environ | {
-                "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}",
+                "PYTHONPATH": os.pathsep.join(map(str, [tree / "src", *tree.glob("packages/*/src"), tree])),
                 "PYTHONSAFEPATH": "1",
                 "OMP_NUM_THREADS": "1",
                 "HF_HUB_OFFLINE": "1",

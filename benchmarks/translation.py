@@ -72,7 +72,7 @@ class Ours:
     def translate(self, model, sentences, beams):
         program = (
             "import sys, time, torch; from attnscope.capture import load_model;"
-            "from attnscope.lineage.translate import translate_lines;"
+            "from attnscope_lineage.translation import translate_lines;"
             f"torch.set_num_threads({self.args.threads});"
             f"one = load_model({str(model)!r}, device='cpu'); lines = open({str(sentences)!r}).read().splitlines();"
             "start = time.monotonic();"
@@ -106,7 +106,7 @@ class JoeyNMT:
         (self.work / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
 
     def ids(self, lines):
-        from attnscope.lineage.data import encode_lines
+        from attnscope_lineage.data import encode_lines
 
         return encode_lines(self.tokenizer, lines)
 

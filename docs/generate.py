@@ -20,7 +20,7 @@ import typer
 from sphinx.ext.napoleon import Config, NumpyDocstring
 
 import attnscope
-from attnscope.catalogue import VERBS
+from attnscope.catalogue import address_of, verbs
 from attnscope.cli import app
 from attnscope.detection.role import ROLES
 from attnscope.explanation.study import Analysis
@@ -182,9 +182,9 @@ def functions() -> dict[str, str]:
         "python/analyses.md": _in_package("Analyses of a model", "attnscope.explanation.analyses"),
         "python/arrays.md": _in_package("Analyses of arrays", "attnscope.explanation.arrays"),
     }
-    for group in dict.fromkeys(verb.group for verb in VERBS.values()):
-        verbs = [f"attnscope.{name}" for name, verb in VERBS.items() if verb.group == group]
-        full = [*verbs, *ELSEWHERE.get(group, ())]
+    for group in dict.fromkeys(verb.group for verb in verbs().values()):
+        full = [address_of(name) for name, verb in verbs().items() if verb.group == group]
+        full += ELSEWHERE.get(group, ())
         rows: list[tuple[str, str]] = []
         for name in full:
             short = name.rpartition(".")[2]
@@ -212,7 +212,7 @@ def _page(name: str) -> str:
         for function in filter(inspect.isfunction, public):
             words = re.findall(r"\w+", str(inspect.signature(function).return_annotation))
             for found in map(_names_of(inspect.unwrap(function)).get, words):
-                if inspect.isclass(found) and found.__module__.startswith("attnscope.") and found not in queue:
+                if inspect.isclass(found) and found.__module__.startswith("attnscope") and found not in queue:
                     queue.append(found)
                     pages[f"{found.__module__}.{found.__name__}"] = found
     shown = [

@@ -20,11 +20,11 @@ import torch
 from transformers import AutoTokenizer
 
 from attnscope.bundled import MODEL, MODELS, NOUNS, SENTENCES
-from attnscope.lineage.checkpoints import read_log
-from attnscope.lineage.config import read_config
-from attnscope.lineage.data import MaskedWindows, RestoredWords, read_data
 from attnscope.models.transformer import EncoderForMaskedLM
 from attnscope.models.translator import IGNORED
+from attnscope_lineage.checkpoints import read_log
+from attnscope_lineage.config import read_config
+from attnscope_lineage.data import MaskedWindows, RestoredWords, read_data
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 SHOWN = 300  # held-out sentences in the package

@@ -35,9 +35,6 @@ _BLOCKS = re.compile(r"</?(?!(?:a|abbr|b|bdi|code|em|i|kbd|strong|sub|sup)\b)[a-
 
 def messages() -> dict[str, dict[str, None]]:
     """All messages by file, in the order of the code."""
-    paths = sorted(
-        [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.j2"), *SOURCE.rglob("*.js"), *PACKAGES.glob("*/src/**/*.py")]
-    )
     readers = {".py": of_python, ".j2": of_template, ".js": messages_of_script}
     every = {
         path.relative_to(ROOT).as_posix(): {
@@ -46,8 +43,9 @@ def messages() -> dict[str, dict[str, None]]:
             for said in (text.strip(), *sentences(text))
             if said
         }
-        for path in paths
-        if path != SOURCE / "results" / "translate.py"
+        for root in (SOURCE, PACKAGES)
+        for path in sorted(root.rglob("*"))
+        if path.suffix in readers
     }
     every["src/attnscope/cli/help"] = dict.fromkeys(filter(None, (*LIBRARIES, *of_help())))
     return dict(sorted(every.items()))
@@ -189,7 +187,7 @@ def main() -> None:
     present = load()
     known = {one.id if isinstance(one.id, str) else one.id[0]: one.string for one in present if one.id}
     if arguments.missing is not None:
-        names = tuple(f"attnscope/{name}" for name in arguments.missing)
+        names = tuple(f"{name}/" for name in arguments.missing)
         for path, found in missing(known, every=arguments.every).items():
             if found and (not names or any(name in path for name in names)):
                 print(f"# {path} ({len(found)})\n")

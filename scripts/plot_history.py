@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from attnscope.lineage.checkpoints import Checkpoints, read_log
 from attnscope.results.figures.style import save_figure
 from attnscope.store.folder import OwnedFolder
+from attnscope_lineage.checkpoints import Checkpoints, read_log
 
 TABLE = "encoder.add_positions.position_embeddings.weight"
 

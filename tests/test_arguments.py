@@ -16,21 +16,25 @@ from torch import nn
 from transformers import BertConfig, BertModel
 
 import attnscope
+import attnscope_lineage
 from attnscope import AttnscopeError, opened
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
+from attnscope.catalogue import function_of, verbs
 from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.options import Reading
 from attnscope.support.checked import alternatives, bare, checked, declaration
 
-VERBS = [name for name in attnscope.__all__ if inspect.isfunction(getattr(attnscope, name))]
-PUBLIC = {f"attnscope.{name}": getattr(attnscope, name) for name in VERBS}
-for path in sorted(Path(attnscope.__file__).parent.rglob("*.py")):
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        decorators = map(ast.unparse, getattr(node, "decorator_list", ()))
-        if isinstance(node, ast.FunctionDef) and any(re.match(r"checked\b", one) for one in decorators):
-            name = ".".join(("attnscope", *path.relative_to(Path(attnscope.__file__).parent).with_suffix("").parts))
-            PUBLIC.setdefault(f"{name}.{node.name}", getattr(importlib.import_module(name), node.name))
+VERBS = [*verbs()]
+PUBLIC = {f"attnscope.{name}": function_of(name) for name in VERBS}
+for package in (attnscope, attnscope_lineage):
+    source = Path(package.__file__).parent
+    for path in sorted(source.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            decorators = map(ast.unparse, getattr(node, "decorator_list", ()))
+            if isinstance(node, ast.FunctionDef) and any(re.match(r"checked\b", one) for one in decorators):
+                name = ".".join((package.__name__, *path.relative_to(source).with_suffix("").parts))
+                PUBLIC.setdefault(f"{name}.{node.name}", getattr(importlib.import_module(name), node.name))
 WRONG = b"neither a number nor a string"
 PLAIN = {int, float, bool, str, Path, Sequence}
 #: What must be given to verbs, where it is not a name.
@@ -162,8 +166,8 @@ _SIZES = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "i
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: attnscope.walk(layer="0"), "layer is '0' (str); expected a whole number or None"),
-        (lambda: attnscope.walk(head=True), "head is True (bool); expected a whole number"),
+        (lambda: attnscope_lineage.walk(layer="0"), "layer is '0' (str); expected a whole number or None"),
+        (lambda: attnscope_lineage.walk(head=True), "head is True (bool); expected a whole number"),
         (
             lambda: attnscope.scan(show=["3.6"]),
             "show is ['3.6'] (list); expected a list of entries that are two whole numbers or True or False or None",
@@ -177,12 +181,15 @@ _SIZES = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "i
         (lambda: attnscope.runs(["a"], "b"), "folders is (['a'], 'b') (tuple); expected a list of strings or paths"),
         (lambda: attnscope.intervene(task=object()), "task is of type object; expected a string or Task or None"),
         (
-            lambda: attnscope.translate("bundled", b"x"),
+            lambda: attnscope_lineage.translate("bundled", b"x"),
             "the text is of type bytes; expected a string, a pathlib.Path, or a list of sentences",
         ),
-        (lambda: attnscope.translate("bundled", [None]), "line 1 of the text is of type NoneType; expected a sentence"),
         (
-            lambda: attnscope.score(["a"], []),
+            lambda: attnscope_lineage.translate("bundled", [None]),
+            "line 1 of the text is of type NoneType; expected a sentence",
+        ),
+        (
+            lambda: attnscope_lineage.score(["a"], []),
             "targets is empty; expected sentences, a pathlib.Path, or several of these",
         ),
         (lambda: attnscope.diff(None, None), "scan is of type NoneType; expected a scan"),
@@ -208,8 +215,8 @@ _SIZES = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "i
             lambda: attnscope.measure_weights([torch.eye(6).expand(1, 1, 6, 6)], band=10**12),
             "band (--band) is 1000000000000; expected a whole number from 1 to 10",
         ),
-        (lambda: attnscope.walk(model=nn.Linear(2, 2)), "Linear is not a transformers model: pass a tensor X"),
-        (lambda: attnscope.compare({"a": 3}), "a is 3 (int); expected a file of settings"),
+        (lambda: attnscope_lineage.walk(model=nn.Linear(2, 2)), "Linear is not a transformers model: pass a tensor X"),
+        (lambda: attnscope_lineage.compare({"a": 3}), "a is 3 (int); expected a file of settings"),
     ],
 )
 def test_messages_name_the_argument_its_value_and_what_is_expected(call, says):
@@ -278,5 +285,5 @@ def test_what_needs_no_model_is_checked_before_one_is_loaded(verb, tmp_path, mon
     folders = [] if verb == "head_outputs" else [{"out": tmp_path}, {"out": tmp_path / "notes.txt"}]
     for settings in [*LATE[verb], *folders]:
         with pytest.raises(AttnscopeError):
-            getattr(attnscope, verb)(**settings)
+            function_of(verb)(**settings)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -9,12 +9,13 @@ import torch
 import transformers as T
 
 import attnscope
-from attnscope.catalogue import VERBS
+import attnscope_lineage
+from attnscope.catalogue import function_of, verbs
 from attnscope.report.render import as_json
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
 from attnscope_zoo.catalogue import build
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.tiny_models import tiny
 
 LENGTHS = (1, 3, 40, 100, 2000)
@@ -56,7 +57,7 @@ def reading():
 
 
 def test_every_verb_that_reads_texts_is_here():
-    reads = {name for name in VERBS if {"texts", "pairs"} & {*inspect.signature(getattr(attnscope, name)).parameters}}
+    reads = {name for name in verbs() if {"texts", "pairs"} & {*inspect.signature(function_of(name)).parameters}}
     assert reads == {*VERBS_OF_TEXTS, *OF_ONE_TEXT} | OF_SENTENCES | OTHERS
 
 
@@ -67,8 +68,8 @@ def test_a_short_text_changes_nothing_of_the_others(verb, reading, tmp_path):
     results = []
     for order in orders:
         texts = [(PAIRS if verb in {"patch", "edges"} else TEXTS)[text] for text in order]
-        results.append(getattr(attnscope, verb)(model, texts, tokenizer=tokenizer, **VERBS_OF_TEXTS[verb]))
-        if VERBS[verb].report:
+        results.append(function_of(verb)(model, texts, tokenizer=tokenizer, **VERBS_OF_TEXTS[verb]))
+        if verbs()[verb].report:
             report = as_json(report_of(verb, results[-1]), tmp_path)
             json.dumps(report, allow_nan=False)
             told = [note for note in report["notes"] if note == "1 of 8 windows left out: nothing to predict."]
@@ -134,15 +135,15 @@ def test_one_text_of_any_length_is_measured_or_rejected(verb, reading):
     for length, text in zip(LENGTHS, TEXTS, strict=True):
         if verb == "walk" and length in {1, 2000}:
             with pytest.raises(AttnscopeError, match="expected two or more" if length == 1 else "at most 1024"):
-                attnscope.walk(model, text, tokenizer=tokenizer)
+                attnscope_lineage.walk(model, text, tokenizer=tokenizer)
             continue
-        found = getattr(attnscope, verb)(model, text, tokenizer=tokenizer)
+        found = function_of(verb)(model, text, tokenizer=tokenizer)
         arrays = found.arrays if verb == "walk" else found
         weights = arrays.weights if verb in {"walk", "view"} else arrays
         assert weights.sizes[OF_ONE_TEXT[verb]] == length
         np.testing.assert_allclose(weights.sum("key"), length if verb == "received" else 1, rtol=1e-5)
     with pytest.raises(AttnscopeError, match=r"expected one: choose one|expected two or more"):
-        getattr(attnscope, verb)(model, TEXTS, tokenizer=tokenizer)
+        function_of(verb)(model, TEXTS, tokenizer=tokenizer)
 
 
 def test_a_sentence_of_another_length_changes_nothing_of_the_others():
@@ -150,19 +151,21 @@ def test_a_sentence_of_another_length_changes_nothing_of_the_others():
     model, tokenizer = small_model("bart"), small_tokenizer()
     sources, targets = ([" ".join(_generator.choice([*"abcd"], length)) for length in LENGTHS] for _ in range(2))
     with pytest.raises(AttnscopeError, match=r"line 4 has .* tokens; the model was trained for at most 64"):
-        attnscope.translate(model, sources, tokenizer=tokenizer)
+        attnscope_lineage.translate(model, sources, tokenizer=tokenizer)
     with pytest.raises(AttnscopeError, match="the longest is line 5"):
-        attnscope.align(model, sources, targets=targets, tokenizer=tokenizer)
+        attnscope_lineage.align(model, sources, targets=targets, tokenizer=tokenizer)
     translated, aligned, scored = [], [], []
     for order in ORDERS:
         left, right = ([side[at] for at in order] for side in (sources, targets))
-        cut = attnscope.translate(model, left, tokenizer=tokenizer, overlong="cut")
+        cut = attnscope_lineage.translate(model, left, tokenizer=tokenizer, overlong="cut")
         translated.append(dict(zip(left, cut, strict=True)))
         fitting = [at for at, text in enumerate(left) if len(text) < 2 * 40]
         pairs = [left[at] for at in fitting], [right[at] for at in fitting]
-        links = attnscope.align(model, pairs[0], targets=pairs[1], tokenizer=tokenizer)["pairs"].links.values.tolist()
+        links = attnscope_lineage.align(model, pairs[0], targets=pairs[1], tokenizer=tokenizer)[
+            "pairs"
+        ].links.values.tolist()
         aligned.append(dict(zip(pairs[0], links, strict=True)))
-        scored.append(attnscope.score({"one": left}, right, texts=left, by_length=[2, 50, 1000], resamples=0))
+        scored.append(attnscope_lineage.score({"one": left}, right, texts=left, by_length=[2, 50, 1000], resamples=0))
     assert translated[0] == translated[1]
     assert aligned[0] == aligned[1]
     assert scored[0].drop_attrs().equals(scored[1].drop_attrs())

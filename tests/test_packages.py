@@ -6,15 +6,16 @@ import re
 import sys
 import tomllib
 from graphlib import TopologicalSorter
+from importlib import metadata
 from itertools import chain
 
 import pytest
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.catalogue import VERBS
-from attnscope.lineage.config import TrainConfig
-from attnscope.lineage.data import read_data
+from attnscope.catalogue import GROUP, IN_PACKAGES, function_of, where_to_find
+from attnscope.catalogue import verbs as joined
+from attnscope_lineage import catalogue as lineage
 from tests.test_docstrings import SOURCE, nodes, trees
 
 #: From the top to the bottom; what stands on one line may not import each other.
@@ -28,7 +29,6 @@ ORDER = (
     {"callbacks"},
     {"comparison", "detection"},
     {"intervention"},
-    {"lineage"},
     {"explanation"},
     {"measure"},
     {"opened"},
@@ -40,8 +40,8 @@ ORDER = (
     {"kernels"},
     {"statistics"},
     {"report"},  # what verbs report with
-    {"bundled", "support"},
     {"catalogue"},  # names of modules
+    {"bundled", "support"},
 )
 FLOORS = {package: floor for floor, packages in enumerate(ORDER) for package in packages}
 
@@ -88,7 +88,7 @@ def test_a_module_imports_only_what_stands_below():
 
 
 #: Packages that see other people's models.
-SEE_MODELS = ("capture", "measure", "explanation", "intervention", "detection", "lineage")
+SEE_MODELS = ("capture", "measure", "explanation", "intervention", "detection")
 
 
 def names_compared(path):
@@ -126,16 +126,43 @@ def test_what_a_package_exports_is_there():
 
 
 def test_the_table_of_verbs_names_what_is_there():
-    for name, verb in VERBS.items():
+    for name, verb in joined().items():
         parts = [
-            (f"verbs.{name}", name),
+            (verb.command, name),
             (verb.report, "report"),
             (verb.figures, "figures"),
             (verb.page, "write"),
             verb.load.split(":") if verb.load else ("", ""),
         ]
+        assert callable(function_of(name))
         for module, function in parts:
-            assert not module or callable(getattr(importlib.import_module(f"attnscope.{module}"), function))
+            assert not module or callable(getattr(importlib.import_module(module), function))
+
+
+def test_verbs_of_packages_are_known_where_the_package_is_absent():
+    assert IN_PACKAGES.keys() == lineage.VERBS.keys()
+    with pytest.raises(AttributeError, match=r"train is in attnscope_lineage: pip install attnscope-lineage, or in a"):
+        _ = attnscope.train
+    with pytest.raises(AttributeError, match="scam"):
+        _ = attnscope.scam
+    assert not where_to_find("scam")
+    with pytest.raises(AttnscopeError, match="found no verb 'scam': install the package that adds it"):
+        function_of("scam")
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("attnscope.catalogue:VERBS", "adds a verb 'scan', but that name is taken"),
+        ("absent_package:VERBS", "absent_package:VERBS, which adds verbs, cannot be imported: No module named"),
+        ("attnscope.catalogue:NONE", "which adds verbs, cannot be imported"),
+    ],
+)
+def test_a_package_whose_verbs_cannot_be_added_is_named(address, says, monkeypatch):
+    entry = metadata.EntryPoint("mine", address, GROUP)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [entry] * (group == GROUP))
+    with pytest.raises(AttnscopeError, match=says):
+        joined.__wrapped__()
 
 
 def test_modules_import_at_their_top_only_what_the_base_install_brings():
@@ -159,9 +186,6 @@ def test_modules_import_at_their_top_only_what_the_base_install_brings():
     [
         ("sklearn", "sklearn", lambda: attnscope.scan(clusters=3)),
         ("sklearn", "sklearn", lambda: attnscope.intervene(search=True)),
-        ("sacrebleu", "translation", lambda: attnscope.score([["a"]], [["a"]])),
-        ("sacremoses", "translation", lambda: attnscope.score([["a"]], [["a"]], tokenize="moses")),
-        ("sacrebleu", "translation", lambda: read_data(TrainConfig())),
     ],
 )
 def test_a_missing_optional_package_is_named_with_its_extra(package, extra, call, monkeypatch):

@@ -3,12 +3,13 @@
 import pytest
 
 import attnscope
+import attnscope_lineage
 from attnscope.bundled import MODEL
-from attnscope.lineage import compare as held_out
-from attnscope.lineage.config import read_config
 from attnscope.support.progress import Progress
-from tests.lineage.compare.small_systems import SMALL
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
+from attnscope_lineage import comparison as held_out
+from attnscope_lineage.config import read_config
+from tests.packages.lineage.compare.small_systems import SMALL
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 
 PAIRS = ["a b c", "b a"], ["b c", "a"]
 
@@ -18,29 +19,29 @@ def scan(_, **told):
 
 
 def walk(_, **told):
-    attnscope.walk(MODEL, "The tide comes in.", **told)
+    attnscope_lineage.walk(MODEL, "The tide comes in.", **told)
 
 
 def translate(_, **told):
-    attnscope.translate(small_model("bart"), PAIRS[0], tokenizer=small_tokenizer(), **told)
+    attnscope_lineage.translate(small_model("bart"), PAIRS[0], tokenizer=small_tokenizer(), **told)
 
 
 def align(folder, **told):
     (folder / "gold").write_text("1-1\n1-1\n")
     given = {"targets": PAIRS[1], "tokenizer": small_tokenizer(), "gold": folder / "gold"}
-    attnscope.align(small_model("bart"), PAIRS[0], **given, **told)
+    attnscope_lineage.align(small_model("bart"), PAIRS[0], **given, **told)
 
 
 def score(_, **told):
-    attnscope.score({"one": PAIRS[0]}, PAIRS[1], texts=PAIRS[0], by_length=[1, 2], resamples=0, **told)
+    attnscope_lineage.score({"one": PAIRS[0]}, PAIRS[1], texts=PAIRS[0], by_length=[1, 2], resamples=0, **told)
 
 
 def train(folder, **told):
-    attnscope.train(out=folder, **SMALL, **told)
+    attnscope_lineage.train(out=folder, **SMALL, **told)
 
 
 def compare(folder, **told):
-    attnscope.compare({"one": read_config(**SMALL), "two": read_config(**SMALL)}, out=folder, beams=1, **told)
+    attnscope_lineage.compare({"one": read_config(**SMALL), "two": read_config(**SMALL)}, out=folder, beams=1, **told)
 
 
 def intervene(_, **told):

@@ -6,6 +6,7 @@ import pytest
 import xarray as xr
 
 from attnscope import AttnscopeError
+from attnscope.catalogue import address_of
 from attnscope.comparison.contrasts import contrast_rows, describe_contrasts
 from attnscope.comparison.diff import changes_of
 from attnscope.explanation.catalogue import analyses_of
@@ -47,14 +48,14 @@ WRONG = {
 @pytest.mark.parametrize("verb", READERS)
 def test_what_a_verb_did_not_return_is_rejected(verb, given):
     for reader in READERS[verb]:
-        with pytest.raises(AttnscopeError, match=rf"; expected all that attnscope\.{verb} returns$"):
+        with pytest.raises(AttnscopeError, match=rf"; expected all that {address_of(verb)} returns$"):
             reader(WRONG[given])
 
 
 def test_the_words_say_what_was_found():
     for given, found in (
         ("a node", "the node 'verdict' alone"),
-        ("another tree", "what attnscope.compare returns"),
+        ("another tree", "what attnscope_lineage.compare returns"),
         ("the dataset of a node", "a Dataset"),
         ("something else", "of type str"),
     ):

@@ -11,16 +11,17 @@ from safetensors.torch import load_file, save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import attnscope
+import attnscope_lineage
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.intervention.pairs import Pair
-from attnscope.lineage import compare as held_out
-from attnscope.lineage.config import read_config
 from attnscope.support.state import replaced
+from attnscope_lineage import comparison as held_out
+from attnscope_lineage.config import read_config
 from attnscope_yamamoto2023.relearn import relearn_positions
-from tests.lineage.compare.small_systems import SMALL
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.measure.generation.causal_models import writer
+from tests.packages.lineage.compare.small_systems import SMALL
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.planted_models import wave_bert
 from tests.tiny_models import tiny
 
@@ -94,7 +95,7 @@ def patch(_, **options):
 
 
 def walk(_, **options):
-    return dict(attnscope.walk(MODEL, TEXTS[1], **options).arrays)
+    return dict(attnscope_lineage.walk(MODEL, TEXTS[1], **options).arrays)
 
 
 def generate(folder, **options):
@@ -102,21 +103,23 @@ def generate(folder, **options):
 
 
 def translate(folder, **options):
-    return attnscope.translate(folder / "translator", ["a b c", "th a"], sample=True, **options)
+    return attnscope_lineage.translate(folder / "translator", ["a b c", "th a"], sample=True, **options)
 
 
 def align(folder, **options):
-    return attnscope.align(folder / "translator", ["a b c", "th a"], ["b a", "a"], **options)
+    return attnscope_lineage.align(folder / "translator", ["a b c", "th a"], ["b a", "a"], **options)
 
 
 def train(folder, **options):
     out = folder / "trained" / str(len(list(folder.glob("trained/*"))))
-    attnscope.train(out=out, **SMALL | {"updates": 3}, **options)
+    attnscope_lineage.train(out=out, **SMALL | {"updates": 3}, **options)
     return load_file(out / "model.safetensors")
 
 
 def compare(folder, **options):
-    return attnscope.compare({"one": read_config(**SMALL)}, out=folder / "compared", beams=1, threads=1, **options)
+    return attnscope_lineage.compare(
+        {"one": read_config(**SMALL)}, out=folder / "compared", beams=1, threads=1, **options
+    )
 
 
 def relearn(_, **options):

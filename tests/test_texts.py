@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnscope.lineage.walk import walk_toy
+from attnscope_lineage.head_walk import walk_toy
 from tests.cli.command import attnscope
 
 ROOT = Path(__file__).parents[1]

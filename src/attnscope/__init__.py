@@ -1,16 +1,29 @@
-"""attnscope: where every attention head of a model looks and why, and the attention lineage to build and train."""
+"""attnscope: where every attention head of a model looks and why."""
 
+from collections.abc import Callable
 from typing import Any
 
 import lazy_loader
 
 __version__ = "0.1.0"
 
-_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)  # what `__init__.pyi` names
+
+def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a package: what its stub names is loaded when it is used."""
+    load, names, public = lazy_loader.attach_stub(package, file)
+
+    def attribute(name: str) -> Any:
+        try:
+            loaded = load(name)
+        except AttributeError as error:
+            from attnscope.catalogue import where_to_find
+
+            raise AttributeError(where_to_find(name) or str(error)) from None
+        if name in public:
+            from attnscope.results import notebook  # noqa: F401 from here on, results show themselves  # pyright: ignore[reportUnusedImport]
+        return loaded
+
+    return attribute, names, public
 
 
-def __getattr__(name: str) -> Any:
-    loaded = _load(name)
-    if name in __all__:
-        from attnscope.results import notebook  # noqa: F401 from here on, results show themselves  # pyright: ignore[reportUnusedImport]
-    return loaded
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

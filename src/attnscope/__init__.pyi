@@ -1,16 +1,16 @@
+import collections.abc
+import typing
+
 from . import callbacks as callbacks
 from . import figures as figures
 from . import kernels as kernels
-from . import lineage as lineage
 from . import results as results
 from . import testing as testing
 from .session import Session as Session
 from .support.errors import AttnscopeError as AttnscopeError
-from .verbs.align import align as align
 from .verbs.attribute import attribute as attribute
 from .verbs.card import card as card
 from .verbs.circuits import circuits as circuits
-from .verbs.compare import compare as compare
 from .verbs.contrasts import contrasts as contrasts
 from .verbs.diff import diff as diff
 from .verbs.edges import edges as edges
@@ -29,13 +29,13 @@ from .verbs.received import received as received
 from .verbs.roles import roles as roles
 from .verbs.runs import runs as runs
 from .verbs.scan import scan as scan
-from .verbs.score import score as score
 from .verbs.set_language import set_language as set_language
-from .verbs.train import train as train
-from .verbs.translate import translate as translate
 from .verbs.view import view as view
-from .verbs.walk import walk as walk
 from .verbs.watch import watch as watch
 from .verbs.weights import weights as weights
 
 __version__: str
+
+def attach(
+    package: str, file: str
+) -> tuple[collections.abc.Callable[[str], typing.Any], collections.abc.Callable[[], list[str]], list[str]]: ...

@@ -1,17 +1,27 @@
 """The table of verbs: every function that users import, with the modules of what it leaves behind.
 
-Imports of `attnscope`, the list of commands, run folders, pages, notebooks and the reference derive from it.
+Imports of `attnscope`, the list of commands, run folders, pages, notebooks and the reference derive from it. A package
+adds verbs of its own by the entry point `attnscope.verbs`, which names a table like `VERBS`.
 """
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any, Literal, NamedTuple
+
+from attnscope.support.errors import AttnscopeError, reason_of
+
+GROUP = "attnscope.verbs"  # of entry points: how other packages add theirs
 
 
 class Verb(NamedTuple):
-    """Modules of a verb, all below ``attnscope``. The function is in the file of its name in `verbs`."""
+    """Modules of a verb, by their full names."""
 
     group: str  # heading in the help and in the reference
     result: Literal["Dataset", "DataTree", ""] = ""  # class of xarray; empty: a class of its own
     contains: tuple[str, ...] = ()  # nodes, variables or dimensions that every result has
+    function: str = ""  # module with the function; empty: the file of its name in `attnscope.verbs`
+    command: str = ""  # module with its command, if that does more than the signature says
     report: str = ""  # module with its `report`
     figures: str = ""  # module with `figures`, `captions` and `grid`
     page: str = ""  # module with the `write` of a page that does not consist of figures and tables
@@ -22,26 +32,30 @@ class Verb(NamedTuple):
 
 VERBS = {
     "scan": Verb(
-        "Look", "Dataset", ("window", "head"), report="results.scan_report", figures="results.figures.scan",
-        page="results.page.scan", load="measure.stored:load_scan",
+        "Look", "Dataset", ("window", "head"), command="attnscope.cli.scan", report="attnscope.results.scan_report",
+        figures="attnscope.results.figures.scan", page="attnscope.results.page.scan",
+        load="attnscope.measure.stored:load_scan",
     ),
     "generate": Verb(
-        "Look", "Dataset", ("span_weight",), report="comparison.generated", page="results.page.generation",
-        load="measure.generation:load_generation", unit="prompt",
+        "Look", "Dataset", ("span_weight",), command="attnscope.cli.generate",
+        report="attnscope.comparison.generated", page="attnscope.results.page.generation",
+        load="attnscope.measure.generation:load_generation", unit="prompt",
     ),
     "roles": Verb(
-        "Look", "Dataset", ("role",), report="detection.report", figures="results.figures.roles",
-        load="store.runs:load_part",
+        "Look", "Dataset", ("role",), command="attnscope.cli.roles", report="attnscope.detection.report",
+        figures="attnscope.results.figures.roles", load="attnscope.store.runs:load_part",
     ),
     "card": Verb(
-        "Look", "Dataset", ("role", "half_score"), report="detection.card_report", figures="results.figures.roles",
-        load="store.runs:load_part",
+        "Look", "Dataset", ("role", "half_score"), report="attnscope.detection.card_report",
+        figures="attnscope.results.figures.roles", load="attnscope.store.runs:load_part",
     ),
     "examples": Verb(
-        "Look", "Dataset", ("example", "feature"), report="detection.example_report", load="store.runs:load_part",
+        "Look", "Dataset", ("example", "feature"), report="attnscope.detection.example_report",
+        load="attnscope.store.runs:load_part",
     ),
     "find": Verb(
-        "Look", "Dataset", ("above", "strongest"), report="detection.find_report", load="measure.stored:load_scan",
+        "Look", "Dataset", ("above", "strongest"), report="attnscope.detection.find_report",
+        load="attnscope.measure.stored:load_scan",
     ),
     "watch": Verb("Look"),
     "measure_weights": Verb("Look"),
@@ -50,49 +64,93 @@ VERBS = {
     "view": Verb("Look"),
     "set_language": Verb("Look"),
     "explain": Verb(
-        "Explain", "DataTree", report="explanation.report", figures="results.figures.explain",
-        load="explanation.explain:load_explanation",
+        "Explain", "DataTree", command="attnscope.cli.explain", report="attnscope.explanation.report",
+        figures="attnscope.results.figures.explain", load="attnscope.explanation.explain:load_explanation",
     ),
     "circuits": Verb(
-        "Explain", "Dataset", ("composition",), report="explanation.circuit_report",
-        figures="results.figures.circuits", load="store.runs:load_part",
+        "Explain", "Dataset", ("composition",), report="attnscope.explanation.circuit_report",
+        figures="attnscope.results.figures.circuits", load="attnscope.store.runs:load_part",
     ),
     "attribute": Verb(
-        "Explain", "DataTree", ("parts",), report="intervention.attribution_report",
-        figures="results.figures.attribution", load="store.runs:load_tree",
+        "Explain", "DataTree", ("parts",), report="attnscope.intervention.attribution_report",
+        figures="attnscope.results.figures.attribution", load="attnscope.store.runs:load_tree",
     ),
-    "walk": Verb("Explain", page="results.page.walk"),
     "intervene": Verb(
-        "Test", "DataTree", ("heads", "where"), report="intervention.verdicts", figures="results.figures.intervene",
-        load="store.runs:load_tree",
+        "Test", "DataTree", ("heads", "where"), report="attnscope.intervention.verdicts",
+        figures="attnscope.results.figures.intervene", load="attnscope.store.runs:load_tree",
     ),
     "patch": Verb(
-        "Test", "DataTree", ("patched",), report="intervention.patch_findings", figures="results.figures.patch",
-        load="store.runs:load_tree", unit="pair",
+        "Test", "DataTree", ("patched",), report="attnscope.intervention.patch_findings",
+        figures="attnscope.results.figures.patch", load="attnscope.store.runs:load_tree", unit="pair",
     ),
     "edit": Verb("Test"),
     "head_outputs": Verb("Test"),
     "edges": Verb(
-        "Test", "Dataset", ("score", "cpr"), report="intervention.edge_report", figures="results.figures.edges",
-        load="store.runs:load_part", unit="pair",
+        "Test", "Dataset", ("score", "cpr"), report="attnscope.intervention.edge_report",
+        figures="attnscope.results.figures.edges", load="attnscope.store.runs:load_part", unit="pair",
     ),
     "diff": Verb(
-        "Compare", "Dataset", ("statistic",), report="comparison.diff", figures="results.figures.diff",
-        load="store.runs:load_part",
+        "Compare", "Dataset", ("statistic",), report="attnscope.comparison.diff",
+        figures="attnscope.results.figures.diff", load="attnscope.store.runs:load_part",
     ),
     "contrasts": Verb("Compare", "Dataset", ("p",)),
     "expect": Verb("Compare"),
-    "train": Verb("Translate", load="lineage.checkpoints:training_results", stored="in steps"),
-    "translate": Verb("Translate"),
-    "score": Verb("Translate"),
-    "align": Verb(
-        "Translate", "DataTree", ("pairs", "links"), report="lineage.align", figures="results.figures.alignment",
-        load="store.runs:load_tree", unit="pair",
-    ),
-    "compare": Verb(
-        "Translate", "DataTree", ("scores",), report="lineage.score", figures="results.figures.comparison",
-        load="lineage.compare:load_comparison", stored="at once",
-    ),
     "open_run": Verb("Runs"),
     "runs": Verb("Runs"),
 }  # fmt: skip
+
+#: Verbs that packages of this repository add.
+IN_PACKAGES: dict[str, str] = dict.fromkeys(
+    ("walk", "train", "translate", "score", "align", "compare"), "attnscope-lineage"
+)
+
+
+@cache
+def verbs() -> Mapping[str, Verb]:
+    """Every verb by name: those of `VERBS`, and those that installed packages add."""
+    from importlib.metadata import entry_points
+
+    known = dict(VERBS)
+    for entry in entry_points(group=GROUP):
+        try:
+            added: Mapping[str, Verb] = entry.load()
+        except (ImportError, AttributeError) as error:
+            raise AttnscopeError(
+                f"{entry.value}, which adds verbs, cannot be imported: {reason_of(error)}. Reinstall the package, or "
+                "uninstall it"
+            ) from error
+        for name, verb in added.items():
+            if name in known:
+                raise AttnscopeError(
+                    f"{entry.value} adds a verb {name!r}, but that name is taken: uninstall the package, or tell its "
+                    "authors"
+                )
+            known[name] = verb
+    return known
+
+
+def verb_of(name: str) -> Verb:
+    """The entry of a verb."""
+    if name not in verbs():
+        raise AttnscopeError(where_to_find(name) or f"found no verb {name!r}: install the package that adds it")
+    return verbs()[name]
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """The function of a verb."""
+    return getattr(import_module(verb_of(name).function or f"attnscope.verbs.{name}"), name)
+
+
+def address_of(name: str) -> str:
+    """The name of a verb in Python, such as ``attnscope.scan``."""
+    package = verb_of(name).function.partition(".")[0] or "attnscope"
+    return f"{package}.{name}"
+
+
+def where_to_find(name: str) -> str:
+    """How to install a verb that a package of this repository adds; empty for other names."""
+    package = IN_PACKAGES.get(name, "")
+    module = package.replace("-", "_")
+    return package and (
+        f"{name} is in {module}: pip install {package}, or in a checkout of attnscope pip install packages/{package}"
+    )

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from attnscope.read.urls import Url
 
 OBSERVATION = 32  # queries, as in SnapKV
-BleuTokenizer: TypeAlias = Literal["13a", "intl", "zh", "ja-mecab", "char", "none", "moses"]
 DRAWS = 10_000  # of a path, a search or a test: far more never end
 WIDEST = 1_000_000  # tokens of a band
 SEEDS = 2**32  # as many as every generator of random numbers takes
@@ -222,7 +221,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     import xarray as xr
-    from torch import Tensor, nn
+    from torch import nn
 
     from attnscope.capture.load import Model as Model
     from attnscope.capture.processors import Processor as Processor
@@ -231,9 +230,6 @@ if TYPE_CHECKING:
     from attnscope.explanation.arrays.decomposition import Completion as Completion
     from attnscope.explanation.study import Analysis as Analysis
     from attnscope.intervention.pairs import Pairs as Pairs
-    from attnscope.lineage.config import TrainConfig as TrainConfig
-    from attnscope.lineage.links import Gold as Gold
-    from attnscope.lineage.parallel_text import Lines as Lines
     from attnscope.measure.generation_rows import GivenSpans as GivenSpans
     from attnscope.measure.watched import Mask as Mask
     from attnscope.measure.watched import Weights as Weights
@@ -250,7 +246,6 @@ if TYPE_CHECKING:
     Scan: TypeAlias = str | Path | xr.Dataset
     Module: TypeAlias = nn.Module
     Device: TypeAlias = torch.device
-    AnyTensor: TypeAlias = Tensor
     Out: TypeAlias = str | Path | Callable[[Signature], Path]
     Memory: TypeAlias = Mapping[int | str, int | str]
     Count: TypeAlias = int
@@ -272,9 +267,7 @@ if TYPE_CHECKING:
     Spans: TypeAlias = Mapping[str, str]
 else:
     Array = Annotated[Any, Kind(lambda value: hasattr(value, "__array__"), "an array", "arrays")]
-    Dataset, Tree, Module, Task, Analysis, TrainConfig, Gold, AnyTensor = map(
-        of_class, ("Dataset", "DataTree", "Module", "Task", "Analysis", "TrainConfig", "Gold", "Tensor")
-    )
+    Dataset, Tree, Module, Task, Analysis = map(of_class, ("Dataset", "DataTree", "Module", "Task", "Analysis"))
     Device = Any
     Tell = Annotated[Any, Kind(callable, "a function", "functions")]
     Completion = Literal["minimal", "lapack", "haar", "thin"]
@@ -283,7 +276,6 @@ else:
     Tokenizer, Processor = _reader("a tokenizer"), _reader("a tokenizer, a processor")
     Sources = Annotated[Any, Typed(text_or_place, "PATH", repeated=True)]
     Scan = Annotated[Any, Typed(path_of, "PATH")]
-    Lines = Annotated[Any, Typed(path_of, "PATH")]
     Needles = Annotated[Any, Typed(path_of, "PATH")]
     Pairs = Annotated[Any, Typed(path_of, "PATH", repeated=True)]
     Groups = Annotated[Any, Typed(_rule_or_file("types", "roles"), "RULE|FILE")]
@@ -435,22 +427,6 @@ class SharedRunOptions(RunOptions, UnitOptions, total=False):
 
 class ModelReading(TextModelOptions, RunOptions, SeedOptions, total=False):
     """A model of texts and where results go, for a verb that reads no texts."""
-
-
-class TranslationOptions(TextModelOptions, total=False):
-    """How a translation model is loaded, and into which language it translates."""
-
-    target_language: Annotated[
-        str | None,
-        MODEL,
-        Typed(metavar="CODE"),
-        "Translate into this language, by the code of a tokenizer of many languages, such as fra_Latn. By default "
-        "the model's. That is the tokenizer's ``tgt_lang``, or the model's ``forced_bos_token_id``.",
-    ]
-
-
-class AlignmentReading(TranslationOptions, SharedRunOptions, total=False):
-    """A translation model, where results go, and which processes measure them."""
 
 
 class ChatOptions(TypedDict, total=False):

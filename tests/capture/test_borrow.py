@@ -13,6 +13,7 @@ import transformers as T
 from torch import nn
 
 import attnscope
+import attnscope_lineage
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import _locks, borrowed
 from attnscope.capture.load import load_model
@@ -21,7 +22,7 @@ from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.position_table import position_cca
 from attnscope.explanation.study import study
 from attnscope_yamamoto2023.relearn import relearn_positions
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.tiny_models import tiny
 
 TEXTS = ["The tide comes in twice a day, and twice a day it goes out again. " * 12]
@@ -75,15 +76,15 @@ def relearn(model, **options):
 
 
 def walk(model, **options):
-    return attnscope.walk(model, "The tide is out.", tokenizer=MODEL, **options)
+    return attnscope_lineage.walk(model, "The tide is out.", tokenizer=MODEL, **options)
 
 
 def translate(model, **options):
-    return attnscope.translate(model, ["a b c"], tokenizer=small_tokenizer(), beams=2, **options)
+    return attnscope_lineage.translate(model, ["a b c"], tokenizer=small_tokenizer(), beams=2, **options)
 
 
 def align(model, **options):
-    return attnscope.align(model, ["a b c"], ["b a"], tokenizer=small_tokenizer(), **options)
+    return attnscope_lineage.align(model, ["a b c"], ["b a"], tokenizer=small_tokenizer(), **options)
 
 
 def translator():

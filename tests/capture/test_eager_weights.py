@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import attnscope
+import attnscope_lineage
 from attnscope import AttnscopeError, intervene
 from attnscope.capture import eager as _eager
 from attnscope.capture import registry as _registry
@@ -201,10 +202,10 @@ def test_scan_notes_how_it_captured_and_has_the_weights_of_eager_attention(bloom
     assert attnscope.scan(texts=TEXTS).attrs["capture"] == "registry"
 
 
-@pytest.mark.parametrize("verb", [attnscope.explain, intervene, attnscope.walk])
+@pytest.mark.parametrize("verb", [attnscope.explain, intervene, attnscope_lineage.walk])
 def test_verbs_of_queries_and_keys_reject_such_a_model(bloom, verb):
     model, tokenizer = bloom
-    given = TEXTS[0] if verb is attnscope.walk else TEXTS * 3
+    given = TEXTS[0] if verb is attnscope_lineage.walk else TEXTS * 3
     settings = {"window": 16} if verb is attnscope.explain else {}
     for scanned in (False, True):
         if scanned:

@@ -7,8 +7,10 @@ import torch
 import transformers as T
 
 import attnscope
+import attnscope_lineage
 from attnscope.capture.outline import outlined
 from attnscope.capture.verify import verify
+from attnscope.catalogue import function_of
 from attnscope.support.errors import AttnscopeError
 from attnscope_zoo.catalogue import build
 from tests.tiny_models import tiny
@@ -50,7 +52,7 @@ def no_weights(monkeypatch, folder):
 @pytest.mark.parametrize("verb", _IS_ABSENT)
 def test_an_absent_head_is_rejected_before_weights_are_loaded(verb, folder):
     with pytest.raises(AttnscopeError, match=r"there is no (head|layer).*: layers go from 0 to 1, heads from 0 to 1"):
-        getattr(attnscope, verb)(folder, "t3 t4 t5", **_IS_ABSENT[verb])
+        function_of(verb)(folder, "t3 t4 t5", **_IS_ABSENT[verb])
 
 
 @pytest.mark.parametrize("more", [{"together": ["0.1,0.9"]}, {"receiver": "9.0.q"}, {"together": ["0.1,m2"]}])
@@ -81,7 +83,7 @@ def test_an_absent_head_to_edit_is_rejected_before_weights_are_loaded(folder):
 def test_an_absent_layer_of_a_decoder_is_rejected_before_weights_are_loaded(folder, tmp_path):
     tiny("bart").save_pretrained(tmp_path)
     with pytest.raises(AttnscopeError, match=r"there is no layer 2 .*: layers go from 0 to 1, heads from 0 to 3"):
-        attnscope.align(tmp_path, ["A b."], ["C d."], layer=2, tokenizer=str(folder))
+        attnscope_lineage.align(tmp_path, ["A b."], ["C d."], layer=2, tokenizer=str(folder))
 
 
 def test_what_a_tokenizer_tells_is_checked_before_weights_are_loaded(folder):
@@ -94,7 +96,7 @@ def test_what_a_tokenizer_tells_is_checked_before_weights_are_loaded(folder):
 def test_heads_that_exist_pass(folder):
     for verb, more in {"attribute": {"head": (1, 1)}, "scan": {"show": [(1, 1)]}, "weights": {"layer": 1}}.items():
         with pytest.raises(AttnscopeError, match="the weights were loaded"):
-            getattr(attnscope, verb)(folder, "t3 t4 t5", **more)
+            function_of(verb)(folder, "t3 t4 t5", **more)
 
 
 @pytest.mark.parametrize("family", ["albert", "gpt2", "gemma2", "gpt_oss", "t5", "bart", "falcon_h1", "deberta"])

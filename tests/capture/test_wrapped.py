@@ -10,6 +10,7 @@ from torch import nn
 from transformers import AutoTokenizer, CLIPConfig, CLIPModel, LlamaModel
 
 import attnscope
+import attnscope_lineage
 from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture.borrow import inner_model
 from attnscope.capture.load import load_model
@@ -17,10 +18,10 @@ from attnscope.explanation.analyses.position_table import position_spectrum
 from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.explanation.study import study
 from attnscope.intervention.weight_tests import uniform_test
-from attnscope.lineage.align import links_of
 from attnscope.support.errors import AttnscopeError
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
+from attnscope_lineage.alignment import links_of
 from tests.measure.generation.causal_models import writer
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 
 TEXTS = ["The tide comes in twice a day, and twice a day it goes out again."]
 
@@ -105,15 +106,15 @@ CALLS = {  # by the name of a fixture: who reads
         "roles": lambda model: attnscope.roles(model, only="next_token", controls="none", **FEW),
         "intervene": lambda model: attnscope.intervene(model, why=False, **FEW)["effects"],
         "patch": lambda model: attnscope.patch(model, PAIRS, steps=0)["pairs"],
-        "walk": lambda model: attnscope.walk(model, TEXTS[0])["weights"],
+        "walk": lambda model: attnscope_lineage.walk(model, TEXTS[0])["weights"],
         "an analysis": lambda model: cross_spectrum(model, **FEW),
         "a position table": position_spectrum,
         "a test of weights": lambda model: uniform_test(study(model, **FEW)),
     },
     "writing": {"generate": lambda model: attnscope.generate(model, TEXTS, new_tokens=2)},
     "translating": {
-        "align": lambda model: links_of(attnscope.align(model, LINES, LINES)),
-        "translate": lambda model: attnscope.translate(model, LINES, beams=1).texts,
+        "align": lambda model: links_of(attnscope_lineage.align(model, LINES, LINES)),
+        "translate": lambda model: attnscope_lineage.translate(model, LINES, beams=1).texts,
     },
 }
 

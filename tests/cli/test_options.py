@@ -8,6 +8,7 @@ import pytest
 import typer
 
 import attnscope
+from attnscope.catalogue import function_of, verbs
 from attnscope.cli import app
 from tests.cli.command import attnscope as typed
 from tests.test_docstrings import SOURCE, nodes
@@ -18,7 +19,7 @@ from tests.test_docstrings import SOURCE, nodes
 COMMANDS = {
     name: command
     for name, command in typer.main.get_command(app).commands.items()
-    if name in attnscope.__all__ and name not in {"train", "runs"}  # fields of `TrainConfig`; a group
+    if name in verbs() and name not in {"train", "runs"}  # fields of `TrainConfig`; a group
 }
 WRITTEN = {"json", "csv", "legend", "figures", "report", "lang"}  # what a command prints and writes beside its results
 FLAGS_ALONE = {
@@ -45,7 +46,7 @@ def flags_of(command):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_flags_and_parameters_have_the_same_names(name):
-    parameters = {*inspect.signature(getattr(attnscope, name)).parameters} - {"progress"}
+    parameters = {*inspect.signature(function_of(name)).parameters} - {"progress"}
     flags = {*flags_of(COMMANDS[name])} - WRITTEN - FLAGS_ALONE.get(name, set())
     # a flag that may be repeated is in the singular
     named = {flag if flag in parameters else f"{flag}s" for flag in flags}

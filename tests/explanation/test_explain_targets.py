@@ -19,7 +19,7 @@ from attnscope.models.configs import TransformerConfig
 from attnscope.models.transformer import TransformerForConditionalGeneration
 from attnscope.read.texts import Corpus
 from tests.explanation.analyses_of_windows import of_windows
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.tiny_models import tiny
 
 position_content = of_windows(_position_content.position_content)

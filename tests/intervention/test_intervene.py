@@ -15,7 +15,7 @@ from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
 from tests.intervention.parts_of_blocks import loss_by_text
 from tests.intervention.small_models import TEXTS
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 
 
 def sentences(verb, result):

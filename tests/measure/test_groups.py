@@ -15,7 +15,7 @@ from attnscope.kernels.reference import causal_mask, padding_mask, window_mask
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.rows import GroupMarks
 from attnscope.read.encoded import texts_of, windows_of
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.tiny_models import tiny_reader
 
 N = 20

@@ -15,8 +15,8 @@ from attnscope import AttnscopeError, open_run
 from attnscope.measure.labels import with_rows
 from attnscope.measure.pools import in_pools
 from attnscope.results.describe import headline_of
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.measure.test_targets import TARGETS, TEXTS
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.tiny_models import tiny
 
 SIZE = 3

@@ -14,9 +14,9 @@ from attnscope.comparison.contrasts import describe_contrasts
 from attnscope.comparison.groups import group_pairs
 from attnscope.read.encoded import texts_of, windows_of
 from tests.cli.command import attnscope as command
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.measure.test_pools import WORDS
 from tests.measure.test_targets import TARGETS, TEXTS
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.tiny_models import tiny
 
 SIZE, WINDOW = 3, 24

@@ -11,8 +11,8 @@ import attnscope
 from attnscope import open_run
 from attnscope.measure.offset_shares import pairs_of, profile_of
 from attnscope.store.runs import RunFolder
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.measure.test_targets import TARGETS, TEXTS
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.tiny_models import tiny
 
 

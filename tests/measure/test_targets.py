@@ -22,7 +22,7 @@ from attnscope.results.figures.scan import maps
 from attnscope.store.arrays import unpacked
 from tests.explanation.analyses_of_windows import of_windows
 from tests.kernels.statistics_of_weights import from_weights
-from tests.lineage.translation.small_translators import small_model, small_recurrent, small_tokenizer
+from tests.packages.lineage.translation.small_translators import small_model, small_recurrent, small_tokenizer
 from tests.tiny_models import tiny
 
 content_of_model = of_windows(_position_content.position_content)

@@ -17,8 +17,8 @@ from attnscope.measure.sample import merge_call
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.read.words import WordedWindows, in_words, word_rule_of
 from attnscope.store.runs import RunFolder
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.measure.test_groups import CALLS, RIGHT, N
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.tiny_models import tiny_reader
 
 TEXTS = [

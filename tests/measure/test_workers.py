@@ -14,8 +14,8 @@ from attnscope.measure.texts import TextReader
 from attnscope.store import units as _units
 from attnscope.store.arrays import unpacked
 from attnscope.store.runs import RunFolder
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.measure.test_targets import TARGETS, TEXTS
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.store.workers.simulated_workers import Simulated
 from tests.tiny_models import tiny
 

@@ -15,14 +15,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from attnscope.lineage.config import read_config
-from attnscope.lineage.links import read_gold
-from attnscope.lineage.parallel_text import read_lines, read_parallel
 from attnscope.read import files as _opening
 from attnscope.read.files import shown
 from attnscope.read.sources import Text
 from attnscope.read.texts import Corpus
 from attnscope.support.errors import AttnscopeError
+from attnscope_lineage.config import read_config
+from attnscope_lineage.links import read_gold
+from attnscope_lineage.parallel_text import read_lines, read_parallel
 
 NOBODY = 65534
 READERS = {

@@ -10,6 +10,7 @@ import transformers
 from transformers import AutoTokenizer
 
 import attnscope
+import attnscope_lineage
 from attnscope import AttnscopeError
 from attnscope.read.shown import tokenize
 from attnscope.read.texts import Corpus
@@ -198,13 +199,13 @@ def small_m2m_100():
 
 def test_a_translation_is_into_the_language_that_is_named(tmp_path):
     tokenizer, model = m2m_100(tmp_path), small_m2m_100()
-    made = attnscope.translate(model, TEXTS[:1], tokenizer=tokenizer, beams=1, target_language="fr")
+    made = attnscope_lineage.translate(model, TEXTS[:1], tokenizer=tokenizer, beams=1, target_language="fr")
     ids = tokenizer(TEXTS[0], return_tensors="pt").input_ids
     forced = model.generate(ids, max_new_tokens=2 * ids.shape[1] + 20, forced_bos_token_id=tokenizer.get_lang_id("fr"))
     assert made.texts == [" ".join(tokenizer.decode(forced[0], skip_special_tokens=True).split("\n")).strip()]
     assert json.loads(made.signature)["settings"]["target_language"] == "fr"
     with pytest.raises(AttnscopeError, match="cannot translate into 'klingon'"):
-        attnscope.translate(model, TEXTS[:1], tokenizer=tokenizer, target_language="klingon")
+        attnscope_lineage.translate(model, TEXTS[:1], tokenizer=tokenizer, target_language="klingon")
 
 
 @pytest.mark.parametrize("given", ["dict", "tokenizer", "forced"])

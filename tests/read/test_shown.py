@@ -5,11 +5,11 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from attnscope.bundled import MODEL
-from attnscope.lineage.steps import visible
 from attnscope.read.shown import IdNames, split_character
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Windows
 from attnscope.results.figures.style import drawable
+from attnscope_lineage.steps import visible
 from tests.read.test_windows import TOKENIZERS, byte_level, stored, unigram, word_piece
 
 SENTENCE = "How attention turned the boats: 猫が好き 🌊 at the harbour."

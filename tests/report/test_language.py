@@ -19,7 +19,7 @@ from attnscope.report.schema import HEAD, Finding, Quantity, Report, Table
 from attnscope.results.figures.style import svg_of
 from attnscope.results.page.heads import of_report
 from tests.cli.command import attnscope
-from tests.lineage.compare.small_systems import SMALL
+from tests.packages.lineage.compare.small_systems import SMALL
 
 SCRIPT = runpy.run_path(Path(__file__).parents[2] / "scripts" / "messages.py")
 

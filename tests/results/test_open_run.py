@@ -6,16 +6,17 @@ import pytest
 import xarray as xr
 
 import attnscope
+import attnscope_lineage
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import MODEL
-from attnscope.lineage import compare as held_out
-from attnscope.lineage.config import read_config
 from attnscope.results.describe import describe
 from attnscope.results.reports import report_of
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
-from tests.lineage.compare.small_systems import SMALL
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
+from attnscope_lineage import comparison as held_out
+from attnscope_lineage.config import read_config
+from tests.packages.lineage.compare.small_systems import SMALL
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.planted_models import wave_bert
 
 TEXT = "The tide comes in twice a day, and twice a day it goes out again. " * 30
@@ -36,11 +37,11 @@ def explain(out):
 
 
 def train(out):
-    return attnscope.train(out=out, **SMALL)
+    return attnscope_lineage.train(out=out, **SMALL)
 
 
 def compare(out):
-    return attnscope.compare({"one": read_config(**SMALL)}, out=out, beams=1, resamples=20, threads=1)
+    return attnscope_lineage.compare({"one": read_config(**SMALL)}, out=out, beams=1, resamples=20, threads=1)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import attnscope
+import attnscope_lineage
 from attnscope import AttnscopeError
 from attnscope.results.describe import describe
 from attnscope.results.export import export
@@ -23,7 +24,7 @@ from tests.store.test_hostile import VERBS as FOLDERS
 
 VERBS = FOLDERS | {
     "diff": lambda out: attnscope.diff("one", "one", out=out),
-    "compare": lambda out: attnscope.compare(["none.yaml"], out=out),
+    "compare": lambda out: attnscope_lineage.compare(["none.yaml"], out=out),
     "open_run": attnscope.open_run,
     "runs": attnscope.runs,
     "describe": describe,

@@ -4,13 +4,15 @@ import pytest
 import xarray as xr
 
 import attnscope
-from attnscope import AttnscopeError, train
+import attnscope_lineage
+from attnscope import AttnscopeError
 from attnscope.results.merge import merge
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
 from attnscope.store.units import Parts
+from attnscope_lineage import train
 from tests.cli.command import attnscope as command
-from tests.lineage.translation.small_translators import small_tokenizer
+from tests.packages.lineage.translation.small_translators import small_tokenizer
 from tests.store.forged_folders import forged, forged_again
 from tests.tiny_models import tiny
 
@@ -26,7 +28,7 @@ VERBS = {
     "explain": lambda out: attnscope.explain("bundled", TEXTS * 4, window=16, out=out),
     "intervene": lambda out: attnscope.intervene("bundled", TEXTS, out=out),
     "patch": lambda out: attnscope.patch("bundled", pairs=[PAIR], out=out),
-    "align": lambda out: attnscope.align("bundled", ["a"], ["b"], out=out),
+    "align": lambda out: attnscope_lineage.align("bundled", ["a"], ["b"], out=out),
     "train": lambda out: train(out=out, task_pairs=100, vocabulary=320, updates=1),
     "merge": merge,
 }

@@ -12,7 +12,7 @@ import xarray as xr
 from attnscope import AttnscopeError, explain, intervene
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
-from tests.lineage.translation.small_translators import small_tokenizer
+from tests.packages.lineage.translation.small_translators import small_tokenizer
 from tests.tiny_models import tiny
 
 SIGNATURE = {"command": "scan", "model": {"name": "m", "sha256": "0"}, "settings": {"band": 10}}

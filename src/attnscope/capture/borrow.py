@@ -119,7 +119,7 @@ def _runs(frame: FrameType | None, parts: set[int]) -> bool:
 
 
 def is_own_hook(hook: Any) -> bool:
-    return str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("attnscope.")
+    return str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith(("attnscope.", "attnscope_"))
 
 
 @contextmanager

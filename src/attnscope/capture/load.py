@@ -192,7 +192,7 @@ def _reject_other_kinds(model: object) -> None:
     if isinstance(model, nn.Module) and not isinstance(model, transformers.PreTrainedModel):
         raise AttnscopeError(
             f"{type(model).__name__} is not a model of transformers. Use attnscope.watch for other modules, or "
-            "attnscope.walk for one module of attention"
+            "attnscope_lineage.walk for one module of attention"
         )
     entries = cast("list[Any] | tuple[Any, ...]", model) if isinstance(model, list | tuple) else [model]
     if any(isinstance(entry, Tensor | np.ndarray) for entry in entries):

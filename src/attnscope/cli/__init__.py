@@ -12,7 +12,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import typer
 
 from attnscope import __version__
-from attnscope.catalogue import VERBS
+from attnscope.catalogue import verbs
 from attnscope.cli import options, runs
 from attnscope.cli.output import abandon, prepare, print_note
 from attnscope.support.errors import AttnscopeError, out_of_memory, panicked, reason_of, unimportable
@@ -116,7 +116,7 @@ def _usage_error(error: Any) -> str:
         if expected:
             name = error.param.get_error_hint().strip("'")
             message = f"{name} is {shortly(found['input'])}; expected {expected}"
-    named = [one for one in sys.argv[1:2] if one in VERBS]  # an option without its value is of no context
+    named = [one for one in sys.argv[1:2] if one in verbs()]  # an option without its value is of no context
     command = " ".join(["attnscope", *named]) if error.ctx is None else error.ctx.command_path
     return f"{message}. For help: {command} --help"
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_origin
 
@@ -14,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
-from attnscope.catalogue import VERBS
+from attnscope.catalogue import function_of, verb_of, verbs, where_to_find
 from attnscope.cli.output import run, wrapped
 from attnscope.options import IN_PYTHON, INPUT, MEASURE, OUTPUT, PANELS, Flag, Panel, Typed, is_sentence, run_folder
 from attnscope.report.language import LANGUAGES, language, set_language, translate
@@ -56,10 +55,6 @@ def folder(name: str | Path) -> Path:
 
 
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-#: Verbs that are commands: those that report, and those that have a file here.
-COMMANDS = [
-    name for name, verb in VERBS.items() if verb.group != "Runs" and (verb.report or find_spec(f"attnscope.cli.{name}"))
-]
 #: What was typed, by the names of the verb's parameters.
 Arguments: TypeAlias = dict[str, Any]
 
@@ -139,21 +134,25 @@ class Declared:
         return self.typed.parse(flag, typed)
 
 
+def commands() -> list[str]:
+    """Names of the verbs that are commands: those that report, and those that have a command of their own."""
+    return [name for name, verb in verbs().items() if verb.report or verb.command]
+
+
 @cache
 def command_of(verb: str) -> Any:
-    """The command of a verb, from its signature; a file of `cli` with its name has what differs."""
-    function = getattr(import_module(f"attnscope.verbs.{verb}"), verb)
+    """The command of a verb, from its signature; its module `command` has what differs."""
+    function, own = function_of(verb), verb_of(verb).command
 
     def as_declared(arguments: Arguments, output: Output) -> None:
         run(verb, output, **arguments)
 
-    differs = find_spec(f"attnscope.cli.{verb}") is not None
-    special = getattr(import_module(f"attnscope.cli.{verb}"), verb) if differs else as_declared
+    special = getattr(import_module(own), verb) if own else as_declared
     of_command = inspect.signature(special, eval_str=False).parameters
     command = _command(function, special, of_command) if "arguments" in of_command else special
     command.__doc__ = _help(function)
     registry = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=SETTINGS)
-    registry.command(verb, cls=Command, rich_help_panel=VERBS[verb].group)(command)
+    registry.command(verb, cls=Command, rich_help_panel=verb_of(verb).group)(command)
     return get_command(registry)
 
 
@@ -164,8 +163,8 @@ def _command(
     of_its_own = [one for one in of_command.values() if one.kind is one.KEYWORD_ONLY and get_origin(one.annotation)]
     is_written = "output" in of_command
     of_output = [*inspect.signature(Output).parameters.values()] if is_written else []
-    has_pages, has_figures = bool(VERBS[function.__name__].report), bool(VERBS[function.__name__].figures)
-    left_out = {"report", "figures"} if not has_pages else {"figures"} if not has_figures else set[str]()
+    verb = verb_of(function.__name__)
+    left_out = {"report", "figures"} if not verb.report else {"figures"} if not verb.figures else set[str]()
     declared = [Declared(one) for one in (*of_verb.values(), *of_its_own, *of_output) if one.name not in left_out]
     by_name = {one.typer_name: one for one in declared if one.kind is not None}
 
@@ -310,7 +309,7 @@ class Root(Group):
     @property
     def commands(self) -> dict[str, Any]:
         """Every command, by its name."""
-        return {name: command_of(name) for name in COMMANDS} | self._own
+        return {name: command_of(name) for name in commands()} | self._own
 
     @commands.setter
     def commands(self, own: dict[str, Any]) -> None:
@@ -318,11 +317,15 @@ class Root(Group):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """The names of all commands."""
-        return [*COMMANDS, *self._own]
+        return [*commands(), *self._own]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """One command."""
-        return command_of(cmd_name) if cmd_name in COMMANDS else self._own.get(cmd_name)
+        if cmd_name in commands():
+            return command_of(cmd_name)
+        if cmd_name not in verbs() and where_to_find(cmd_name):
+            raise AttnscopeError(where_to_find(cmd_name))
+        return self._own.get(cmd_name)
 
 
 class Command(_Spoken, TyperCommand):

@@ -284,9 +284,9 @@ def run(
 
     `page_heads` are those that the page shows one by one; `first` prints tables of text before the others.
     """
-    import attnscope
+    from attnscope.catalogue import function_of
 
-    folders, verb = OutputFolder(output.out, command, parts), getattr(attnscope, command)
+    folders, verb = OutputFolder(output.out, command, parts), function_of(command)
     with progress_bar(command) as bar:
         reports_progress = "progress" in inspect.signature(verb).parameters
         result = verb(**arguments, out=folders, **({"progress": bar} if reports_progress else {}))

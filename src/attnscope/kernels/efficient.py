@@ -175,7 +175,7 @@ def linear_attention(
     function, not an approximation of softmax attention with a bound**: the product of two features cannot be as sharp
     as an exponential. If it replaces softmax in the bundled model, which was not trained with it, the error of the
     output is nearly as large as the output: 0.89 times its norm at the median head, 0.58 at best, 0.98 at worst (means
-    over 24 windows of 128 tokens of the bundled text, `attnscope.measure.forms.compare_call`). A model that is to use
+    over 24 windows of 128 tokens of the bundled text, `attnscope_lineage.forms.compare_call`). A model that is to use
     it must be trained with it.
 
     Parameters

@@ -137,7 +137,7 @@ class WatchedCalls:
             raise AttnscopeError(
                 f"captured no attention call of {self._module} ({passes}). Call the module within the context. "
                 "Hand-written attention is not captured: pass its weights to attnscope.measure_weights (or use "
-                "attnscope.walk for one module of attention)"
+                "attnscope_lineage.walk for one module of attention)"
             )
         results = collected(self._passes, self._names, self._band)
         notes = self._uncaptured() | self._packed()

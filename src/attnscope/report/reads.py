@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from attnscope.catalogue import VERBS
+from attnscope.catalogue import address_of, verbs
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def reads(verb: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def checking(*arguments: P.args, **named: P.kwargs) -> R:
             given = arguments[0] if arguments else named.get(first)
             if (arguments or first in named) and (found := _other_than(verb, given)):
-                raise AttnscopeError(f"{first} is {found}; expected all that attnscope.{verb} returns")
+                raise AttnscopeError(f"{first} is {found}; expected all that {address_of(verb)} returns")
             return function(*arguments, **named)
 
         return checking
@@ -40,12 +40,12 @@ def _other_than(verb: str, given: object) -> str:
     """Description of an argument that is not a result of the verb; empty if it may be one."""
     import xarray as xr
 
-    is_tree = VERBS[verb].result == "DataTree"
+    is_tree = verbs()[verb].result == "DataTree"
     if not isinstance(given, xr.DataTree | xr.Dataset):
         return f"of type {type(given).__name__}"
     made_by = str(signed(given).get("command"))
-    if made_by in VERBS and made_by != verb:
-        return f"what attnscope.{made_by} returns"
+    if made_by in verbs() and made_by != verb:
+        return f"what {address_of(made_by)} returns"
     if isinstance(given, xr.DataTree):
         if given.parent is not None:
             return f"the node {given.name!r} alone"
@@ -53,7 +53,7 @@ def _other_than(verb: str, given: object) -> str:
             return "a tree (DataTree)" if not is_tree else "a tree with variables of its own"
     elif is_tree:
         return "a Dataset"
-    lacking = [name for name in VERBS[verb].contains if not _has(given, name)]
+    lacking = [name for name in verbs()[verb].contains if not _has(given, name)]
     return f"a {type(given).__name__} without {lacking[0]}" if lacking else ""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import xarray as xr
 
-from attnscope.catalogue import VERBS
+from attnscope.catalogue import verb_of
 from attnscope.measure import stored
 from attnscope.report.schema import hyphen_minus
 from attnscope.report.signature import Signature
@@ -121,16 +121,12 @@ def headline_of(command: str, opened: Any) -> list[str]:
     """The findings of a run, in sentences."""
     if command == "scan":  # recorded in the attributes of its first piece
         return [stored.describe_labels(opened)]
-    if command == "train":
-        labels = {"loss": "loss", "bleu": "BLEU"}
-        metrics = [f"{name} {float(opened[key]):.2f}" for key, name in labels.items() if key in opened]
-        return [f"Validation: {', '.join(metrics)}."] if metrics else []
     return [*map(hyphen_minus, report_of(command, opened).finding.sentences)]
 
 
 def notes_of(command: str, opened: Any) -> list[str]:
     """Anything unexpected, and parts that were skipped."""
-    if command != "scan" and VERBS[command].report:
+    if command != "scan" and verb_of(command).report:
         return [*map(hyphen_minus, report_of(command, opened).notes)]
     return list(stored.notes_of(opened).values()) if command == "scan" else []
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
-from attnscope.catalogue import VERBS
+from attnscope.catalogue import function_of
 from attnscope.measure.pools import part_rows
 from attnscope.measure.scan import finish_scan
 from attnscope.results.open import known_run
@@ -91,8 +90,7 @@ def _without_parts(folder: Path) -> Merged:
     manifest = manifest_of(folder)
     if manifest is not None:
         name = manifest.command
-        verb = name in VERBS and getattr(import_module("attnscope"), name)
-        if not verb or "task" not in inspect.signature(verb).parameters:
+        if "task" not in inspect.signature(function_of(name)).parameters:
             raise AttnscopeError(f"{folder} is a run of {name}, which has no parts; expected a run with --task")
     if not is_finished(folder):
         raise AttnscopeError(

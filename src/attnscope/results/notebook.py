@@ -11,14 +11,13 @@ from typing import Any
 
 import xarray as xr
 
-from attnscope.catalogue import VERBS
+from attnscope.catalogue import verbs
 from attnscope.report.language import translate
 from attnscope.report.reads import signed
 from attnscope.report.schema import NO_NUMBERS, Report, hyphen_minus
 from attnscope.results.reports import grid_of, report_of, write_page
 from attnscope.support.errors import AttnscopeError
 
-_COMMANDS = [name for name, verb in VERBS.items() if verb.report and verb.result]
 _SMALL = "font-size: 85%; opacity: 0.7; margin: 0.2em 0"
 _STYLE = "font-family: system-ui, sans-serif; line-height: 1.45; max-width: 60em"
 
@@ -116,10 +115,11 @@ class Shown:
             If the result is not from one of these commands.
         """
         command = signed(self._result).get("command") or _unsigned(self._result)
-        if command not in _COMMANDS:
+        commands = [name for name, verb in verbs().items() if verb.report and verb.result]
+        if command not in commands:
             raise AttnscopeError(
                 f"found a result {'without signature' if command is None else f'of {command}'}; expected one of "
-                f"{', '.join(_COMMANDS)}, complete: a part of a result has no page"
+                f"{', '.join(commands)}, complete: a part of a result has no page"
             )
         return command
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
+import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import xarray as xr
 
-from attnscope.catalogue import VERBS
+from attnscope.catalogue import verb_of, verbs
 from attnscope.report.signature import Signature
 from attnscope.store.files import MANIFEST, PIECES, RUN, TASKS, VIEWS, local_folder, read_as, texts_of
 from attnscope.store.folder import Manifest, OwnedFolder, damage, manifest_of
@@ -85,8 +85,7 @@ def unfinished(folder: Path, command: str) -> AttnscopeError:
 
 def _load(folder: OwnedFolder) -> xr.Dataset | xr.DataTree:
     """The results in a folder, by the function of its command."""
-    module, name = VERBS[folder.command].load.split(":")
-    return getattr(importlib.import_module(f"attnscope.{module}"), name)(folder)
+    return pkgutil.resolve_name(verb_of(folder.command).load)(folder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +188,7 @@ class Run:
         if self.damage:
             return "damaged"
         settings = {} if self.signature is None else self.signature.settings or {}
-        unit = "pool" if settings.get("pool") else VERBS[self.command].unit if self.command in VERBS else "window"
+        unit = "pool" if settings.get("pool") else verbs()[self.command].unit if self.command in verbs() else "window"
         measured = f"{self.windows:,} {unit}{'s' * (self.windows != 1)}" if self.windows else ""
         if self.complete:
             return f"all {measured}" if measured else "complete"
@@ -247,7 +246,7 @@ def is_complete(manifest: Manifest) -> bool:
 
 
 def _stored(command: str) -> str:
-    return VERBS[command].stored if command in VERBS else ""
+    return verbs()[command].stored if command in verbs() else ""
 
 
 def _runs_below(folder: Path) -> Iterator[Run]:

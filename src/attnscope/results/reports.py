@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from attnscope.catalogue import VERBS
+from attnscope.catalogue import verb_of
 from attnscope.report.render import page_table
 from attnscope.report.schema import Report
 from attnscope.statistics.units import original
@@ -44,7 +44,7 @@ def report_of(command: str, result: Any, *, data: bool = False) -> Report:
     >>> report.read
     '3 layers x 4 heads over 4 windows (256 tokens)'
     """
-    report = _module(VERBS[command].report).report(result, **({"data": data} if command == "scan" else {}))
+    report = import_module(verb_of(command).report).report(result, **({"data": data} if command == "scan" else {}))
     model = report.model or str(result.attrs.get("model", "the model"))
     return replace(report, command=command, model=model, notes=[*_repetition_notes(result), *report.notes])
 
@@ -71,21 +71,21 @@ def _counted_once(repeated: int, count: int, called: str) -> str:
 
 def figures_of(report: Report) -> dict[str, Figure]:
     """Every figure that a result has values for, by name."""
-    return dict(_drawing(report).figures(report)) if VERBS[report.command].figures else {}
+    return dict(_drawing(report).figures(report)) if verb_of(report.command).figures else {}
 
 
 def grid_of(report: Report) -> Figure | None:
     """The figure of all heads, as a notebook shows it."""
-    return _drawing(report).grid(report) if VERBS[report.command].figures else None
+    return _drawing(report).grid(report) if verb_of(report.command).figures else None
 
 
 def write_page(
     report: Report, path: Path | str, figures: Mapping[str, Figure] | None = None, run: Path | None = None
 ) -> Path:
     """Write a result as one HTML page that needs no network and no other file; `run` is the folder of its run."""
-    verb = VERBS[report.command]
+    verb = verb_of(report.command)
     if verb.page:
-        return _module(verb.page).write(report, path, run)
+        return import_module(verb.page).write(report, path, run)
     from attnscope.results.page import heads, parts
 
     sections: list[Any] = []
@@ -114,8 +114,4 @@ def write_page(
 
 
 def _drawing(report: Report) -> Any:
-    return _module(VERBS[report.command].figures)
-
-
-def _module(name: str) -> Any:
-    return import_module(f"attnscope.{name}")
+    return import_module(verb_of(report.command).figures)

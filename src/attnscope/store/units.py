@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xarray as xr
 
+from attnscope.catalogue import function_of
 from attnscope.read.files import is_standard_input
 from attnscope.report.signature import Signature
 from attnscope.store.arrays import in_a_row
@@ -147,7 +147,7 @@ def task_for(verb: Callable[..., object], arguments: Mapping[str, Any], *, in_me
         raise AttnscopeError("what workers (--ray) measure is kept in a run folder: name it with out (--out)")
     read = [arguments[name] for name in ("texts", "targets", "pairs") if name in arguments]
     _check_sent(arguments["model"], arguments["tokenizer"], arguments["device"], *read)
-    public = getattr(import_module("attnscope"), verb.__name__)
+    public = function_of(verb.__name__)
     sent = {name: arguments[name] for name in inspect.signature(public).parameters if name not in _OWN}
     return ByRay(1, 1, cluster, Beginning(public, sent, Path.cwd()), arguments["progress"] or no_progress)
 

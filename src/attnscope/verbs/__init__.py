@@ -38,7 +38,7 @@ def verb(
 
 def _documented(doc: str, parameters: Mapping[str, Parameter]) -> str:
     """A docstring with the sentences of the options in front of its other sections."""
-    lines = cleandoc(doc).split("\n")
+    lines = [*cleandoc(doc).split("\n"), ""]
     rules = [number for number, line in enumerate(lines) if line and not line.strip("-")]
     first = rules[0] - 1 if rules else len(lines)
     options = ["Parameters", "----------"]
@@ -78,7 +78,7 @@ def _in_own_state(*_: object) -> AbstractContextManager[Any]:
 def run(function: str, arguments: dict[str, Any]) -> Any:
     """Call the function of a room, ``module:name``, with the arguments of a verb."""
     arguments |= arguments.pop("reading", {})
-    return resolve_name(f"attnscope.{function}")(**arguments)
+    return resolve_name(function)(**arguments)
 
 
 run_on_model = run

@@ -31,9 +31,9 @@ def open_run(
     Returns
     -------
     xarray.Dataset or xarray.DataTree
-        The result of `attnscope.scan`, `attnscope.generate`, `attnscope.roles`, `attnscope.diff` and `attnscope.train`
-        (a Dataset), `attnscope.explain`, `attnscope.intervene`, `attnscope.patch`, `attnscope.align` and
-        `attnscope.compare` (a DataTree). No model is loaded, and nothing is recomputed.
+        The result of `attnscope.scan`, `attnscope.generate`, `attnscope.roles` and `attnscope.diff` (a Dataset),
+        `attnscope.explain`, `attnscope.intervene` and `attnscope.patch` (a DataTree), or of a verb that an installed
+        package adds. No model is loaded, and nothing is recomputed.
 
     Raises
     ------

@@ -11,12 +11,12 @@ from attnscope.measure.stored import SAMPLE
 from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import RunFolder
 from tests.measure.generation.causal_models import writer
-from tests.results.page.planted_comparison import planted as planted_comparison
+from tests.packages.lineage.pages.planted_comparison import planted as planted_comparison
+from tests.packages.lineage.pages.test_lineage_pages import made as planted_alignment
 from tests.results.page.planted_explanation import explain_page_of
 from tests.results.page.planted_intervention import planted_intervention
 from tests.results.page.planted_patching import planted_patching
 from tests.results.page.planted_result import planted, scan_page, with_bins, with_blocks, with_groups
-from tests.results.page.test_lineage_pages import made as planted_alignment
 from tests.undrawn_figures import sketched
 
 # rules of axe-core that these pages broke, checked without it

@@ -8,7 +8,7 @@ import xarray as xr
 
 import attnscope
 from attnscope.store.arrays import unpacked
-from tests.lineage.translation.small_translators import small_recurrent, small_tokenizer
+from tests.packages.lineage.translation.small_translators import small_recurrent, small_tokenizer
 from tests.results.page.color_schemes import fitting_schemes
 from tests.results.page.planted_explanation import explain_page_of, only
 from tests.results.page.planted_result import HOSTILE, in_tiles, planted, scan_page, translated, with_bins

@@ -6,11 +6,11 @@ import re
 import pytest
 
 from attnscope.results.reports import report_of, write_page
-from tests.results.page.planted_comparison import planted as planted_comparison
+from tests.packages.lineage.pages.planted_comparison import planted as planted_comparison
+from tests.packages.lineage.pages.test_lineage_pages import made as planted_alignment
 from tests.results.page.planted_intervention import planted_intervention
 from tests.results.page.planted_patching import planted_patching
 from tests.results.page.planted_result import HOSTILE, planted, scan_page
-from tests.results.page.test_lineage_pages import made as planted_alignment
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from attnscope.lineage.walk import walk_toy
-from attnscope.results.page.walk import write
+from attnscope_lineage.head_walk import walk_toy
+from attnscope_lineage.page.walk import write
 
 SHOWN = "[...document.querySelectorAll('.step')].filter(part => !part.hidden).map(part => part.id).join()"
 

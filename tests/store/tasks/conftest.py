@@ -4,11 +4,11 @@ from functools import cache
 
 import pytest
 
-import attnscope
+from attnscope.catalogue import function_of
 from attnscope.explanation import evidence, explain
 from attnscope.explanation.catalogue import known_analyses
-from attnscope.lineage import align
-from tests.lineage.translation.small_translators import small_model, small_tokenizer
+from attnscope_lineage import alignment
+from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.store.tasks.verbs_in_units import LINES, OPTIONS
 
 
@@ -18,7 +18,7 @@ def small_units():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(evidence, "UNIT", 1)
         patched.setattr("attnscope.explanation.inputs.TOKENS_AT_ONCE", 24)
-        patched.setattr(align, "UNIT", 2)
+        patched.setattr(alignment, "UNIT", 2)
         patched.setattr(explain, "ANALYSES", [known_analyses()[name] for name in ("forms", "verdict", "spectra")])
         yield
 
@@ -31,7 +31,7 @@ def call(tmp_path_factory):
 
     def called(verb, out, **more):
         model = folder if verb == "align" else "bundled"
-        return getattr(attnscope, verb)(model, LINES if verb == "align" else None, out=out, **OPTIONS[verb] | more)
+        return function_of(verb)(model, LINES if verb == "align" else None, out=out, **OPTIONS[verb] | more)
 
     return called
 

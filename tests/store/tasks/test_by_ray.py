@@ -11,15 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-import attnscope
 from attnscope import AttnscopeError
-from attnscope.lineage import align as _work
+from attnscope.catalogue import function_of
 from attnscope.report.signature import Signature
 from attnscope.store import units as _units
 from attnscope.store.runs import is_finished
 from attnscope.store.units import parts_of
 from attnscope.store.workers import RayEngine
-from tests.lineage.translation.small_translators import small_tokenizer
+from attnscope_lineage import alignment as _work
+from tests.packages.lineage.translation.small_translators import small_tokenizer
 from tests.store.tasks.verbs_in_units import LINES, OPTIONS, same
 from tests.store.workers.simulated_workers import Simulated
 
@@ -118,7 +118,7 @@ def test_what_does_not_go_with_ray_is_rejected(verb, given, said, tmp_path):
         pair = {"clean": LINES[0], "corrupted": LINES[1], "answer": "a", "wrong": "b"}
         given["pairs"] = texts if isinstance(texts, Path) else [pair]
     with pytest.raises(AttnscopeError, match=said):
-        getattr(attnscope, verb)(**given)
+        function_of(verb)(**given)
     assert not (tmp_path / "run").exists()
 
 
@@ -137,8 +137,8 @@ def small_units_by_two(monkeypatch, tmp_path):
 
     def engine(cluster, begin):
         def begin_small():  # made here, its code goes to the workers as it is
-            for name in ("explanation.evidence.UNIT", "lineage.align.UNIT"):
-                module, constant = f"attnscope.{name}".rsplit(".", 1)
+            for name in ("attnscope.explanation.evidence.UNIT", "attnscope_lineage.alignment.UNIT"):
+                module, constant = name.rsplit(".", 1)
                 setattr(importlib.import_module(module), constant, 1)
             importlib.import_module("attnscope.explanation.inputs").TOKENS_AT_ONCE = 24
             begun = begin()

@@ -5,16 +5,16 @@ import pytest
 from attnscope import AttnscopeError, open_run
 from attnscope.detection.examples import ExampleReader
 from attnscope.intervention import intervene
-from attnscope.lineage import align
 from attnscope.results.merge import merge
 from attnscope.store.runs import is_finished
 from attnscope.store.units import Share, parts_of
+from attnscope_lineage import alignment
 from tests.store.tasks.verbs_in_units import OPTIONS, same
 
 #: What each does once all of its units are measured.
 ENDS = {
     "examples": (ExampleReader, "summarise"),
-    "align": (align.Work, "summarise"),
+    "align": (alignment.Work, "summarise"),
     "intervene": (intervene.Effects, "summarise"),
 }
 

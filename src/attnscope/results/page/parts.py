@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -36,11 +36,15 @@ _ORDER = ("text", "profile", "why", "effect", "change", "roles", "examples", "gr
 #: Names of the words in a page's data that are no names, tokens or numbers.
 _WORDS = frozenset({"name", "units", "help", "noun", "unit", "title", "reading", "names", "group"})
 _CELLS = 400  # heads that are drawn as cells; more are one canvas
+
+
+def together(*names: str) -> str:
+    """The text of some files of pages; those of other packages are named by their paths."""
+    return "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in names)
+
+
 _PAGES = Environment(
-    loader=PackageLoader("attnscope.results.page", "."),
-    autoescape=True,
-    undefined=StrictUndefined,
-    extensions=["jinja2.ext.do"],
+    loader=FunctionLoader(together), autoescape=True, undefined=StrictUndefined, extensions=["jinja2.ext.do"]
 )
 _PAGES.filters["minus"] = with_minus
 
@@ -133,6 +137,7 @@ def write_page(
 ) -> Path:
     """Write the page of a report: its finding, the map of heads with a tab for each view of one head, then the cards.
 
+    `template` and `scripts` are names of files here, a template's without its ending, or paths of a package's own.
     `heads` is what the map and the tabs draw, from `attnscope.results.page.heads`; a template has the parts of tabs
     and the cards, each of which has a link at their top. `packed` is read when a window is opened. `run` is the folder
     of the run, whose neighbours are linked. `more` has further variables of the template.
@@ -191,11 +196,6 @@ def translated_messages(script: str) -> dict[str, str]:
     """The messages of a script in the language of pages, without those that are equal in both."""
     words = {message: translate(message) for message in messages_of_script(script)}
     return {message: other for message, other in words.items() if other != message}
-
-
-def together(*names: str) -> str:
-    """The text of some files of pages."""
-    return "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in names)
 
 
 OCTAVES, STEPS = 16, 254

@@ -1,0 +1,5 @@
+"""The attention lineage: training, translation, alignment, scores, comparison; and one head step by step."""
+
+from attnscope import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,0 +1,69 @@
+"""`attnscope_lineage.translate`."""
+
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
+
+from attnscope.options import IN_PYTHON, SCALE, Beams, Count, Model, Seed, Tell, Typed, text_or_place
+from attnscope.verbs import run_on_model, verb
+from attnscope_lineage.options import Lines, TranslationOptions
+
+if TYPE_CHECKING:
+    from attnscope_lineage.translation import Translations
+
+
+@verb()
+def translate(
+    model: Annotated[
+        Model,
+        "Translate with this model: a folder of `attnscope train`, another model folder or a hub id. It is an "
+        "encoder-decoder: see `attnscope.scan`.",
+    ],
+    texts: Annotated[
+        Lines,
+        Typed(text_or_place, "PATH", usual="-"),
+        "Translate these sentences: in quotes, or a file, one a line; - is standard input. In Python a list of "
+        "strings, a string with one sentence per line, or the `Path` of such a file. Empty lines stay empty.",
+    ],
+    *,
+    beams: Annotated[Beams, "Search with this many beams: translations followed at a time; 1 is greedy."] = 5,
+    length_penalty: Annotated[
+        float, "Divide log-probabilities by this power of the length. The length is in tokens."
+    ] = 1.0,
+    n_best: Annotated[Count, "Write this many translations of each line, the best first."] = 1,
+    sample: Annotated[bool, "Draw words instead of searching for them."] = False,
+    temperature: Annotated[
+        float, "Divide logits by this number with --sample; below 1, unlikely words become rarer."
+    ] = 1.0,
+    seed: Annotated[Seed, "Seed the random number generators with this number."] = 0,
+    batch_tokens: Annotated[Count, SCALE, "Translate this many source tokens times beams at a time."] = 4_096,
+    overlong: Annotated[
+        Literal["reject", "split", "cut"],
+        "Reject, split or cut lines longer than the model was trained for. That is ``tokenizer.model_max_length``, "
+        "or the model's position table: ``reject`` is an error that names the line, ``split`` splits it into "
+        "pieces and joins their translations.",
+    ] = "reject",
+    scores: Annotated[
+        bool,
+        IN_PYTHON,
+        "Score translations, with one more forward pass; otherwise ``.score`` is None. Several samples of a "
+        "sentence (`sample` with `n_best` above 1) are always scored, because the scores order them.",
+    ] = False,
+    progress: Annotated[
+        Tell | None, IN_PYTHON, "Called with a `Progress` after each batch, with the number of ``lines`` done."
+    ] = None,
+    **reading: Unpack[TranslationOptions],
+) -> "Translations":
+    """Translate: one translation a line, in the order of the text; empty lines stay empty.
+
+    Returns
+    -------
+    Translations
+        The translations of each sentence in order, best first; ``.texts`` has only the best ones. With ``scores=True``
+        each has its ``.score``.
+
+    Raises
+    ------
+    AttnscopeError
+        If the model is not an encoder-decoder, the file cannot be read, a line is too long (with ``reject``), or
+        settings contradict each other.
+    """
+    return run_on_model("attnscope_lineage.translation:translate", locals())

@@ -1,0 +1,95 @@
+"""`attnscope_lineage.walk`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Unpack
+
+from attnscope.options import IN_PYTHON, Flag, Model, Tell, TextModelOptions, Typed
+from attnscope.verbs import run_on_model, verb
+from attnscope_lineage.options import AnyTensor
+
+if TYPE_CHECKING:
+    from attnscope_lineage.head_walk import Walk
+    from attnscope_lineage.recurrent_walk import RecurrentWalk
+
+
+@verb()
+def walk(
+    model: Annotated[
+        Model | None,
+        "Follow a head of this model: a folder or a hub id. See `attnscope.scan`; or PyTorch's "
+        "``nn.MultiheadAttention``; or a module of one head or several, with linear layers for queries, keys and "
+        "values (or one for all three) and at most one for the output, which maps X to its output, or to its "
+        "output and weights. By default bundled.",
+    ] = None,
+    texts: Annotated[
+        str | Sequence[str] | Path | AnyTensor | None,
+        Typed(repeated=True),
+        "Follow this sentence, in quotes; of several, the shortest, with the padding of their batch. Or a file of "
+        "an image or sound, in any form of `attnscope.scan`, for a model that reads it: tokens are then patches "
+        "(``r0c0`` in row 0 and column 0) or frames (named by the second at which they begin). A sentence has at "
+        "least two tokens. For a module, X of shape ``(text, token, width)``, whose first text is shown. By "
+        "default one about a tired animal.",
+    ] = None,
+    *,
+    targets: Annotated[
+        str | None,
+        Flag("target"),
+        "Let the decoder of an encoder-decoder say this sentence, in quotes. The decoder reads it shifted by one "
+        "token, as in training. By default the model's own translation. It is greedy.",
+    ] = None,
+    layer: Annotated[
+        int | None,
+        "Follow a head of this layer, counted from 0. Layers are attention calls, as in `attnscope.scan`. In layer "
+        "0 of a bundled model each head attends to a single token, so that the division by √d_k changes little; in "
+        'the other bundled model the head of layer 1 attends from "it" to its noun. By default 0; of the bundled '
+        "models 1.",
+    ] = None,
+    head: Annotated[int, "Follow this head, counted from 0."] = 0,
+    query_token: Annotated[
+        int | str | None,
+        Typed(),
+        "Follow the row of this token: a position, or a piece of the text. In decoder layers the text is the "
+        "target. By default the last; of the default sentence 'it'. A special token is not the last.",
+    ] = None,
+    forms: Annotated[
+        bool, "Compare the head with sparse and linear forms of attention. They have the same queries, keys and values."
+    ] = False,
+    progress: Annotated[
+        Tell | None,
+        IN_PYTHON,
+        "Called with a `Progress` before loading the model, before the forward pass, and at the end.",
+    ] = None,
+    **reading: Unpack[TextModelOptions],
+) -> "Walk | RecurrentWalk":
+    """Follow one head over one sentence, every step in numbers.
+
+    Each number is computed here in float64, by the equations of Vaswani et al. (2017, section 3.2), and compared with
+    the model's own. If they do not agree, attnscope stops with an error.
+
+    Returns
+    -------
+    Walk
+        The numbers; of a recurrent translator of `attnscope train`, a `RecurrentWalk` with all decoder steps. Use
+        `attnscope_lineage.steps.steps` to explain them, and `markdown` or `terminal` to format them.
+
+    Raises
+    ------
+    AttnscopeError
+        If the steps differ from the model's own numbers, a text is empty or too long, a layer, head or token does not
+        exist, a target is given for a model that is not an encoder-decoder, or no target for one that cannot translate.
+
+    References
+    ----------
+    Vaswani et al., "Attention is all you need" (2017), section 3.2; Bahdanau et al., "Neural machine translation by
+    jointly learning to align and translate" (2015), section 3, for recurrent translators.
+
+    Examples
+    --------
+    >>> steps = walk(texts="The tide comes in twice a day.", layer=0, head=1)
+    >>> dict(steps.arrays.weights.sizes)
+    {'query': 16, 'key': 16}
+    >>> max(steps.errors.values()) < 1e-5  # largest relative difference from the model's own numbers
+    True
+    """
+    return run_on_model("attnscope_lineage.head_walk:walk", locals())

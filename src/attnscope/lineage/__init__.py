@@ -1,7 +1,0 @@
-"""The attention lineage: training, translation, alignment, scores, comparison, steps of one head."""
-
-import pkgutil
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, [module.name for module in pkgutil.iter_modules(__path__)])

@@ -1,0 +1,3 @@
+"""What tests of commands share."""
+
+from tests.cli.conftest import refused  # noqa: F401

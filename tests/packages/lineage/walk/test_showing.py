@@ -1,0 +1,120 @@
+"""A walk in words: both languages say all of it, tables hold the walk's numbers, Markdown is whole, lines fit."""
+
+import io
+import re
+import string
+
+import pytest
+import torch
+from matplotlib.mathtext import MathTextParser
+from rich.cells import cell_len
+from rich.console import Console
+
+from attnscope.bundled import MODEL
+from attnscope.kernels.heads import SelfAttention
+from attnscope_lineage import walk
+from attnscope_lineage.head_walk import walk_inputs, walk_toy, with_forms
+from attnscope_lineage.steps import LANGUAGES, markdown, steps, terminal, words
+from tests.packages.lineage.walk.walked_translators import TARGET, walk_translator
+from tests.tiny_models import inputs, tiny
+
+FAMILIES = ("gpt2", "llama", "mistral", "gemma2", "gpt_oss", "qwen3", "t5", "bart")
+
+
+def of_family(family, layer=1):
+    given = {name: tensor[:1] for name, tensor in inputs(family, padded=False)[0].items()}
+    return walk_inputs(tiny(family), given, layer=layer, head=3, token=7)
+
+
+@pytest.fixture(scope="module")
+def walks():
+    """One of every kind: what is shown differs by mask, form, bias, cap, sinks and side."""
+    nasty = "Costs $5 * 3 | `a_b` <i>x</i> #1 ~ [l](u) \\ $$ 猫\n☕ {place}"
+    return [
+        walk_toy(),
+        with_forms(walk_toy(causal=True)),
+        walk_toy(padding=True),
+        walk_toy(padding=True, causal=True),
+        walk(device="cpu"),
+        walk(MODEL, "吾輩は猫である。", layer=2, head=1, query_token="猫", device="cpu"),
+        walk(MODEL, nasty, device="cpu"),
+        *(of_family(family) for family in FAMILIES),
+        of_family("bart", layer=3),
+        walk_translator("marian"),
+        walk_translator("marian", layer=2),
+        walk_translator("marian", layer=3, targets=TARGET),
+        walk(SelfAttention(8), torch.rand(2, 4, 8)),
+    ]
+
+
+def places(text):
+    return sorted(name for _, name, _, _ in string.Formatter().parse(text) if name is not None)
+
+
+def test_japanese_says_all_that_english_says():
+    english, japanese = words("en"), words("ja")
+    assert english.keys() == japanese.keys()
+    for key, text in english.items():
+        assert set(places(text)) == set(places(japanese[key])), key
+        has_words = re.search(r"[a-z]{3}", re.sub(r"{\w+}", "", text))
+        assert not has_words or re.search("[ぁ-ヿ一-龯]", japanese[key]), key
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_markdown_is_whole(walks, language):
+    for one in walks:
+        written = markdown(one, language)
+        assert re.sub(r"\\.", "", written.split("$$")[0]).count("$") == 0
+        blocks = re.findall(r"^\$\$\n(.+)\n\$\$$", written, flags=re.MULTILINE)
+        outside = re.sub(r"^\$\$\n.+\n\$\$$", "", written, flags=re.MULTILINE)
+        assert len(blocks) >= 5
+        assert "$" not in re.sub(r"\\.", "", outside)
+        for block in blocks:
+            MathTextParser("path").parse(f"${block}$")
+            assert block.count("{") == block.count("}")
+            assert block.count(r"\left") == block.count(r"\right")
+        for table in re.findall(r"(?:^\|.*\n)+", written, flags=re.MULTILINE):
+            rows = [re.sub(r"\\.", "", line).count("|") for line in table.splitlines()]
+            assert len(set(rows)) == 1, table
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(("width", "some"), [(60, slice(None)), (120, slice(1, None, 4))])
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(walks, language, width, some):
+    """All of them where there is the least room."""
+    for one in walks[some]:
+        console = Console(width=width, file=io.StringIO(), force_terminal=False)
+        console.print(terminal(one, language, width=width))
+        lines = console.file.getvalue().splitlines()
+        assert max(cell_len(line.rstrip()) for line in lines) <= width
+        assert not [line for line in lines if re.search(r"[\d.-]…", line) and "₁" not in line]
+
+
+@pytest.mark.parametrize("columns", [3, 8])
+def test_rows_of_weights_add_up_in_the_columns_that_are_shown(walks, columns):
+    """The weight of the keys that have no column is in the last one."""
+    for one in walks:
+        (table,) = (
+            table for step in steps(one, columns=columns) for table in step.tables if re.match("A: ", table.caption)
+        )
+        assert len(table.headings) <= 1 + columns
+        for name, *cells in table.rows:
+            row = one["weights"][int(name.split()[0])]
+            assert sum(float(cell or 0) for cell in cells) == pytest.approx(row.sum(), abs=1e-3 * len(cells))
+
+
+def test_words_of_the_lessons_are_found_in_japanese():
+    shown = "".join(words("ja").values())
+    assert not [word for word in ("パディング", "凸結合", "長距離依存", "自己回帰") if word not in shown]
+
+
+def test_a_split_character_is_explained_and_spaces_are_marked():
+    lists = {
+        sentence: [" ".join(steps(walk(MODEL, sentence, device="cpu"), language)[0].text) for language in ("en", "ja")]
+        for sentence in ("How 猫 sat", "How it sat")
+    }
+    english, japanese = lists["How 猫 sat"]
+    assert "猫₁ 猫₂ 猫₃ are pieces of one character" in english
+    assert "猫₁ 猫₂ 猫₃ は 1 文字の断片" in japanese
+    assert not any("pieces of one" in text or "断片" in text for text in lists["How it sat"])
+    assert all("1 ␣H · 2 ow · 3 ␣it" in text for text in lists["How it sat"])
