@@ -43,7 +43,6 @@ def ours(positions):
 MODELS = {
     "bart": lambda: small_model("bart"),
     "t5": lambda: small_model("t5"),
-    "marian": lambda: small_model("marian"),
     "learned": lambda: ours("learned"),
     "alibi": lambda: ours("alibi"),
     "dot": lambda: small_recurrent("dot"),
