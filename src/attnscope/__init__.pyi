@@ -24,6 +24,7 @@ from .verbs.head_outputs import head_outputs as head_outputs
 from .verbs.intervene import intervene as intervene
 from .verbs.measure_weights import measure_weights as measure_weights
 from .verbs.open_run import open_run as open_run
+from .verbs.pairs import pairs as pairs
 from .verbs.patch import patch as patch
 from .verbs.received import received as received
 from .verbs.roles import roles as roles

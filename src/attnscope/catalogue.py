@@ -76,13 +76,14 @@ VERBS = {
         figures="attnscope.results.figures.attribution", load="attnscope.store.runs:load_tree",
     ),
     "intervene": Verb(
-        "Test", "DataTree", ("heads", "where"), report="attnscope.intervention.verdicts",
+        "Test", "DataTree", ("effects",), report="attnscope.intervention.verdicts",
         figures="attnscope.results.figures.intervene", load="attnscope.store.runs:load_tree",
     ),
     "patch": Verb(
         "Test", "DataTree", ("patched",), report="attnscope.intervention.patch_findings",
         figures="attnscope.results.figures.patch", load="attnscope.store.runs:load_tree", unit="pair",
     ),
+    "pairs": Verb("Test"),
     "edit": Verb("Test"),
     "head_outputs": Verb("Test"),
     "edges": Verb(

@@ -171,6 +171,12 @@ def path_of(_: str, text: str) -> Path:
     return Path(text)
 
 
+def file_or_task(_: str, text: str) -> str | Path:
+    """A path, or the name of a task of `attnscope.pairs`, which has neither a dot nor a slash."""
+    path = Path(text)
+    return text if path.name == text and not path.suffix and not path.exists() else path
+
+
 def int_of(flag: str, text: str) -> int:
     """A whole number."""
     try:
@@ -229,7 +235,7 @@ if TYPE_CHECKING:
     from attnscope.detection.probes import Needles as Needles
     from attnscope.explanation.arrays.decomposition import Completion as Completion
     from attnscope.explanation.study import Analysis as Analysis
-    from attnscope.intervention.pairs import Pairs as Pairs
+    from attnscope.intervention.pair_sources import Pairs as Pairs
     from attnscope.measure.generation_rows import GivenSpans as GivenSpans
     from attnscope.measure.watched import Mask as Mask
     from attnscope.measure.watched import Weights as Weights
@@ -262,6 +268,7 @@ if TYPE_CHECKING:
     Head: TypeAlias = tuple[int, int]
     Heads: TypeAlias = Sequence[tuple[int, int]]
     HeadSets: TypeAlias = Sequence[Sequence[tuple[int, int]]]
+    HeadsOrSets: TypeAlias = Sequence[tuple[int, int] | Sequence[tuple[int, int]]]
     Caches: TypeAlias = Sequence[tuple[int, int]]
     Range: TypeAlias = tuple[int, int]
     Spans: TypeAlias = Mapping[str, str]
@@ -277,7 +284,7 @@ else:
     Sources = Annotated[Any, Typed(text_or_place, "PATH", repeated=True)]
     Scan = Annotated[Any, Typed(path_of, "PATH")]
     Needles = Annotated[Any, Typed(path_of, "PATH")]
-    Pairs = Annotated[Any, Typed(path_of, "PATH", repeated=True)]
+    Pairs = Annotated[Any, Typed(file_or_task, "PATH|TASK", repeated=True)]
     Groups = Annotated[Any, Typed(_rule_or_file("types", "roles"), "RULE|FILE")]
     Words = Annotated[Any, Typed(_rule_or_file("unicode", "space"), "RULE|FILE")]
     Out = Annotated[str | Path | Callable[..., Any], Typed(run_folder, "PATH")]
@@ -296,6 +303,7 @@ else:
     Head = Annotated[tuple[int, int], Typed(head_of, "L.H")]
     Heads = Annotated[Sequence[tuple[int, int]], Typed(heads_of, "L.H,...")]
     HeadSets = Annotated[Sequence[Sequence[tuple[int, int]]], Typed(heads_of, "L.H,...", repeated=True)]
+    HeadsOrSets = Annotated[Sequence[tuple[int, int] | Sequence[tuple[int, int]]], Typed(heads_of, "L.H,...")]
     Caches = Annotated[Sequence[tuple[int, int]], Typed(caches_of, "W+S,...")]
     Range = Annotated[tuple[int, int], Typed(range_of, "LOW:HIGH")]
     Spans = Annotated[Mapping[str, str], Typed(span_of, "NAME=PATTERN", repeated=True, gathered=dict)]

@@ -14,7 +14,8 @@ from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
 from attnscope.intervention.edges import EdgeRuns, Graph
-from attnscope.intervention.pairs import EncodedPairs, Pair, pairs_of_input
+from attnscope.intervention.pair_sources import pairs_of_input
+from attnscope.intervention.pairs import EncodedPairs, Pair
 from attnscope.intervention.patch import check_pairs_differ, patched_of
 from attnscope.intervention.patch_findings import patched_positions
 from attnscope.intervention.stack import stacked_passes

@@ -59,3 +59,59 @@ def benchmark(name):
 def test_heads_that_do_not_exist_are_rejected(sets, says):
     with pytest.raises(AttnscopeError, match=says):
         attnscope.intervene(**PLAIN, together=sets)
+
+
+def test_only_the_chosen_heads_are_ablated():
+    every = attnscope.intervene(**PLAIN)["effects"].loss_change
+    tree = attnscope.intervene(**PLAIN, heads=[(0, 1), (2, 3)])
+    found = tree["effects"].loss_change
+    np.testing.assert_allclose(found.sel(layer=0, head=1), every.sel(layer=0, head=1), atol=1e-6)
+    np.testing.assert_allclose(found.sel(layer=2, head=3), every.sel(layer=2, head=3), atol=1e-6)
+    assert int(np.isfinite(found.isel(window=0, ablation=0)).sum()) == 2
+    assert {(row["layer"], row["head"]) for row in report_of("intervene", tree).rows} == {(0, 1), (2, 3)}
+
+
+def test_sets_alone_run_no_single_head_and_count_against_all_others(tmp_path):
+    """Of all sets with a head in each of two layers: each has every other one as its random set."""
+    sets = [[(0, first), (1, second)] for first in range(4) for second in range(4)]
+    tree = attnscope.intervene(texts=TEXTS[:2], ablations=["mean"], heads=sets, random=20, steps=0)
+    assert set(tree.children) == {"effects", "together"}
+    found = tree["together"].to_dataset().isel(ablation=0)
+    effects = found.effect.values
+    assert found.random_effect.shape == (16, 15)
+    for number, effect in enumerate(effects):
+        others = np.sort(np.delete(effects, number))
+        np.testing.assert_allclose(np.sort(found.random_effect[number]), others, atol=1e-5)
+        assert found.p[number] == pytest.approx((1 + (others >= effect - 1e-7).sum()) / 16, abs=1 / 15)
+    # whichever set is chosen, in at most one case of n is p at most 1/n
+    assert all((found.p <= level / 16 + 1e-9).sum() <= level for level in range(1, 17))
+    assert np.isnan(found.alone).all()
+    report = report_of("intervene", tree)
+    assert "without 15 random sets of as many heads in each layer" in report.finding.sentences[-1]
+    page = write_page(report, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "sets-against-random" in page
+
+
+def test_heads_with_random_sets_are_one_set():
+    one = attnscope.intervene(texts=TEXTS[:2], ablations=["mean"], heads=[(0, 1), (1, 2)], random=5)["together"]
+    other = attnscope.intervene(texts=TEXTS[:2], ablations=["mean"], heads=[[(0, 1), (1, 2)]], random=5)["together"]
+    assert one.to_dataset().identical(other.to_dataset())
+    assert one.sizes["set"] == 1
+    size = attnscope.intervene(
+        texts=TEXTS[:2], ablations=["mean"], heads=[(0, 1), (0, 2)], random=5, matched="size"
+    )["together"]  # fmt: skip
+    assert size.random_effect.shape == (1, 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"random": 5}, "random .--random. draws sets of heads for a set: add heads"),
+        ({"heads": [(0, 1)], "search": True}, "are over all heads: leave out heads"),
+        ({"heads": [(0, 1, 2)]}, "heads is .*; expected"),
+        ({"heads": [[(0, head) for head in range(4)]], "random": 5}, "found no other set like 0.0, 0.1, 0.2, 0.3"),
+    ],
+)
+def test_sets_that_cannot_be_drawn_are_rejected(given, message):
+    with pytest.raises(AttnscopeError, match=message):
+        attnscope.intervene(texts=TEXTS[:2], ablations=["mean"], why=False, steps=0, **given)

@@ -135,6 +135,13 @@ def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -
     return tokenizer
 
 
+def tokenizer_of(given: Tokenizer) -> Any:
+    """A tokenizer as it is, or that of a folder or a hub id."""
+    if given is None or not isinstance(given, str | Path):
+        return given
+    return load_tokenizer(tokenizer_repository("", given, "tokenizer"))
+
+
 def _check(repository: Repository) -> None:
     """Raise an error for settings by which transformers would load another tokenizer."""
     config = repository.read("config.json") or {}

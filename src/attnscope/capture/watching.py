@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 
 from attnscope.capture.eager import with_weights
 from attnscope.capture.watch import current, way_of
-from attnscope.kernels.engines import output_of
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import replaced
 
@@ -57,7 +56,7 @@ def held(model: PreTrainedModel) -> Generator[None]:
     if way.eager is not None or way.products:  # whose hooks would change what runs between two passes
         yield
         return
-    with watching(model, lambda _, call: output_of(call)), replaced(vars(current.get()), held=model):
+    with watching(model, lambda *_: None), replaced(vars(current.get()), held=model):
         yield
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain, combinations, pairwise, product
+from math import comb, prod
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,9 +18,10 @@ from attnscope.intervention.arrays import random_sets, sparse_effects
 from attnscope.intervention.gradients import attribution, gates_towards, importance, loss_gradients
 from attnscope.intervention.predictions import Ablation, PredictionBatch, PredictionSession, Questions
 from attnscope.intervention.stack import Edit, replacing, replacing_sets
-from attnscope.statistics.effects import joint_variables
+from attnscope.options import HeadsOrSets
+from attnscope.statistics.effects import effect_variables, joint_variables
 from attnscope.statistics.units import numbered, units_of
-from attnscope.store.arrays import by_layer, of_layers
+from attnscope.store.arrays import by_layer, of_layers, padded_heads
 from attnscope.support.errors import AttnscopeError
 
 ESTIMATES = ("attribution", "integrated", "eap_ig")
@@ -43,13 +47,18 @@ def effects(
     *,
     variants: int | None = None,
     steps: int = 5,
+    cells: Collection[tuple[int, int]] | None = None,
 ) -> xr.Dataset:
-    """Effects of every head on some texts."""
+    """Effects of every head on some texts, or of these `cells` alone; NaN for other heads."""
     with session.passes(part, ablations) as batch:
         questions, sites = batch.questions, batch.passes.sites
         whole = batch.scores(batch.whole[None])
         scores = {name: value[0].double().cpu().numpy() for name, value in whole.items() if name != "kl"}
-        layers = [_of_layer(batch, call, variants) for call in range(len(sites))]
+        wanted = [range(outputs.shape[1]) for outputs in batch.passes.outputs]
+        if cells is not None:
+            wanted = [[head for head in heads if (call, head) in cells] for call, heads in enumerate(wanted)]
+        names = [name for name in ("loss", "accuracy", "kl", "metric") if name in whole]
+        layers = [_of_layer(batch, call, heads, names, variants) for call, heads in enumerate(wanted)]
     loss, accuracy, kl, *metric = (by_layer([layer[..., at] for layer in layers]) for at in range(layers[0].shape[-1]))
     heads = ("window", "ablation", "layer", "head")
     variables: dict[str, _Variable] = {
@@ -78,20 +87,25 @@ def effects(
     return dataset
 
 
-def _of_layer(batch: PredictionBatch, call: int, variants: int | None) -> np.ndarray:
-    """Loss, accuracy and KL divergence without each head of one layer: ``(text, ablation, head, score)``."""
-    heads = batch.passes.outputs[call].shape[1]
-    cells = [(head, others[call]) for others in batch.replacements.values() for head in range(heads)]
+def _of_layer(
+    batch: PredictionBatch, call: int, wanted: Sequence[int], names: Sequence[str], variants: int | None
+) -> np.ndarray:
+    """Loss, accuracy and KL divergence without some heads of one layer: ``(text, ablation, head, score)``."""
+    cells = [(head, others[call]) for others in batch.replacements.values() for head in wanted]
 
     def scored(logits: Tensor) -> Tensor:
         scores = batch.scores(logits)
-        return torch.stack([scores[name] for name in ("loss", "accuracy", "kl", "metric") if name in scores], -1)
+        return torch.stack([scores[name] for name in names], -1)
 
     def edits(some: Sequence[tuple[int, Tensor]]) -> dict[int, Edit]:
         return {call: replacing([head for head, _ in some], [other for _, other in some])}
 
-    values = batch.passes.sweep(cells, variants or batch.most, edits, scored)
-    return values.transpose(0, 1).unflatten(1, (len(batch.replacements), heads)).double().cpu().numpy()
+    shape = len(batch.questions), len(batch.replacements), batch.passes.outputs[call].shape[1], len(names)
+    effects = np.full(shape, np.nan)
+    if wanted:
+        values = batch.passes.sweep(cells, variants or batch.most, edits, scored).transpose(0, 1)
+        effects[:, :, wanted] = values.unflatten(1, (len(batch.replacements), -1)).double().cpu().numpy()
+    return effects
 
 
 def _estimates(
@@ -243,29 +257,100 @@ def _sets_of(
 Heads = Sequence[tuple[int, int]]
 
 
+def alone_and_together(
+    heads: HeadsOrSets | None, together: Sequence[Heads], *, as_one_set: bool
+) -> tuple[list[tuple[int, int]] | None, list[Heads]]:
+    """The heads that are ablated alone (None: all), and the sets of those that are ablated together."""
+    if heads is None:
+        return None, [*together]
+    alone: list[tuple[int, int]] = []
+    sets: list[Heads] = []
+    for entry in heads:
+        if all(isinstance(part, int) for part in entry):
+            alone.append(cast("tuple[int, int]", entry))
+        else:
+            sets.append(cast("Heads", entry))
+    if as_one_set and not sets and not together:
+        return [], [alone] if alone else []
+    return alone, [*sets, *together]
+
+
 def joint_ablation(
     session: PredictionSession,
     sets: Sequence[Heads],
     ablations: Sequence[Ablation],
     effects: xr.Dataset,
     *,
+    random: int = 0,
+    matched: str = "layer",
     seed: int = 0,
 ) -> xr.Dataset:
-    """Ablate chosen sets of heads, each set at once."""
-    cells = session.cells
-    batches = [np.array([[cell in set(heads) for cell in cells] for heads in sets])] * len(session.slices())
-    changes = np.stack([changes_by_sets(session, batches, ablation) for ablation in ablations], 1)
+    """Ablate chosen sets of heads, each set at once, next to random sets of heads of its size.
+
+    The random sets have as many heads in each layer (`matched` is ``layer``), or only as many. With them, ``p`` is the
+    share of all sets, the chosen one included, that raise the loss at least as much: a set that was chosen without
+    looking at effects has p <= 0.05 in at most 5% of all cases. ``beyond`` is the effect of the set less the mean of
+    the random ones, with an interval over documents.
+    """
+    cells, generator = session.cells, np.random.default_rng(seed)
+    others = [_random_sets(heads, session.heads, random, generator, matched) for heads in sets]
+    every = [*sets, *chain(*others)]
+    batches = [np.array([[cell in set(heads) for cell in cells] for heads in every])] * len(session.slices())
+    measured = np.stack([changes_by_sets(session, batches, ablation) for ablation in ablations], 1)
+    changes = measured[..., : len(sets)]
     single = effects.loss_change.sel(ablation=list(ablations)).transpose("window", "ablation", "layer", "head").values
     alone = np.stack([sum(single[..., layer, head] for layer, head in heads) for heads in sets], -1)
     units, called = units_of(session.documents)
     dims, words, both = ("ablation", "set"), "Change of the loss without the heads", "all sets and ablations"
+    how: Any = {"unit": "nats", "corrected": both, "seed": seed}
     variables = {
         "loss_change": (("window", *dims), changes, {"long_name": words, "units": "nats"}),
-        **joint_variables(changes, alone, units, dims, words, unit="nats", corrected=both, seed=seed),
+        **joint_variables(changes, alone, units, dims, words, **how),
     }
+    if random:
+        at = np.cumsum([len(sets), *map(len, others)])
+        drawn = [measured[..., start:stop] for start, stop in pairwise(at)]
+        effect = padded_heads([part.mean(0) for part in drawn], 1).swapaxes(0, 1)  # (ablation, set, draw)
+        above = np.stack([(part.mean(0) >= changes[..., [at]].mean(0)).sum(-1) for at, part in enumerate(drawn)], -1)
+        count = np.array([part.shape[-1] for part in drawn])
+        means = np.stack([part.mean(-1) for part in drawn], -1)
+        beyond = f"{words}, less the mean of random sets"
+        variables |= {
+            "random_effect": ((*dims, "draw"), effect, {"long_name": f"{words}, random sets", "units": "nats"}),
+            "p": (dims, (1 + above) / (1 + count), {"long_name": "Share of sets that change it as much", "units": "1"}),
+            **effect_variables(changes - means, units, dims, beyond, name="beyond", prefix="beyond_", **how),
+        }
     coordinates = {
         "source": ("window", np.array(session.documents, dtype=object)),
         "ablation": list(ablations),
         "set": [" ".join(f"{layer}.{head}" for layer, head in heads) for heads in sets],
     }
-    return xr.Dataset(variables, coordinates, {"intervals_over": called})
+    attributes = {"intervals_over": called, **({"matched": matched} if random else {})}
+    return xr.Dataset(variables, coordinates, attributes)
+
+
+def _random_sets(
+    chosen: Heads, heads: Sequence[int], draws: int, generator: np.random.Generator, matched: str
+) -> list[Heads]:
+    """Random sets of the size of a chosen one, other than it; each of all that exist, where there are no more."""
+    if not draws:
+        return []
+    cells = [(layer, head) for layer, count in enumerate(heads) for head in range(count)]
+    pools = (
+        [[cell for cell in cells if cell[0] == layer] for layer in range(len(heads))] if matched == "layer" else [cells]
+    )
+    sizes = [len({*pool} & {*chosen}) for pool in pools]
+    possible = prod(comb(len(pool), size) for pool, size in zip(pools, sizes, strict=True))
+    if possible == 1:
+        names = ", ".join(f"{layer}.{head}" for layer, head in chosen)
+        raise AttnscopeError(f"found no other set like {names}, which are all heads there: leave out random (--random)")
+    if possible - 1 <= draws:
+        every = product(*(combinations(pool, size) for pool, size in zip(pools, sizes, strict=True)))
+        return [[*chain(*parts)] for parts in every if {*chain(*parts)} != {*chosen}]
+    drawn: list[Heads] = []
+    while len(drawn) < draws:
+        parts = [generator.permutation(len(pool))[:size] for pool, size in zip(pools, sizes, strict=True)]
+        one = [pool[int(at)] for pool, part in zip(pools, parts, strict=True) for at in part]
+        if {*one} != {*chosen}:
+            drawn.append(one)
+    return drawn

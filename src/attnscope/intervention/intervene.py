@@ -36,6 +36,7 @@ class Effects(Job):
     opened: Opened
     session: PredictionSession
     ablations: Sequence[Ablation]
+    alone: Sequence[tuple[int, int]] | None  # heads that are removed one at a time; None: all
     sets: Sequence[Sequence[tuple[int, int]]]  # heads that are removed together
     rule: Forbidden
     settings: Mapping[str, Any]  # as in the signature
@@ -56,8 +57,9 @@ class Effects(Job):
             self.tell(Progress("ablating heads", self.share * part.stop / count, {"windows": part.stop}))
 
     def measure(self, batch: Batch) -> xr.Dataset:
-        steps = self.settings["steps"]
-        return effects(self.session, batch.inputs, self.ablations, variants=self.variants, steps=steps)
+        steps = 0 if self.alone == [] else self.settings["steps"]
+        how: Any = {"variants": self.variants, "steps": steps, "cells": self.alone}
+        return effects(self.session, batch.inputs, self.ablations, **how)
 
     def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
         session, settings, whole = self.session, self.settings, self.joined(measured)
@@ -77,6 +79,13 @@ class Effects(Job):
         def tell(what: str, share: float) -> None:
             self.tell(Progress(what, self.share + share))
 
+        if self.sets:
+            drawn: Any = {name: settings[name] for name in ("random", "matched") if name in settings}
+            tell("removing chosen heads together", 0.0)
+            keep("together", lambda: joint_ablation(session, self.sets, self.ablations, whole, seed=seed, **drawn))
+        if self.alone == []:
+            self.notes["skipped"] = json.dumps(self.skipped)
+            return nodes
         keep("heads", lambda: heads_of(whole, seed=seed))
         if settings["steps"]:
             keep("agreement", lambda: agreement_of(whole, seed=seed))
@@ -91,9 +100,6 @@ class Effects(Job):
         if self.rule:
             tell("forbidding attention", 0.08)
             keep("forbidden", lambda: knock_out(session, self.rule, renormalise=settings["renormalise"], seed=seed))
-        if self.sets:
-            tell("removing chosen heads together", 0.09)
-            keep("together", lambda: joint_ablation(session, self.sets, self.ablations, whole, seed=seed))
         if settings["search"]:
             tell("searching with random sets", 0.1)
             keep("search", lambda: search_heads(session, seed=seed))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
 from itertools import chain
-from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -21,26 +20,16 @@ from attnscope.capture.forward import decoder_start
 from attnscope.capture.placement import device_of
 from attnscope.intervention.predictions import as_float32, kind_of_question, padded_answers
 from attnscope.models.translator import IGNORED
-from attnscope.read.files import (
-    check_characters,
-    decode_utf8,
-    json_objects,
-    lines_of,
-    read_bytes,
-    reject_documents,
-    shown,
-)
 from attnscope.read.shown import IdNames
 from attnscope.read.windows import TargetTokenizer
 from attnscope.report.schema import with_marked_spaces
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 
-_FIELDS = ("clean", "corrupted", "answer", "wrong")
-_TARGETS = ("target", "corrupted_target")
-_SIDES, _ALL = 2, 4  # numbers of files: texts alone, or answers too
+FIELDS = ("clean", "corrupted", "answer", "wrong")
 
-_MEND = "Or set answer and wrong (--answer and --wrong) for all pairs"
+
+Answers: TypeAlias = "str | tuple[str, ...]"
 
 
 @dataclass(frozen=True)
@@ -52,99 +41,17 @@ class Pair:
 
     clean: str
     corrupted: str
-    answer: str  # right for the clean text: one token for a mask, else one or more
-    wrong: str  # right for the corrupted text
+    # right for the clean text: one token for a mask, else one or more; or several answers of one token each, whose
+    # probabilities are summed
+    answer: Answers
+    wrong: Answers  # right for the corrupted text
     target: str = ""  # what the decoder of an encoder-decoder has written before the answer
     corrupted_target: str | None = None  # the same in the corrupted run, by default that of the clean one
 
-
-#: A file of JSON Lines, two or four text files, or pairs as `Pair` or mappings.
-Pairs = Path | Iterable[Path] | Iterable[Pair | Mapping[str, str]]
-
-
-def pairs_of_input(pairs: Pairs, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
-    """Pairs from files (see `patch`) or from Python; `answer` and `wrong` are for pairs without their own."""
-    items: list[Any] = [pairs] if isinstance(pairs, Path) else _listed(pairs)
-    if all(isinstance(item, Path) for item in items):
-        named = _in_files(items)
-    else:
-        named = [(f"pair {number}", _fields(item, number)) for number, item in enumerate(items, 1)]
-    usual = {name: value for name, value in (("answer", answer), ("wrong", wrong)) if value is not None}
-    unused = [name for name in usual if all(name in fields for _, fields in named)]
-    if unused:
-        options = " and ".join(f"{name} (--{name})" for name in unused)
-        raise AttnscopeError(
-            f"no pair uses {options}, because each has its own. Leave {'it' if len(unused) == 1 else 'them'} out, or "
-            "remove the pairs' own"
-        )
-    return [_pair(usual | dict(fields), where) for where, fields in named]
-
-
-def _listed(pairs: object) -> list[Any]:
-    if isinstance(pairs, str | bytes | Mapping | Pair) or not isinstance(pairs, Iterable):
-        raise AttnscopeError(
-            f"found pairs of type {type(pairs).__name__}; expected a pathlib.Path of JSON Lines, or a list of pairs, "
-            f"each with {', '.join(_FIELDS)}"
-        )
-    items = list(cast("Iterable[object]", pairs))
-    if not items:
-        raise AttnscopeError("found no pairs of texts; expected one or more")
-    return items
-
-
-def _fields(item: object, number: int) -> Mapping[str, Any]:
-    if isinstance(item, Pair):
-        return asdict(item)
-    if isinstance(item, Mapping):
-        return cast("Mapping[str, Any]", item)
-    raise AttnscopeError(
-        f"pair {number} is of type {type(item).__name__}; expected a Pair, or a mapping with {', '.join(_FIELDS)}"
-    )
-
-
-def _in_files(paths: Sequence[Path]) -> Sequence[tuple[str, Mapping[str, Any]]]:
-    """Fields of each pair and their location, in a file of JSON Lines or in text files that match line by line."""
-    if len(paths) == 1:
-        named = [(f"{shown(paths[0])}, line {number}", fields) for number, fields in json_objects(paths[0], "clean")]
-    elif len(paths) in {_SIDES, _ALL}:
-        for path in paths:
-            reject_documents(path)
-        columns = [lines_of(decode_utf8(read_bytes(path), shown(path))) for path in paths]
-        for path, column in zip(paths[1:], columns[1:], strict=True):
-            if len(column) != len(columns[0]):
-                raise AttnscopeError(
-                    f"{shown(paths[0])} has {len(columns[0])} lines and {shown(path)} {len(column)}; expected the same "
-                    "number, because files match line by line"
-                )
-        rows: list[dict[str, Any]] = [
-            {str(name): text for name, text in zip(_FIELDS, row, strict=False)} for row in zip(*columns, strict=True)
-        ]
-        named = [(f"{shown(paths[0])}, line {number}", row) for number, row in enumerate(rows, 1)]
-    else:
-        raise AttnscopeError(
-            f"found {len(paths)} files of pairs; expected one of JSON Lines, two of texts (clean, corrupted), or four "
-            "(answers and wrong answers too)"
-        )
-    if not named:
-        raise AttnscopeError(
-            f"{shown(paths[0])} contains no pairs; expected a JSON object on each line with {', '.join(_FIELDS)}, or "
-            "a text on each line"
-        )
-    return named
-
-
-def _pair(fields: Mapping[str, Any], where: str) -> Pair:
-    for name in (*_FIELDS, *(name for name in _TARGETS if fields.get(name) is not None)):
-        if name not in fields:
-            keys = ", ".join(map(str, fields)) or "none"
-            mend = _MEND if name in {"answer", "wrong"} else f"Each pair needs {', '.join(_FIELDS)}"
-            raise AttnscopeError(f"{where}: no field {name!r}; the fields found are: {keys}. {mend}")
-        if not isinstance(fields[name], str):
-            raise AttnscopeError(
-                f"{where}: the field {name!r} is of type {type(fields[name]).__name__}; expected a string"
-            )
-        check_characters(fields[name], where)
-    return Pair(**{name: fields[name] for name in (*_FIELDS, *_TARGETS) if fields.get(name) is not None})
+    def text(self, name: str) -> str:
+        """A field as a text, several answers with bars between."""
+        value: Answers = getattr(self, name)
+        return value if isinstance(value, str) else "|".join(value)
 
 
 @dataclass(frozen=True)
@@ -154,7 +61,7 @@ class PairTexts:
     pairs: tuple[Pair, ...]
 
     def sha256(self) -> str:
-        rows = [astuple(pair)[: None if pair.target or pair.corrupted_target else len(_FIELDS)] for pair in self.pairs]
+        rows = [astuple(pair)[: None if pair.target or pair.corrupted_target else len(FIELDS)] for pair in self.pairs]
         return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
 
 
@@ -168,12 +75,13 @@ class EncodedPairs:
     clean: Int[Tensor, "row position"]  # token ids
     corrupted: Int[Tensor, "row position"]
     positions: Int[Tensor, "row token"]  # of the predictions
-    answers: Int[Tensor, "pair token"]  # token ids, padded
-    wrongs: Int[Tensor, "pair token"]
+    answers: Int[Tensor, "pair id"]  # token ids, padded
+    wrongs: Int[Tensor, "pair id"]
     tokens: tuple[tuple[str, ...], ...]  # tokens of each text, for display
     corrupted_tokens: tuple[tuple[str, ...], ...]
     # what the decoder of an encoder-decoder reads in the clean and in the corrupted run
     targets: tuple[Int[Tensor, "row query"], Int[Tensor, "row query"]] | None = None
+    are_several: bool = False  # whether answers are several of one token each, not one of several tokens
 
     @classmethod
     def of(cls, pairs: Sequence[Pair], loaded: LoadedModel, numbers: Sequence[int] | None = None) -> EncodedPairs:
@@ -200,11 +108,15 @@ class EncodedPairs:
             positions.append(_position([side[-1] for side in sides], tokenizer, number, masked=masked))
         rows, names = [side for side in rows if side], IdNames(tokenizer)
         tokenizer = TargetTokenizer(tokenizer) if rows[2:] else tokenizer
+        both_of = [(pair.answer, pair.wrong) for pair in pairs]
+        are_several = not all(isinstance(answer, str) for both in both_of for answer in both)
         answers = [
-            both_answers(tokenizer, (pair.answer, pair.wrong), f"pair {number}", masked=masked)
-            for number, pair in numbered
+            both_answers(tokenizer, both, f"pair {number}", masked=masked, are_several=are_several)
+            for (number, _), both in zip(numbered, both_of, strict=True)
         ]
         padded, predicting, each = padded_answers(answers, positions, device_of(loaded.model))
+        if are_several:  # one prediction for all of them
+            predicting, each = predicting[::each, :1], 1
         most = predicting.shape[1]
         # texts and all tokens of their answers but the last one; causal models ignore the padding
         after = [(ids + ids[-1:] * most)[: most - 1] for both in answers for ids in both[:each]]
@@ -214,7 +126,7 @@ class EncodedPairs:
         )
         tokens = [tuple(names.of(row) for row in side) for side in rows[:2]]
         both = (targets[0], targets[1]) if targets else None
-        return cls(clean, other, predicting, padded[:, 0], padded[:, 1], *tokens, targets=both)
+        return cls(clean, other, predicting, padded[:, 0], padded[:, 1], *tokens, targets=both, are_several=are_several)
 
     @property
     def inputs(self) -> list[dict[str, Tensor]]:
@@ -230,7 +142,7 @@ class EncodedPairs:
     @property
     def positions_of_text(self) -> list[slice]:
         """Each position of the texts; the last one has the tokens of the answers that follow too."""
-        last = self.clean.shape[1] - self.answers.shape[1]
+        last = self.clean.shape[1] - self.positions.shape[1]
         return [*(slice(position, position + 1) for position in range(last)), slice(last, None)]
 
     def by_pair(self, rows: Float[Tensor, "row ..."]) -> Float[Tensor, "pair ..."]:
@@ -243,7 +155,13 @@ class EncodedPairs:
         return replace(self, clean=self.corrupted, corrupted=self.clean, targets=targets)
 
     def difference(self, logits: Float[Tensor, "*variant row token vocabulary"]) -> Float[Tensor, "*variant pair"]:
-        """Logit of the answer minus that of the wrong answer; of several tokens, the sums of log probabilities."""
+        """Logit of the answer minus that of the wrong answer; of several tokens, the sums of log probabilities.
+
+        Of several answers, the log of the sum of their probabilities.
+        """
+        if self.are_several:
+            sides = [self._of_several(logits[..., 0, :], ids) for ids in (self.answers, self.wrongs)]
+            return sides[0] - sides[1]
         if self.answers.shape[1] == 1:
             index = torch.stack([self.answers, self.wrongs], -1).expand(*logits.shape[:-1], 2)
             both = as_float32(logits.gather(-1, index)[..., 0, :])
@@ -253,6 +171,14 @@ class EncodedPairs:
             logs = as_float32(logits.gather(-1, index)[..., 0]) - as_float32(logits).logsumexp(-1)
             both = torch.where(labels == IGNORED, 0, logs).sum(-1).unflatten(-1, (-1, 2))
         return both[..., 0] - both[..., 1]
+
+    @staticmethod
+    def _of_several(
+        logits: Float[Tensor, "*variant pair vocabulary"], ids: Int[Tensor, "pair id"]
+    ) -> Float[Tensor, "*variant pair"]:
+        index = ids.clamp(min=0).expand(*logits.shape[:-1], ids.shape[1])
+        of_answers = as_float32(logits.gather(-1, index))
+        return of_answers.masked_fill(ids == IGNORED, -torch.inf).logsumexp(-1)
 
 
 def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence[str]]) -> list[str]:
@@ -319,9 +245,19 @@ def one_token(tokenizer: Any, word: str, what: str) -> int:
     )
 
 
-def both_answers(tokenizer: Any, words: Sequence[str], where: str, *, masked: bool) -> list[list[int]]:
-    """Token ids of the right and of the wrong answer; a mask stands for one token."""
-    names = zip(words, ("answer", "wrong"), strict=True)
+def both_answers(
+    tokenizer: Any, words: Sequence[Answers], where: str, *, masked: bool, are_several: bool = False
+) -> list[list[int]]:
+    """Token ids of the right and of the wrong answer; a mask, and each of several answers, is one token."""
+    if are_several or not all(isinstance(word, str) for word in words):
+        sides = [[side] if isinstance(side, str) else side for side in words]
+        both = [[one_token(tokenizer, word, f"{where}: one of several answers") for word in side] for side in sides]
+        shared = {*both[0]} & {*both[1]}
+        if shared:
+            name = tokenizer.convert_ids_to_tokens([*shared][:1])[0]
+            raise AttnscopeError(f"{where}: {name!r} is an answer and a wrong one; expected answers that differ")
+        return both
+    names = zip(cast("Sequence[str]", words), ("answer", "wrong"), strict=True)
     both = [
         [one_token(tokenizer, word, f"{where}: the {name}")] if masked else _tokens(tokenizer, word)
         for word, name in names
@@ -341,5 +277,5 @@ def is_masked(loaded: LoadedModel) -> bool:
 
 def texts_of(pairs: xr.Dataset) -> list[tuple[str, ...]] | range:
     """The texts of each pair in a result, which are the units of intervals and tests: equal pairs count once."""
-    texts = [pairs[name].values.tolist() for name in ("clean_text", "corrupted_text") if name in pairs.coords]
+    texts = [pairs[name].to_numpy().tolist() for name in ("clean_text", "corrupted_text") if name in pairs.coords]
     return list(zip(*texts, strict=True)) if texts else range(pairs.sizes["pair"])

@@ -30,7 +30,8 @@ from attnscope.intervention.components import Component, components_of, put_in
 from attnscope.intervention.edit import On, attend_changed
 from attnscope.intervention.effects import order_agreement
 from attnscope.intervention.gradients import answers_difference
-from attnscope.intervention.pairs import EncodedPairs, Pair, Pairs, pairs_of_input, position_labels, sides_of, texts_of
+from attnscope.intervention.pair_sources import Pairs, pairs_of_input
+from attnscope.intervention.pairs import EncodedPairs, Pair, position_labels, sides_of, texts_of
 from attnscope.intervention.predictions import TOKENS, check_read
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import weights_of
@@ -230,7 +231,7 @@ class PatchJob(Job):
         some = [self.pairs[number - 1] for number in numbers]
         labels: dict[str, object] = {"pair": numbers}
         for name in ("clean", "corrupted", "answer", "wrong"):
-            labels[f"{name}_text"] = ("pair", np.array([getattr(pair, name) for pair in some], dtype=object))
+            labels[f"{name}_text"] = ("pair", np.array([pair.text(name) for pair in some], dtype=object))
         if self.by_position:
             for name, tokens in (("clean", encoded.tokens), ("corrupted", encoded.corrupted_tokens)):
                 labels[f"{name}_token"] = (("pair", "position"), np.array(tokens, dtype=object))

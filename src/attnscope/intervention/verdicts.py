@@ -141,6 +141,18 @@ _TOGETHER = (
     ),
 )
 
+_AGAINST_CHANCE = (
+    Quantity("random", "random sets", "nats", "mean change of the loss without a random set"),
+    Quantity("p", "p", "p", "share of these sets, this one included, that raise the loss at least as much"),
+    with_ends(
+        "beyond",
+        "beyond them",
+        "nats",
+        "change of the loss without the heads, less the mean of the random sets",
+        interval=True,
+    ),
+)
+
 _AGREEMENT = (
     Quantity("estimator"),
     Quantity("ablation"),
@@ -201,6 +213,8 @@ def effect_of(row: Row, name: str) -> Effect:
 
 @reads("intervene")
 def report(tree: xr.DataTree) -> Report:
+    if "heads" not in tree.children:
+        return _report_of_sets(tree)
     rows = verdicts(tree)
     ablations = [str(name) for name in tree["heads"].ablation.values]
     tested = rows[0]["matters"] is not None
@@ -268,17 +282,7 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
             )
         )
     if "together" in tree.children:
-        tables.append(
-            Table(
-                "together",
-                "Heads removed together",
-                _TOGETHER,
-                together_rows(tree["together"].to_dataset()),
-                reading="Difference: the joint change of the loss minus the sum of the single changes.",
-                corrected="for all sets and ablations",
-                least=_LEAST,
-            )
-        )
+        tables.append(_table_of_sets(tree["together"].to_dataset()))
     if "agreement" in tree.children:
         agreement = tree["agreement"].to_dataset()
         columns = {name: agreement[name] for name in ("rank_correlation", "chance")}
@@ -287,10 +291,85 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
     return tables
 
 
+def _table_of_sets(sets: xr.Dataset) -> Table:
+    """The sets of heads, next to each head alone and to random sets, where these were measured."""
+    has_alone, has_random = bool(np.isfinite(sets.alone.values).any()), "p" in sets
+    more = ["p", "random"] if has_random else []
+    if has_random:
+        sets = sets.assign(random=sets.random_effect.mean("draw"))
+    return Table(
+        "together",
+        "Heads removed together",
+        (*_TOGETHER[:3], *(_TOGETHER[3:] if has_alone else ()), *(_AGAINST_CHANCE if has_random else ())),
+        together_rows(sets, *more),
+        reading="Difference: the joint change of the loss minus the sum of the single changes." * has_alone,
+        corrected="for all sets and ablations",
+        least=_LEAST,
+    )
+
+
+def _report_of_sets(tree: xr.DataTree) -> Report:
+    """The report on sets of heads alone."""
+    sets, effects = tree["together"].to_dataset(), tree["effects"].to_dataset()
+    table = _table_of_sets(sets)
+    tested = bool(sets.tested.any())
+    model = str(tree.attrs.get("model", "the model"))
+    care = {
+        "The p-value holds for a set that was chosen without looking at its effect on these texts.": "Choose it on "
+        "other texts, by its role or by its weights.",
+        "Effects depend on the texts and the task.": "Intervals are for other texts of the same kind."
+        if tested
+        else "Without intervals, their variation over texts is unknown.",
+    }
+    if "p" not in sets:
+        care.pop(next(iter(care)))
+    sentences = [_describe_set(row, sets) for row in table.rows]
+    return Report(
+        title=f"Whether sets of heads of {model} matter",
+        read=f"{count(sets.sizes['set'], 'set')} of heads ablated over {count(effects.sizes['window'], 'window')}",
+        finding=Finding(
+            [*_describe_guess(effects, float(effects.loss.mean())), *sentences],
+            "p by random sets of heads" if "p" in sets else "intervals over texts" if tested else "not tested",
+            headline=_headline_of_set(table.rows[0]),
+        ),
+        tables=[table],
+        result=tree,
+        notes=[*filter(None, [tree.attrs.get("left_out")])],
+        care=care,
+        hint=_QUESTIONS.get(str(tree.attrs.get("prediction", "")), ""),
+    )
+
+
+def _headline_of_set(row: Row) -> str:
+    change = f"Without {_listed(str(row['set']).split())}, the loss changes by {row['effect']:+.3f}"
+    if row.get("p") is None:
+        return change
+    return f"{change}; without random sets of heads, by {row['random']:+.3f} (p = {row['p']:.3f})"
+
+
+def _describe_set(row: Row, sets: xr.Dataset) -> str:
+    """The change of the loss without one set, next to that without random ones."""
+    change = describe_effect(_TOGETHER[2].effect(row))
+    heads = _listed(str(row["set"]).split())
+    found = f"Without {heads}, the loss changes by {change} ({row['ablation']} ablation)"
+    if row.get("p") is None:
+        return f"{found}."
+    drawn = sets.random_effect.sel(set=row["set"], ablation=row["ablation"]).values
+    drawn = drawn[np.isfinite(drawn)]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    alike = "as many heads in each layer" if sets.attrs["matched"] == "layer" else "as many heads"
+    return (
+        f"{found}; without {len(drawn)} random sets of {alike}, by {drawn.mean():+.3f} (95% of them {low:+.3f} to "
+        f"{high:+.3f}): p = {row['p']:.3f}."
+    )
+
+
 def together_rows(sets: xr.Dataset, *more: str) -> list[Row]:
     """A row for each set of heads, with the sum of their single effects and other columns."""
     columns: dict[str, xr.DataArray | None] = {name: sets[name] for name in ("alone", *more)}
-    for name, prefix in (("effect", ""), ("between", "between_")):
+    for name, prefix in (("effect", ""), ("between", "between_"), ("beyond", "beyond_")):
+        if name not in sets:
+            continue
         columns |= {f"{name}{end}": sets[f"{name}{end}"] for end in ("", "_low", "_high")}
         columns[f"{prefix}shown"] = effect_columns(sets, name, name, prefix)[f"{name}_shown"]
     return [row | {"heads": row["set"]} for row in rows_of(columns, sets.effect.transpose("set", ...))]

@@ -3,20 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from attnscope.options import (
-    IN_PYTHON,
-    SCALE,
-    Array,
-    Count,
-    Flag,
-    Head,
-    ModelOrBundled,
-    Pairs,
-    StudyReading,
-    Texts,
-    Typed,
-    path_of,
-)
+from attnscope.options import IN_PYTHON, SCALE, Array, Count, Flag, Head, ModelOrBundled, Pairs, StudyReading, Texts
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -51,7 +38,6 @@ def attribute(
     pairs: Annotated[
         Pairs | None,
         Flag("pairs"),
-        Typed(path_of, "PATH"),
         "Read pairs in place of texts: answer against wrong after each clean text. See `attnscope.patch`.",
     ] = None,
     by_position: Annotated[
@@ -119,7 +105,8 @@ def attribute(
     import numpy as np
 
     from attnscope.intervention.attribution import Attribution, AttributionJob
-    from attnscope.intervention.pairs import PairTexts, pairs_of_input
+    from attnscope.intervention.pair_sources import pairs_of_input
+    from attnscope.intervention.pairs import PairTexts
     from attnscope.intervention.predictions import open_predictions
     from attnscope.intervention.score_parts import ScoreParts
     from attnscope.store.units import task_for
@@ -149,7 +136,11 @@ def attribute(
     settings["pairs"] = None if chosen is None else PairTexts(tuple(chosen)).sha256()
     attributes = session.notes | ({} if chosen is None else {"pairs": "clean"})
     if head is None:
-        words = [(pair.answer, pair.wrong) for pair in chosen or ()] or [(token, against)] * len(session.windows)
+        if any(isinstance(side, tuple) for pair in chosen or () for side in (pair.answer, pair.wrong)):
+            raise AttnscopeError("found pairs with several answers, which have no logit: use attnscope patch")
+        words = [(pair.text("answer"), pair.text("wrong")) for pair in chosen or ()] or [(token, against)] * len(
+            session.windows
+        )
         vector = None if direction is None else np.asarray(direction, dtype=np.float64)
         settings["direction"] = None if vector is None else sha256(vector.tobytes()).hexdigest()
         split = Attribution.of(session, words, vector, by_position=by_position)

@@ -108,6 +108,7 @@ def edges(
 
     from attnscope.capture.borrow import borrowed
     from attnscope.intervention.edges import measured_edges, with_own_layers
+    from attnscope.intervention.pair_sources import fitted
     from attnscope.intervention.pairs import PairTexts
     from attnscope.intervention.patch import PatchJob, pairs_for
     from attnscope.opened import Opened
@@ -119,8 +120,9 @@ def edges(
         raise AttnscopeError(f"found sizes {[*sizes]}; expected shares of the edges from 0 to 1, the smallest first")
     chosen = pairs_for(pairs, model, answer, wrong)
     session = Opened.of(model)
-    session.corpus = PairTexts(tuple(chosen))
     loaded = session.load(reading)
+    chosen = fitted(pairs, chosen, loaded)
+    session.corpus = PairTexts(tuple(chosen))
     loaded = replace(loaded, model=with_own_layers(loaded.model))
     runs = PatchJob(loaded, chosen, "heads", False, "noising", None, 0, None, no_progress)
     runs.read(batch_size)

@@ -1,7 +1,7 @@
 """`attnscope.intervene`."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from attnscope.options import (
     IN_PYTHON,
@@ -10,8 +10,10 @@ from attnscope.options import (
     Count,
     Flag,
     HeadSets,
+    HeadsOrSets,
     ModelOrBundled,
     Names,
+    Natural,
     Several,
     Steps,
     StudyReading,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         ("attnscope intervene", "the bundled model on the bundled text"),
         ("attnscope intervene gpt2 corpus.txt --ablations zero", "one ablation of every head"),
         ("attnscope intervene --together 0.1,0.3 --forbid-offset -1", "a set of heads; an offset forbidden"),
+        ("attnscope intervene --heads 0.1,0.3 --random 50", "a set of heads against random sets"),
     ),
 )
 def intervene(
@@ -61,10 +64,22 @@ def intervene(
     curves: Annotated[
         bool, "Draw curves too: more and more heads ablated, in several orders. See `removal_curves`."
     ] = False,
+    heads: Annotated[
+        HeadsOrSets | None,
+        "Ablate only these heads, each alone, as in 4.2,5.1. In Python also sets of heads, which are ablated together: "
+        "``[[(4, 2), (5, 1)], ...]``. With `random`, heads are one set. By default every head.",
+    ] = None,
     together: Annotated[
-        HeadSets,
-        "Ablate these heads together, in addition to each alone, as in 0.1,0.3; may be repeated. See `joint_ablation`.",
+        HeadSets, "Ablate these heads together too, as in 0.1,0.3; may be repeated. See `joint_ablation`."
     ] = (),
+    random: Annotated[
+        Natural,
+        "Compare each set of heads with this many random sets of its size. How many of them change the loss at least "
+        "as much is a p-value. See `sets_against_chance`.",
+    ] = 0,
+    matched: Annotated[
+        Literal["layer", "size"], "Draw random sets with as many heads in each layer, or only of the same size."
+    ] = "layer",
     forbid_offsets: Annotated[
         Sequence[int],
         Flag("forbid-offset"),
@@ -106,7 +121,10 @@ def intervene(
         ``heads``: means with intervals over documents, see `heads_of`. ``agreement``: rank correlations of the
         estimates, see `agreement_of`. ``where`` and ``why``: results of `scan` and `explain`; ``trust``: see
         `trust_in_weights`; ``shuffled``: see `shuffled_weights`. On request, ``forbidden`` (see `knock_out`),
-        ``search`` and ``curves``. The attribute ``skipped`` lists missing parts with reasons, as JSON.
+        ``search`` and ``curves``; ``together``: ``effect`` of each set, with intervals, and with `random`
+        ``random_effect`` ``(ablation, set, draw)``, ``p``, and ``beyond``, the effect less the mean of random sets.
+        With `heads`, other heads are NaN; with sets alone there are ``effects`` and ``together`` only. The attribute
+        ``skipped`` lists missing parts with reasons, as JSON.
 
     Raises
     ------
@@ -120,6 +138,9 @@ def intervene(
     >>> effects["effects"].loss_change.dims
     ('window', 'ablation', 'layer', 'head')
     """
+    from itertools import chain
+
+    from attnscope.intervention.ablation import alone_and_together
     from attnscope.intervention.calls import checked_heads
     from attnscope.intervention.edits import Forbidden
     from attnscope.intervention.intervene import Effects, answers_of
@@ -136,14 +157,21 @@ def intervene(
     if callable(metric) and reading["out"] is not None:
         raise AttnscopeError("a run folder cannot name a metric that is a function: leave out metric or out (--out)")
 
-    heads: Any = {"heads": [pair for heads in together for pair in heads], "option": "together, --together"}
-    opened, session = open_predictions("intervene", model, texts, reading, batch_size=batch_size, **heads)
+    alone, several = alone_and_together(heads, together, as_one_set=random > 0)
+    if alone is not None and (search or curves):
+        raise AttnscopeError("search (--search) and curves (--curves) are over all heads: leave out heads (--heads)")
+    if random and not several:
+        raise AttnscopeError("random (--random) draws sets of heads for a set: add heads (--heads) or together")
+    named: Any = {"heads": [*(alone or ()), *chain(*several)], "option": "heads or together, --heads, --together"}
+    opened, session = open_predictions("intervene", model, texts, reading, batch_size=batch_size, **named)
     if callable(metric):
         session.metric = metric
     elif metric is not None:
         session.answers = answers_of(metric, session)
     session.check()
-    sets = [checked_heads(heads, session.cells, "together, --together") for heads in together]
+    sets = [checked_heads(one, session.cells, "heads or together, --heads, --together") for one in several]
+    if alone:
+        alone = checked_heads(alone, session.cells, "heads, --heads")
     rule = Forbidden.of(forbid_offsets, forbid_tokens, session.loaded.tokenizer, first=forbid_first)
     if rule:
         rule.check(session.windows)
@@ -164,11 +192,14 @@ def intervene(
         "steps": steps,
         "search": search,
         "curves": curves,
-        "together": ["+".join(f"{layer}.{head}" for layer, head in heads) for heads in sets] or None,
+        "together": ["+".join(f"{layer}.{head}" for layer, head in one) for one in sets] or None,
+        **({} if alone is None else {"heads": [f"{layer}.{head}" for layer, head in alone]}),
+        **({"random": random, "matched": matched} if random else {}),
         "renormalise": renormalise if rule else None,
         "why": why,
         "band": band,
     }
-    job = Effects(opened, session, chosen, sets, rule, settings, variants, reading["progress"] or no_progress, skipped)
+    tell = reading["progress"] or no_progress
+    job = Effects(opened, session, chosen, alone, sets, rule, settings, variants, tell, skipped)
     attributes = {"prediction": session.kind, **session.notes}
     return opened.run("intervene", job, settings, reading, task, attributes)

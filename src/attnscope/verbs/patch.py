@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ("attnscope patch", "the bundled model on its pairs"),
         ("attnscope patch gpt2 pairs.jsonl", "pairs with clean, corrupted, answer and wrong"),
         ("attnscope patch gpt2 pairs.jsonl --what residual", "the stream after each block"),
+        ("attnscope patch gpt2 agreement", "pairs of a task: see attnscope.pairs"),
         ("attnscope patch google-t5/t5-small pairs.jsonl", "encoder-decoder; pairs may add target"),
     )
 )
@@ -27,8 +28,9 @@ def patch(
         "and wrong in each line; or two text files with the same lines in order; or four, with the answers and the "
         "wrong ones. In Python also pairs, as `attnscope.intervention.pairs.Pair` or mappings with ``clean``, "
         "``corrupted``, ``answer`` and ``wrong``, of an encoder-decoder also ``target``, the text that the decoder "
-        "has written before the answer, and ``corrupted_target`` (by default the same). By default those of the "
-        "bundled model.",
+        "has written before the answer, and ``corrupted_target`` (by default the same). Answers that are lists have "
+        "one token each, and count by their summed probability. Or a task, as agreement: see `attnscope.pairs`. By "
+        "default those of the bundled model.",
     ] = None,
     *,
     answer: Annotated[
@@ -110,6 +112,7 @@ def patch(
     from itertools import chain
 
     from attnscope.intervention.components import components_of
+    from attnscope.intervention.pair_sources import fitted
     from attnscope.intervention.pairs import PairTexts
     from attnscope.intervention.patch import OF_BLOCKS, PatchJob, names_of, pairs_for, receivers_of, reject_absent_parts
     from attnscope.opened import Opened
@@ -124,6 +127,7 @@ def patch(
     chosen = pairs_for(pairs, model, answer, wrong)
     session = Opened.of(model)
     loaded = session.load(reading, check=partial(reject_absent_parts, [*chain(*sets, receivers or ())]))
+    chosen = fitted(pairs, chosen, loaded)
     if loaded.model.config.is_encoder_decoder and (by_position or what in OF_BLOCKS):
         raise AttnscopeError(
             f"{loaded.name} is an encoder-decoder, whose positions are of two texts: patch its heads at all positions "

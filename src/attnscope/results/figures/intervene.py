@@ -35,6 +35,11 @@ _CAPTIONS = {
         "Right: nearly all weight at one offset. Up: the loss rises without the head.",
         "Filled points are significant, rings are not.",
     ),
+    "sets-against-random": (
+        "Chosen and random sets of heads",
+        "Dots: random sets of as many heads. Diamond: the chosen set. Right of 0, the model is worse without it.",
+        "",
+    ),
     "forbidden": (
         "Forbidden attention",
         (
@@ -61,12 +66,17 @@ _CAPTIONS = {
 
 def captions(report: Report) -> dict[str, tuple[str, str]]:
     """Title and caption of each figure, by name."""
-    return captions_of(_CAPTIONS, tested=bool(report.result["heads"].tested.any()), of="windows")
+    tested = report.result["heads" if "heads" in report.result else "together"].tested
+    return captions_of(_CAPTIONS, tested=bool(tested.any()), of="windows")
 
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     """Every figure that the result has values for, with its name."""
     tree = report.result
+    if "together" in tree and "p" in tree["together"]:
+        yield "sets-against-random", sets_against_random(tree["together"].to_dataset())
+    if "heads" not in tree:
+        return
     rows = report.rows[:LISTED]
     names = [f"{row['layer']}.{row['head']}  {row['label']}".strip() for row in rows]
     series = {name: (*_MARKS[name], [effect_of(row, name) for row in rows]) for name in _ablations(report)}
@@ -102,6 +112,23 @@ def grid(report: Report) -> Figure:
     names = heads.ablation.values.tolist()
     maps = [HeadMap.signed(*panel, reach, "nats") for panel in zip(names, effects, heads.shown.values, strict=True)]
     return head_maps(maps, heads.layer.values, cell=_cell(effects), extend="both")
+
+
+@figure_style()
+def sets_against_random(sets: xr.Dataset) -> Figure:
+    """Draw the effect of each set of heads in a line with those of random sets."""
+    rows = [(name, ablation) for name in sets.set.values for ablation in sets.ablation.values]
+    figure = Figure(figsize=(6.4, 0.9 + 0.45 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    for line, (name, ablation) in enumerate(rows):
+        own = sets.sel(set=name, ablation=ablation)
+        axes.plot(own.random_effect, np.full(own.sizes["draw"], line), "o", color="0.55", alpha=0.5, markersize=4)
+        axes.plot(float(own.effect), line, "D", color=RIGHT, markersize=7)
+    axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
+    axes.set_yticks(range(len(rows)), [f"{name}  {ablation}" for name, ablation in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel("Change of the loss without the set, nats")
+    return figure
 
 
 def _cell(values: np.ndarray) -> float:

@@ -1,0 +1,147 @@
+"""Pairs from files, from Python, or from the name of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+
+from attnscope.capture.borrow import LoadedModel
+from attnscope.intervention.pairs import FIELDS, Pair, is_masked
+from attnscope.intervention.templates import TASKS, pairs_from
+from attnscope.read.files import (
+    check_characters,
+    decode_utf8,
+    json_objects,
+    lines_of,
+    read_bytes,
+    reject_documents,
+    shown,
+)
+from attnscope.support.errors import AttnscopeError
+
+_TARGETS = ("target", "corrupted_target")
+_SIDES, _ALL = 2, 4  # numbers of files: texts alone, or answers too
+_MEND = "Or set answer and wrong (--answer and --wrong) for all pairs"
+_OF_A_TASK = 50  # pairs
+
+#: A file of JSON Lines, two or four text files, the name of a task, or pairs as `Pair`, mappings or a data frame.
+Pairs = str | Path | pd.DataFrame | Iterable[Path] | Iterable[Pair | Mapping[str, Any]]
+
+
+def pairs_of_input(pairs: Pairs, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
+    """Pairs from files (see `patch`) or from Python; `answer` and `wrong` are for pairs without their own."""
+    task = task_named(pairs)
+    if task is not None:
+        pairs = pairs_from(TASKS[task], _OF_A_TASK, seed=0)
+    items: list[Any] = [pairs] if isinstance(pairs, Path) else _listed(pairs)
+    if all(isinstance(item, Path) for item in items):
+        named = _in_files(items)
+    else:
+        named = [(f"pair {number}", _fields(item, number)) for number, item in enumerate(items, 1)]
+    usual = {name: value for name, value in (("answer", answer), ("wrong", wrong)) if value is not None}
+    unused = [name for name in usual if all(name in fields for _, fields in named)]
+    if unused:
+        options = " and ".join(f"{name} (--{name})" for name in unused)
+        raise AttnscopeError(
+            f"no pair uses {options}, because each has its own. Leave {'it' if len(unused) == 1 else 'them'} out, or "
+            "remove the pairs' own"
+        )
+    return [_pair(usual | dict(fields), where) for where, fields in named]
+
+
+def task_named(pairs: object) -> str | None:
+    """The name of a task, if pairs are those of one: see `attnscope.pairs`."""
+    named: Any = pairs[0] if isinstance(pairs, list) and len(cast("list[Any]", pairs)) == 1 else pairs
+    if isinstance(named, str) and named not in TASKS:
+        raise AttnscopeError(
+            f"{named} is no task; expected a pathlib.Path of JSON Lines, a list of pairs, or a task: {', '.join(TASKS)}"
+        )
+    return named if isinstance(named, str) else None
+
+
+def fitted(pairs: object, chosen: list[Pair], loaded: LoadedModel) -> list[Pair]:
+    """The pairs of a task that fit a tokenizer; others as they were chosen."""
+    task = task_named(pairs)
+    if task is None:
+        return chosen
+    mask = loaded.tokenizer.mask_token if is_masked(loaded) else None
+    return pairs_of_input(pairs_from(TASKS[task], _OF_A_TASK, seed=0, tokenizer=loaded.tokenizer, mask=mask))
+
+
+def _listed(pairs: object) -> list[Any]:
+    if isinstance(pairs, pd.DataFrame):
+        rows = pairs.to_dict("records")
+        return [{name: value for name, value in row.items() if value is not None and value == value} for row in rows]  # noqa: PLR0124 NaN
+    if isinstance(pairs, str | bytes | Mapping | Pair) or not isinstance(pairs, Iterable):
+        raise AttnscopeError(
+            f"found pairs of type {type(pairs).__name__}; expected a pathlib.Path of JSON Lines, or a list of pairs, "
+            f"each with {', '.join(FIELDS)}"
+        )
+    items = list(cast("Iterable[object]", pairs))
+    if not items:
+        raise AttnscopeError("found no pairs of texts; expected one or more")
+    return items
+
+
+def _fields(item: object, number: int) -> Mapping[str, Any]:
+    if isinstance(item, Pair):
+        return asdict(item)
+    if isinstance(item, Mapping):
+        return cast("Mapping[str, Any]", item)
+    raise AttnscopeError(
+        f"pair {number} is of type {type(item).__name__}; expected a Pair, or a mapping with {', '.join(FIELDS)}"
+    )
+
+
+def _in_files(paths: Sequence[Path]) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    """Fields of each pair and their location, in a file of JSON Lines or in text files that match line by line."""
+    if len(paths) == 1:
+        named = [(f"{shown(paths[0])}, line {number}", fields) for number, fields in json_objects(paths[0], "clean")]
+    elif len(paths) in {_SIDES, _ALL}:
+        for path in paths:
+            reject_documents(path)
+        columns = [lines_of(decode_utf8(read_bytes(path), shown(path))) for path in paths]
+        for path, column in zip(paths[1:], columns[1:], strict=True):
+            if len(column) != len(columns[0]):
+                raise AttnscopeError(
+                    f"{shown(paths[0])} has {len(columns[0])} lines and {shown(path)} {len(column)}; expected the same "
+                    "number, because files match line by line"
+                )
+        rows: list[dict[str, Any]] = [
+            {str(name): text for name, text in zip(FIELDS, row, strict=False)} for row in zip(*columns, strict=True)
+        ]
+        named = [(f"{shown(paths[0])}, line {number}", row) for number, row in enumerate(rows, 1)]
+    else:
+        raise AttnscopeError(
+            f"found {len(paths)} files of pairs; expected one of JSON Lines, two of texts (clean, corrupted), or four "
+            "(answers and wrong answers too)"
+        )
+    if not named:
+        raise AttnscopeError(
+            f"{shown(paths[0])} contains no pairs; expected a JSON object on each line with {', '.join(FIELDS)}, or "
+            "a text on each line"
+        )
+    return named
+
+
+def _pair(fields: Mapping[str, Any], where: str) -> Pair:
+    for name in (*FIELDS, *(name for name in _TARGETS if fields.get(name) is not None)):
+        if name not in fields:
+            keys = ", ".join(map(str, fields)) or "none"
+            mend = _MEND if name in {"answer", "wrong"} else f"Each pair needs {', '.join(FIELDS)}"
+            raise AttnscopeError(f"{where}: no field {name!r}; the fields found are: {keys}. {mend}")
+        value = fields[name]
+        several = name in {"answer", "wrong"} and isinstance(value, list | tuple) and bool(value)
+        texts: Sequence[Any] = value if several else [value]
+        if not all(isinstance(text, str) for text in texts):
+            raise AttnscopeError(f"{where}: the field {name!r} is of type {type(value).__name__}; expected a string")
+        for text in texts:
+            check_characters(text, where)
+    given: dict[str, Any] = {name: fields[name] for name in (*FIELDS, *_TARGETS) if fields.get(name) is not None}
+    for name in ("answer", "wrong"):
+        given[name] = given[name] if isinstance(given[name], str) else tuple(given[name])
+    return Pair(**given)

@@ -1,0 +1,113 @@
+"""Pairs from templates fit the tokenizer, are balanced, and are split by item."""
+
+import pandas as pd
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.capture.borrow import LoadedModel
+from attnscope.intervention.pair_sources import pairs_of_input
+from attnscope.intervention.pairs import EncodedPairs
+from attnscope.intervention.templates import TASKS
+from tests.tiny_models import tiny
+
+
+@pytest.fixture(scope="module")
+def of_words():
+    """A tokenizer of words and marks, with the space before them, that knows all words of the tasks."""
+    rows = [row for task in TASKS for row in attnscope.pairs(task, count=400).itertuples()]
+    texts = [text for row in rows for text in (row.clean, row.corrupted)]
+    for row in rows:
+        for side in (row.answer, row.wrong):
+            texts += [side] if isinstance(side, str) else side
+    before = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(" ", "merged_with_next"), pre_tokenizers.Digits(individual_digits=False),
+        pre_tokenizers.Punctuation(),
+    ])  # fmt: skip
+    words = sorted({word for text in texts for word, _ in before.pre_tokenize_str(text)})
+    ids = {word: number for number, word in enumerate(["?", *words])}
+    inner = Tokenizer(models.WordLevel(ids, unk_token="?"))
+    inner.pre_tokenizer = before
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="?")
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "greater-than"])
+def test_the_pairs_of_a_task_are_balanced_and_halves_share_no_item(task, of_words):
+    found = attnscope.pairs(task, tokenizer=of_words, count=40)
+    assert len(found) == 40
+    assert not found.duplicated(["clean", "corrupted"]).any()
+    for row in found.itertuples():
+        assert len(of_words(row.clean)["input_ids"]) == len(of_words(row.corrupted)["input_ids"])
+        assert row.clean != row.corrupted
+        assert row.answer != row.wrong
+    first, second = (set(found.item[found.half == half]) for half in (0, 1))
+    assert first
+    assert second
+    assert not first & second
+    assert found.equals(attnscope.pairs(task, tokenizer=of_words, count=40))  # of the same seed
+    assert not found.equals(attnscope.pairs(task, tokenizer=of_words, count=40, seed=1))
+
+
+def test_answers_of_a_turned_pair_are_exchanged():
+    found = attnscope.pairs("agreement", count=40)
+    assert (found.answer == " is").sum() == (found.answer == " are").sum() == 20
+    plural = found.clean.str.contains(r"^The \w+s ")
+    assert ((found.answer == " are") == plural).all()
+    assert set(attnscope.pairs("agreement", count=10, turns=False).answer) == {" is"}
+
+
+def test_every_combination_is_made_once():
+    found = attnscope.pairs(
+        "The {noun} near the {other}", answer=" is", wrong=" are", count=100, turns=False,
+        noun=[("key", "keys"), ("lamp", "lamps")], other=["door", "wall", "road"],
+    )  # fmt: skip
+    assert len(found) == 6
+    assert set(zip(found.item, found.half, strict=True)) in [{("key", 0), ("lamp", 1)}, {("key", 1), ("lamp", 0)}]
+    assert (found.corrupted == found.clean.str.replace(r"(key|lamp)", r"\1s", regex=True)).all()
+
+
+@pytest.mark.parametrize(
+    ("template", "given", "message"),
+    [
+        ("The {noun}", {"answer": "x"}, "found no words for the gap noun"),
+        ("The noun", {"answer": "x"}, "found no words for the gap of a template"),
+        ("The {noun}", {"noun": ["a"]}, "found no answer; expected one for 'The {noun}', or a task: agreement"),
+        ("The {noun}", {"answer": "x", "noun": "key"}, "noun is 'key'; expected words"),
+        ("The {noun}", {"answer": "x", "noun": [("a", "b", "c")]}, "noun is .*; expected words"),
+        ("The {noun}", {"answer": "x", "noun": ["a"], "verb": ["b"]}, "no text has a gap verb; the gaps are: noun"),
+        ("The {noun}", {"answer": "x", "noun": ["a"], "item": "verb"}, "item is 'verb'; expected the name of a gap"),
+        ("The {noun", {"answer": "x", "noun": ["a"]}, "'The {noun' is no template"),
+        ("agreement", {"answer": " is"}, "agreement is a task with its own texts"),
+    ],
+)
+def test_a_template_that_cannot_be_filled_is_rejected(template, given, message):
+    with pytest.raises(AttnscopeError, match=message):
+        attnscope.pairs(template, **given)
+
+
+def test_no_pair_that_fits_the_tokenizer_says_why(of_words):
+    with pytest.raises(AttnscopeError, match="found no pair that fits: clean and corrupted text have 2 and 3 tokens"):
+        attnscope.pairs("The {noun}", answer=" is", wrong=" are", noun=[("key", "old keys")] * 2, tokenizer=of_words)
+
+
+def test_several_answers_are_the_log_of_their_summed_probabilities(of_words):
+    pairs = pairs_of_input(attnscope.pairs("greater-than", tokenizer=of_words, count=4))
+    loaded = LoadedModel(tiny("gpt2"), of_words, "tiny", {})
+    encoded = EncodedPairs.of(pairs, loaded)
+    logits = torch.randn(len(pairs), 1, len(of_words), generator=torch.Generator().manual_seed(0))
+    shares = logits.softmax(-1)[:, 0]
+    for found, pair, share in zip(encoded.difference(logits), pairs, shares, strict=True):
+        likely, less = (
+            share[[of_words.convert_tokens_to_ids(word) for word in words]].sum() for words in (pair.answer, pair.wrong)
+        )
+        assert found == pytest.approx(float((likely / less).log()), abs=1e-5)
+        assert min(map(int, pair.answer)) > max(map(int, pair.wrong))
+
+
+def test_a_data_frame_is_read_as_its_rows():
+    rows = [{"clean": "a b", "corrupted": "a c", "answer": "d", "wrong": "e"}]
+    frame = pd.DataFrame([rows[0] | {"item": 1, "target": float("nan")}])
+    assert pairs_of_input(frame) == pairs_of_input(rows)
