@@ -12,6 +12,8 @@ import numpy as np
 import torch
 import xarray as xr
 
+from attnscope.bundled import MODEL
+from attnscope.capture.modalities import reject_modalities
 from attnscope.detection.common import ExamplePair, common_features
 from attnscope.intervention.calls import checked_heads
 from attnscope.kernels.call import AttentionCall
@@ -83,6 +85,8 @@ class PairReader(TextReader):
     def __init__(
         self, model: Model | None, texts: Sources, settings: ScanReading, query: str | None, key: str | None
     ) -> None:
+        source = MODEL if model is None else model
+        reject_modalities(self.command, source, texts, field=settings["field"], revision=settings["revision"])
         self.asked: dict[str, Any] = {"query": query, "key": key}
         self.is_query, self.is_key = matcher(query, "query"), matcher(key, "key")
         super().__init__(model, texts, settings)

@@ -48,7 +48,6 @@ class Study:
     source: Windows | Callable[[], list[Window]]  # the windows, or a function that cuts them on first use
     _: KW_ONLY
     name: str = ""
-    identity: dict[str, str] = field(default_factory=dict[str, str])
     band: int = 10
     frequencies: tuple[int, int] | None = None
     completion: Completion = "minimal"
@@ -61,7 +60,8 @@ class Study:
     with_targets: bool = False
 
     def __post_init__(self) -> None:
-        self.name = self.name or type(self.model).__name__
+        self.identity: dict[str, str] = {} if self.loaded is None else self.loaded.identity
+        self.name = self.name or (type(self.model).__name__ if self.loaded is None else self.loaded.name)
         # an analysis by name, from the function that computes it: a run folder reads it if it has it
         self.made: Callable[[str, Callable[[], xr.Dataset]], xr.Dataset] = lambda _, make: make()
         self.folder: RunFolder | None = None  # of a call that stores its results
@@ -227,8 +227,6 @@ def study(
     return Study(
         loaded.model,
         partial(pairs_of_windows, corpus, target, loaded, session.length(window), limit),
-        name=loaded.name,
-        identity=loaded.identity,
         band=band,
         loaded=loaded,
         corpus=corpus,

@@ -70,11 +70,13 @@ class AttributionJob(Job):
 
 def _by_keys(call: AttentionCall, vectors: Tensor, at: tuple[Tensor, Tensor]) -> Tensor:
     """Mean product of each key's part of heads with vectors ``(prediction, head, r)``: ``(text, head, key)``."""
-    made, (weights, values) = list[Tensor](), (of(call).double() for of in (weights_of, values_of))
+    weights, values = weights_of(call).double(), values_of(call).double()
+    means: list[Tensor] = []
     for text in range(len(values)):
-        products = torch.einsum("nhr,hjr->hnj", vectors[at[0] == text], values[text])
-        made.append((products * weights[text][:, at[1][at[0] == text]]).mean(1))
-    return torch.stack(made)
+        in_text = at[0] == text
+        products = torch.einsum("nhr,hjr->hnj", vectors[in_text], values[text])
+        means.append((products * weights[text][:, at[1][in_text]]).mean(1))
+    return torch.stack(means)
 
 
 @dataclass(eq=False)
@@ -130,8 +132,8 @@ class Attribution:
         affine = affine_alone(model, self.unembedding, self.end.states.shape[1])
         self.table, self.constant = affine.matrix.T.detach(), affine.bias.detach().double()
         if self.direction is not None and self.direction.shape != self.table.shape[1:]:
-            found = tuple(self.direction.shape)
-            raise AttnscopeError(f"found a direction of shape {found}; expected {tuple(self.table.shape[1:])}")
+            shape = tuple(self.direction.shape)
+            raise AttnscopeError(f"found a direction of shape {shape}; expected {tuple(self.table.shape[1:])}")
         self.factor = (
             1.0 if self.end.norm is None else factor_of(self.end.states, cast("Any", self.end.norm.returned)) or 1.0
         )
@@ -139,11 +141,13 @@ class Attribution:
         self.cap = logit_cap(model.config)
         self.most = max(self.questions(part).labels.shape[1] for part in self.session.slices())
         columns = zip(("kind", "layer", "head"), zip(*self.parts.sources, strict=True), strict=True)
-        self.components = {"component": self.parts.names} | {name: ("component", [*own]) for name, own in columns}
+        self.components = {"component": self.parts.names} | {name: ("component", [*part]) for name, part in columns}
         self.mean: tuple[Tensor, Tensor] | None = None
         if self.direction is None and self.against[0] is None:
             sides = [window.target or window for window in self.session.windows]
-            ids = [one for side in sides for one, special in zip(side.ids, side.special, strict=True) if not special]
+            # the mean token of the texts, by frequency, takes the place of a token to subtract
+            pairs = [pair for side in sides for pair in zip(side.ids, side.special, strict=True)]
+            ids = [token for token, is_special in pairs if not is_special]
             share = torch.bincount(torch.tensor(ids, dtype=torch.int64), minlength=len(self.table)).to(self.constant)
             share = share / share.sum()
             self.mean = (share.to(self.table) @ self.table).double(), share @ self.constant
@@ -176,24 +180,26 @@ class Attribution:
         tokens = [(1.0, asked.labels[texts, numbers])]
         if self.against[0] is not None:
             tokens.append((-1.0, torch.tensor(self.against[part], device=texts.device)[texts]))
-        scale, chosen = self.scale or 1.0, list[tuple[str, Any, Any, Any, Any]]()
+        scale = self.scale or 1.0
         if self.direction is not None:
-            row = self.direction.to(final).expand_as(final)
-            chosen.append(("part", row / scale, row[:, 0] * 0, (final * row).sum(1), 0.0))
+            row: Any = self.direction.to(final).expand_as(final)
+            total: Any = (final * row).sum(1)
+            parts, reads = self._parts(row / scale, row[:, 0] * 0, total, 0.0)
         else:
             row = sum(sign * self.table[token].double() for sign, token in tokens)
-            bias = sum(sign * self.constant[token] for sign, token in tokens)
+            bias: Any = sum(sign * self.constant[token] for sign, token in tokens)
             terms = [sign * logits.gather(1, token[:, None])[:, 0].double() for sign, token in tokens]
-            subtracted = sum(term.abs() for term in terms)  # two logits that are nearly equal keep their rounding
-            chosen.append(("part", row, bias, sum(terms), subtracted))
+            total = sum(terms)
+            subtracted: Any = sum(term.abs() for term in terms)  # two logits that are nearly equal keep their rounding
+            parts, reads = self._parts(row, bias, total, subtracted)
+        split = {"part": parts, "total": total}
         if self.mean is not None:
             row, bias = self.mean
-            chosen.append(("random", row.expand_as(final), bias.expand(len(final)), scale * (final @ row + bias), 0.0))
-        made = {name: self._parts(*own) for name, *own in chosen}
-        found, reads = {name: own for name, (own, _) in made.items()} | {"total": chosen[0][3]}, made["part"][1]
+            of_mean = scale * (final @ row + bias)
+            split["random"] = self._parts(row.expand_as(final), bias.expand(len(final)), of_mean, 0.0)[0]
         layers = sorted(reads) if self.by_position else ()
         by_key = [_by_keys(self.parts.calls[layer][0], reads[layer], self.at) for layer in layers]
-        return self._dataset(part, asked, (texts, numbers), found, self._lens(final, tokens), by_key)
+        return self._dataset(part, asked, (texts, numbers), split, self._lens(final, tokens), by_key)
 
     def _run(self, asked: Questions, part: slice) -> tuple[Tensor, Tensor]:
         """One forward pass: what the unembedding reads at the predictions, and logits before they are capped."""
@@ -201,15 +207,16 @@ class Attribution:
         inputs = asked.batch.inputs(self.session.model)
         logits = self.parts.run(inputs, self.session.name(part.start), [self.output], with_head=True)[self.at]
         final = self._rows(self.parts.runs.pop(self.output)[0][0])
-        own = self._logits(final if self.cap else final[:1])
+        # the model returns capped logits (Gemma 2), whose parts do not add up: they are computed before the cap
+        uncapped = self._logits(final if self.cap else final[:1])
         if self.scale is None:
-            self.scale = factor_of(logits[:1], self._capped(own[:1]), TOLERANCE[logits.dtype])
+            self.scale = factor_of(logits[:1], self._capped(uncapped[:1]), TOLERANCE[logits.dtype])
             if self.scale is None or (self.cap and self.scale != 1.0):
                 raise AttnscopeError(
                     f"{self.session.loaded.name} changes its logits in a way that attnscope does not know, so they are "
                     "no sum of parts"
                 )
-        return final, own if self.cap else logits
+        return final, uncapped if self.cap else logits
 
     def _rows(self, states: Tensor) -> Tensor:
         """States at the predictions, ``(prediction, width)``."""
@@ -230,8 +237,8 @@ class Attribution:
         """
         scale = self.scale or 1.0
         matrix, number = scale * self.factor * direction[..., None], self.parts.layers[-1].matrices.site.index
-        found, vectors = self.parts.split(self.end, matrix, scale * bias[:, None, None], number, self.shape, self.at)
-        parts = found[..., 0, 0].T
+        products, vectors = self.parts.split(self.end, matrix, scale * bias[:, None, None], number, self.shape, self.at)
+        parts = products[..., 0, 0].T
         apart, size = (parts.sum(1) - total).abs(), parts.abs().sum(1) + subtracted
         if bool((apart > self.parts.rounding * size).any()):
             raise AttnscopeError(
@@ -242,7 +249,7 @@ class Attribution:
 
     def _lens(self, final: Tensor, tokens: list[tuple[float, Tensor]]) -> dict[str, Tensor]:
         """Logit, probability and rank ``(prediction, depth)`` if the stream ended at each depth."""
-        made, labels = defaultdict[str, list[Tensor]](list), tokens[0][1]
+        lens, labels = defaultdict[str, list[Tensor]](list), tokens[0][1]
         norm: Any = self.end.norm
         before = [self.parts.read_by(layer.query, layer.matrices.site.index) for layer in self.parts.layers]
         streams = [*map(self._rows, before), final if norm is None else self._rows(self.parts.ran(norm)[0])]
@@ -250,28 +257,28 @@ class Attribution:
             final = states.to(self.session.model.dtype)
             final = final if norm is None else self.factor * norm.module(final)
             if self.direction is not None:
-                made["logit"].append(final.double() @ self.direction.to(states))
+                lens["logit"].append(final.double() @ self.direction.to(states))
                 continue
             columns = defaultdict[str, list[Tensor]](list)
             for some in torch.arange(len(labels), device=labels.device).split(max(1, _AT_ONCE // len(self.table))):
                 logits = self._logits(final[some]).float()
                 taken = [logits.gather(1, token[some, None]) for _, token in tokens]
-                signed: Any = sum(sign * own[:, 0] for (sign, _), own in zip(tokens, taken, strict=True))
+                signed: Any = sum(sign * logit[:, 0] for (sign, _), logit in zip(tokens, taken, strict=True))
                 columns["logit"].append(signed)
                 columns["probability"].append(self._capped(logits).softmax(-1).gather(1, labels[some, None])[:, 0])
                 columns["rank"].append((logits > taken[0]).sum(1) + 1)
             for name, values in columns.items():
-                made[name].append(torch.cat(values).double())
-        return {name: torch.stack(values, 1) for name, values in made.items()}
+                lens[name].append(torch.cat(values).double())
+        return {name: torch.stack(values, 1) for name, values in lens.items()}
 
     def _dataset(
-        self, part: slice, asked: Questions, at: tuple[Tensor, Tensor], found: dict[str, Tensor],
+        self, part: slice, asked: Questions, at: tuple[Tensor, Tensor], split: dict[str, Tensor],
         lens: dict[str, Tensor], by_key: list[Tensor],
     ) -> xr.Dataset:  # fmt: skip
         """Means over the predictions of each window, and the lens at each."""
         rows = tuple(index.cpu().numpy() for index in at)
 
-        def placed(values: Tensor) -> np.ndarray:
+        def at_predictions(values: Tensor) -> np.ndarray:
             whole = np.full((len(asked), self.most, *values.shape[1:]), np.nan)
             whole[rows] = values.cpu().numpy()
             return whole
@@ -279,20 +286,22 @@ class Attribution:
         names, dims = np.full((len(asked), self.most), "", dtype=object), ("window", "position", "component")
         names[rows] = IdNames(self.session.loaded.tokenizer).of(asked.labels[at].tolist())
         variables: dict[str, Any] = {
-            name: ((dims[0], *dims[2:][: own.ndim - 1]), np.nanmean(placed(own), 1)) for name, own in found.items()
+            name: ((dims[0], *dims[2:][: values.ndim - 1]), np.nanmean(at_predictions(values), 1))
+            for name, values in split.items()
         }
-        variables["difference"] = "window", np.nanmax(placed((found["part"].sum(1) - found["total"]).abs()), 1)
-        variables |= {f"lens_{name}": ((*dims[:2], "depth"), placed(own)) for name, own in lens.items()}
-        variables |= {"query": (dims[:2], placed(asked.positions[at].double())), "token": (dims[:2], names)}
+        differences = (split["part"].sum(1) - split["total"]).abs()
+        variables["difference"] = "window", np.nanmax(at_predictions(differences), 1)
+        variables |= {f"lens_{name}": ((*dims[:2], "depth"), at_predictions(values)) for name, values in lens.items()}
+        variables |= {"query": (dims[:2], at_predictions(asked.positions[at].double())), "token": (dims[:2], names)}
         if self.by_position:
             windows = [window.target or window for window in self.session.windows]
-            longest = max(len(own) for own in (*windows, *self.session.windows))
+            longest = max(map(len, (*windows, *self.session.windows)))
             keys = np.full((len(asked), len(self.components["component"]), longest), np.nan)
-            wide = [nn.functional.pad(own, (0, longest - own.shape[2]), value=np.nan) for own in by_key]
+            wide = [nn.functional.pad(layer, (0, longest - layer.shape[2]), value=np.nan) for layer in by_key]
             keys[:, np.array(self.components["kind"][1]) == "head"] = torch.cat(wide, 1).cpu().numpy()
-            known = IdNames(self.session.loaded.tokenizer)
-            words = [[*known.of([*own.ids]), *[""] * (longest - len(own))] for own in windows[part]]
-            variables["part_at"] = dims, placed(found["part"])
+            names_of = IdNames(self.session.loaded.tokenizer).of
+            words = [[*names_of([*window.ids]), *[""] * (longest - len(window))] for window in windows[part]]
+            variables["part_at"] = dims, at_predictions(split["part"])
             variables |= {"by_key": (("window", "component", "key"), keys), "key_token": (("window", "key"), words)}
         coordinates = self.components | {
             "window": np.arange(part.start, part.stop),
@@ -312,8 +321,8 @@ def parts_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     variables: dict[str, Any] = {}
     for name, words, values in both:
         prefix = "" if name == "excess" else "part_"
-        own: Any = {"seed": seed, "name": name, "prefix": prefix, "unit": "logits", "corrected": "all components"}
-        variables |= effect_variables(values, units, ("component",), words, **own)
+        options: Any = {"seed": seed, "name": name, "prefix": prefix, "unit": "logits", "corrected": "all components"}
+        variables |= effect_variables(values, units, ("component",), words, **options)
     coordinates = {name: measured[name] for name in ("component", "kind", "layer", "head")}
     return xr.Dataset(variables, coordinates, {"intervals_over": called, "windows": measured.sizes["window"]})
 
@@ -324,6 +333,6 @@ def lens_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     variables: dict[str, Any] = {}
     for name, unit in _LENS.items():
         if f"lens_{name}" in measured:
-            found = by_document(measured[f"lens_{name}"].mean("position").values, units, seed=seed)
-            variables |= interval_variables(found, ("depth",), f"Mean {name}", name=name, unit=unit)
+            means = by_document(measured[f"lens_{name}"].mean("position").values, units, seed=seed)
+            variables |= interval_variables(means, ("depth",), f"Mean {name}", name=name, unit=unit)
     return xr.Dataset(variables, {"depth": measured.depth})

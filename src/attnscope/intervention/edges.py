@@ -43,7 +43,6 @@ from attnscope.support.state import frozen
 
 SIDES = ("query", "key", "value")
 ORDERS = ("raising", "changing", "random")
-SIZES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # shares of the edges, as in MIB
 _NAMES = {"mlp": "m", "mixer": "mixer", "layer embedding": "embedding"}  # of parts without heads, by kind
 _ADDS_UP = 1e-3  # rounding of the sum of all parts, as a share of the largest difference
 
@@ -60,7 +59,8 @@ def measured_edges(
     unit, count = numbered(pair_texts)  # equal pairs are in one half
     half_of = (rng.permutation(count) % 2 if count >= LEAST else np.zeros(count, dtype=int))[unit]
     parts = product(job.encoded, (0, 1))
-    halves = [(half, own) for (at, _), half in parts if (own := [one for one in at if half_of[one - 1] == half])]
+    halves = [(half, [number for number in numbers if half_of[number - 1] == half]) for (numbers, _), half in parts]
+    halves = [(half, numbers) for half, numbers in halves if numbers]
     of_scores = {"exact": int(graph.exist.sum()), "eap_ig": steps}.get(method, 1)
     whole = len(halves) * (of_scores + (2 + draws) * len(sizes))  # passes
     done = iter(range(1, whole + 1))
@@ -70,25 +70,25 @@ def measured_edges(
         tell(Progress("edges", at / whole, {"passes": f"{at:,} of {whole:,}"}))
 
     runs = [
-        EdgeRuns(graph, EncodedPairs.of([job.pairs[at - 1] for at in own], job.loaded, own), passed)
-        for _, own in halves
+        EdgeRuns(graph, EncodedPairs.of([job.pairs[number - 1] for number in numbers], job.loaded, numbers), passed)
+        for _, numbers in halves
     ]
     each = [one.exact() if method == "exact" else one.attributed(steps * (method == "eap_ig")) for one in runs]
     scores, edges = np.where(graph.exist, np.concatenate(each), np.nan), np.flatnonzero(graph.exist)
-    numbers = np.concatenate([own for _, own in halves])
-    units = [pair_texts[at - 1] for at in numbers]
+    numbers = np.concatenate([numbers for _, numbers in halves])
+    units = [pair_texts[number - 1] for number in numbers]
     half, at_random = half_of[numbers - 1], [rng.permutation(edges) for _ in range(draws)]
     counts = [round(size * edges.size) for size in sizes]
-    for passes, (own, _) in zip(runs, halves, strict=True):
-        score = scores[(half != own) | (count < LEAST)].mean(0).flat[edges]  # of the other half
+    for passes, (tested, _) in zip(runs, halves, strict=True):
+        score = scores[(half != tested) | (count < LEAST)].mean(0).flat[edges]  # of the other half
         orders = [edges[np.argsort(score)], edges[np.argsort(-abs(score))], *at_random]
         circuits.append([[passes.circuit(order[:size]) for size in counts] for order in orders])
     values = np.moveaxis(np.concatenate([np.array(one) for one in circuits], -1), -1, 0)  # (pair, order, size)
     values = np.concatenate([values[:, :2], values[:, 2:].mean(1, keepdims=True)], 1)
     sides = zip(("clean", "corrupted"), zip(*units, strict=True), strict=True)
-    labels = {f"{side}_text": ("pair", np.array(own, dtype=object)) for side, own in sides}
+    labels = {f"{side}_text": ("pair", np.array(texts, dtype=object)) for side, texts in sides}
     ends = {"clean": [one.clean[1] for one in runs], "corrupted": [one.corrupted[1] for one in runs]}
-    found = xr.Dataset(
+    results = xr.Dataset(
         {
             "difference": (("pair", "order", "size"), values),
             **{name: ("pair", np.concatenate(end)) for name, end in ends.items()},
@@ -103,14 +103,15 @@ def measured_edges(
         },
         {"model": job.loaded.name, "method": method, "direction": "noising", "pairs": len(job.pairs)},
     )  # fmt: skip
-    check_pairs_differ(found)
-    gaps, rest = (found.clean - found.corrupted).values, (found.difference - found.corrupted).transpose("pair", ...)
+    check_pairs_differ(results)
+    gaps = (results.clean - results.corrupted).values
+    rest = (results.difference - results.corrupted).transpose("pair", ...)
     curve = by_document(rest.values, units, over=gaps, seed=seed)
     area = by_document(np.trapezoid(rest, sizes), units, over=gaps, seed=seed)
     for end, of_curve, of_area in zip(("", "_low", "_high"), curve[:3], area[:3], strict=True):
-        found[f"faithfulness{end}"] = ("order", "size"), of_curve
-        found[f"cpr{end}"] = "order", of_area
-    return found.assign(cmd=("order", np.trapezoid(abs(1 - curve.mean), sizes)))
+        results[f"faithfulness{end}"] = ("order", "size"), of_curve
+        results[f"cpr{end}"] = "order", of_area
+    return results.assign(cmd=("order", np.trapezoid(abs(1 - curve.mean), sizes)))
 
 
 @dataclass(eq=False)

@@ -176,15 +176,7 @@ def explanations_of_heads(
     lacking = _lacking(windows, len(whole), length)
     if lacking:
         raise AttnscopeError(lacking)
-    study = Study(
-        loaded.model,
-        whole,
-        name=loaded.name,
-        identity=loaded.identity,
-        band=min(band, length - 1),
-        seed=seed,
-        loaded=loaded,
-    )
+    study = Study(loaded.model, whole, band=min(band, length - 1), seed=seed, loaded=loaded)
     verdict = None if session is None else session.kept(study.key)
     if verdict is None:
         study.run(ANALYSES)
@@ -213,7 +205,7 @@ def _lacking(windows: list[Window], whole: int, length: int) -> str:
 
 def trust_in_weights(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
     """Peak of each head by norms (Kobayashi et al. 2020), and how far its output determines its weights."""
-    study = Study(loaded.model, windows[:FEW_TEXTS], name=loaded.name, loaded=loaded)
+    study = Study(loaded.model, windows[:FEW_TEXTS], loaded=loaded)
     shortest = min(map(len, study.windows))
     contributions = contribution_profiles(study, kinds=["norms", "effective"], band=min(band, max(1, shortest - 1)))
     profile = contributions.profile_norms.mean("window")

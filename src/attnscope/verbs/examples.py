@@ -115,8 +115,6 @@ def examples(
 
     import xarray as xr
 
-    from attnscope.bundled import MODEL
-    from attnscope.capture.modalities import reject_modalities
     from attnscope.detection.examples import RANKINGS, Choice, ExampleReader
     from attnscope.measure.reader import scan_settings
     from attnscope.measure.sample import leading_heads
@@ -128,8 +126,6 @@ def examples(
     if by not in RANKINGS:
         raise AttnscopeError(f"by is {by!r:.60}; expected {', '.join(RANKINGS[:-1])} or {RANKINGS[-1]}")
     task = task_for(examples, locals(), in_memory=True)
-    model = MODEL if model is None else model
-    reject_modalities("examples", model, texts, field=reading["field"], revision=reading["revision"])
     scanned = opened_scan(head) if isinstance(head, xr.Dataset | str | Path) else None
     heads: Any = head if scanned is None else leading_heads(scanned)
     if len(heads) == 2 and not isinstance(heads[0], Sequence):  # noqa: PLR2004 one head

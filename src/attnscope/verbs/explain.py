@@ -126,8 +126,6 @@ def explain(
     study = Study(
         loaded.model,
         partial(pairs_of_windows, session.corpus, target, loaded, length, reading["limit"] or DEFAULT_TEXTS),
-        name=loaded.name,
-        identity=loaded.identity,
         band=band,
         frequencies=frequencies,
         completion=completion,

@@ -66,14 +66,10 @@ def find(
     >>> float(found.weight.max()) > 0.7, found.strongest.values.flat[found.weight.values.argmax()]
     (True, 'animal')
     """
-    from attnscope.bundled import MODEL
-    from attnscope.capture.modalities import reject_modalities
     from attnscope.detection.find import WordReader
     from attnscope.measure.reader import scan_settings
     from attnscope.store.units import task_for
 
     task = task_for(find, locals(), in_memory=True)
-    model = MODEL if model is None else model
-    reject_modalities("find", model, texts, field=reading["field"], revision=reading["revision"])
     settings = scan_settings(reading, statistics="entropy", words=words, batch_size=batch_size)
     return WordReader(model, texts, settings, query, key).scan(task)
