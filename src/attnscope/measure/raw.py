@@ -18,9 +18,10 @@ from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import output_of
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.engines import measure, output_of
 from attnscope.kernels.full import attend_in_full
+from attnscope.kernels.sums import column_sums
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.sample import WordBatch
 from attnscope.measure.texts import first_windows
@@ -73,6 +74,13 @@ class ChosenHeads:
         if self.has(site, call):
             _check(site, call, self.head, len(self.values))
             self.add(site, (attend_in_full(call)[1] if words is None else words.weights(site, call))[0].float())
+        return output
+
+    def add_received(self, site: Site, call: AttentionCall, last: int | None = None) -> Tensor:
+        """Add the sums over all or the last queries of a layer, if it is chosen; returns the output of the call."""
+        output, rows = measure(call, Need())
+        if self.has(site, call):
+            self.add(site, column_sums(call, rows.log_sum_exp, last=last)[0])
         return output
 
     def weights(self, window: Window) -> xr.DataArray:

@@ -240,7 +240,8 @@ class TextReader(Reader):
 
     def read(self, items: Sequence[Window], numbers: Sequence[int]) -> Read:  # noqa: ARG002
         tokenizer, device = self.loaded.tokenizer, device_of(self.model)
-        if self.settings["field"] is None and (piece := image_token_of(self.model.config)) is not None:
+        piece = image_token_of(self.model.config) if self.settings["field"] is None else None
+        if piece is not None:
             _reject_marks(items, [*PLACES.values(), str(tokenizer.convert_ids_to_tokens(piece))])
         pad = tokenizer.pad_token_id
         batch = WindowBatch.of(items, pad if pad is not None else tokenizer.eos_token_id or 0, device)

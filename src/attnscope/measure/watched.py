@@ -419,14 +419,17 @@ def reject_left_padding(layers: Sequence[Layer]) -> None:
     """Reject texts whose first tokens get no weight in any layer, except rows of padding (all values equal)."""
     firsts: list[Tensor] = []
     for layer in layers:
-        own = layer.weights
-        if layer.is_cross or own.shape[3] == 1:
+        weights = layer.weights
+        if layer.is_cross or weights.shape[3] == 1:
             continue
-        is_padding = (own == own[..., :1]).all(-1).all(1)  # (text, query)
-        weighted = (own != 0).any(1) & ~is_padding[..., None]
+        is_padding = (weights == weights[..., :1]).all(-1).all(1)  # (text, query)
+        weighted = (weights != 0).any(1) & ~is_padding[..., None]
         missing = (weighted.any(1).cumsum(1) == 0).sum(1)  # keys at the beginning without weight
         firsts.append(missing.where(~is_padding.all(1), 0).cpu())
-    if firsts and int((least := torch.stack(firsts).amin(0)).amax()):
+    if not firsts:
+        return
+    least = torch.stack(firsts).amin(0)
+    if int(least.amax()):
         text = int(least.argmax())
         raise AttnscopeError(
             f"text {text + 1}: its first {int(least[text])} tokens get no weight, like padding on the left: give mask "

@@ -8,9 +8,6 @@ from attnscope.verbs import verb
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.capture.watch import Site
-    from attnscope.kernels.call import AttentionCall
-
 
 @verb()
 def received(
@@ -57,13 +54,10 @@ def received(
     >>> most.key_token.shape
     (2,)
     """
-    import torch
+    from functools import partial
 
     from attnscope.bundled import MODEL
     from attnscope.capture.modalities import reject_modalities
-    from attnscope.kernels.call import Need
-    from attnscope.kernels.engines import measure
-    from attnscope.kernels.sums import column_sums
     from attnscope.measure.raw import ChosenHeads, first_window, observe_window
     from attnscope.opened import Opened
     from attnscope.support.progress import Progress, no_progress
@@ -75,13 +69,6 @@ def received(
     loaded = session.load(reading, heads=[(layer, head)])
     tell(Progress("received", 0.5))
     first = first_window(session, targets, window)
-
-    def observe(site: "Site", call: "AttentionCall") -> torch.Tensor:
-        output, rows = measure(call, Need())
-        if heads.has(site, call):
-            heads.add(site, column_sums(call, rows.log_sum_exp, last=observation)[0])
-        return output
-
-    observe_window(loaded, first, observe)
+    observe_window(loaded, first, partial(heads.add_received, last=observation))
     tell(Progress("received", 1.0))
     return heads.received(first, has_decoder=bool(loaded.model.config.is_encoder_decoder))

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import attnscope
 from attnscope import AttnscopeError
 from attnscope.store.workers import Cluster, Crew, RayEngine
 
@@ -21,16 +22,16 @@ from attnscope.store.workers import Cluster, Crew, RayEngine
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"address": "nonsense"}, "ray .--ray. is 'nonsense'; expected local, auto or HOST:PORT"),
-        ({"address": ""}, "expected local, auto or HOST:PORT"),
+        ({"ray": "nonsense"}, "ray .--ray. is 'nonsense'; expected local, auto or HOST:PORT"),
+        ({"ray": ""}, "expected local, auto or HOST:PORT"),
         ({"workers": 0}, "workers .--workers. is 0; expected a whole number of 1 or more"),
-        ({"gpus": -1.0}, "ray_gpus .--ray-gpus. is -1.0"),
-        ({"gpus": 1.5}, "expected a part of one GPU, or a whole number"),
+        ({"ray_gpus": -1.0}, "ray_gpus .--ray-gpus. is -1.0"),
+        ({"ray_gpus": 1.5}, "expected a part of one GPU, or a whole number"),
     ],
 )
 def test_what_is_none_is_rejected(given, said):
     with pytest.raises(AttnscopeError, match=said):
-        Cluster(**given)
+        attnscope.scan(**{"ray": "local"} | given)
 
 
 @pytest.mark.parametrize(
