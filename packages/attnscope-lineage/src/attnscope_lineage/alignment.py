@@ -5,30 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnscope.capture.borrow import borrowed
-from attnscope.capture.load import Model
-from attnscope.opened import Opened
-from attnscope.read.windows import TargetTokenizer
 from attnscope.report.schema import HEAD, Finding, Quantity, Report, Row, Table, value_of
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
-from attnscope.store.run import Batch, Job, run
-from attnscope.store.units import task_for
-from attnscope.support.checked import left_out
-from attnscope.support.checks import check_real, check_whole, shortly
-from attnscope.support.errors import AttnscopeError
+from attnscope.store.run import Batch, Job
 from attnscope.support.numbers import count, percent
 from attnscope.support.progress import Progress, Tell, no_progress
-from attnscope.support.state import own_state
 from attnscope_lineage.data import encode_pairs
 from attnscope_lineage.links import (
-    LEAST_WEIGHT,
     ForcedPair,
     Forcing,
     Gold,
@@ -38,69 +27,11 @@ from attnscope_lineage.links import (
     links,
     links_of_line,
     pharaoh,
-    read_gold,
     score_alignments,
     within,
 )
-from attnscope_lineage.options import AlignmentReading
-from attnscope_lineage.parallel_text import Lines, TaskText, check_parallel, is_unsegmented, lines_of_text, lines_sha256
-
-
-def align(
-    model: Model,
-    texts: Lines,
-    targets: Lines,
-    *,
-    gold: str | Path | Gold | None,
-    gold_first: int,
-    layer: int | None,
-    head: int | None,
-    end: Literal["drop", "keep", "null"],
-    step: Literal["predicts", "reads"],
-    words: Literal["space", "piece"],
-    rule: Literal["argmax", "intersection", "threshold"],
-    threshold: float | None,
-    shown: int,
-    batch_size: int,
-    **reading: Unpack[AlignmentReading],
-) -> xr.DataTree:
-    """The work of `attnscope_lineage.align`."""
-    part = task_for(align, locals())
-    check_whole(0, 1, gold_first=gold_first)
-    check_real(0.0, 1.0, threshold=threshold)
-    if threshold is not None and rule != "threshold":
-        raise AttnscopeError(
-            f"found a threshold (--threshold) with the rule {shortly(rule)}: leave it out, or use --rule threshold"
-        )
-    sources, targets = lines_of_text(texts, "the text"), lines_of_text(targets, "the target")
-    for name, lines in (("the text", sources), ("the target", targets)) if words == "space" else ():
-        if is_unsegmented(lines):
-            raise AttnscopeError(
-                f"{name} has no spaces between words: align tokens with --words piece, or put spaces between the words"
-            )
-    judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
-    sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
-    check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})
-    session, language = Opened.of(model), reading["target_language"]
-    loaded = session.load(reading, heads=[(layer, head)], kind="cross")
-    tokenizer = loaded.tokenizer if language is None else TargetTokenizer(loaded.tokenizer, language).tokenizer
-    work = Work(
-        Forcing(loaded.model, tokenizer, sources, targets, words=words, batch_size=batch_size),
-        {"name": loaded.name, **loaded.identity},
-        layer,
-        head,
-        judges is not None and layer is None and head is None,
-        {"rule": rule, **({"threshold": threshold or LEAST_WEIGHT} if rule == "threshold" else {})},
-        {"end": end, "step": step},
-        judges,
-        reading["progress"] or no_progress,
-        language,
-        shown,
-    )
-    work.signature = work.sign()
-    work.attributes = {"signature": work.signature.to_json(), "model": loaded.name}
-    return run(work, reading["out"], part, repair=reading["repair"])
-
+from attnscope_lineage.parallel_text import TaskText, lines_sha256
+from attnscope_lineage.verbs.align import align
 
 MOST_WORDS = 40  # of a sentence in a picture
 
@@ -399,25 +330,7 @@ def best_aligning_head(
     def aligned(pairs: Sequence[int], layer: int | None = None, head: int | None = None) -> xr.DataTree:
         links = [frozenset(text.alignments[i]) for i in pairs]
         source, target = ([side[i] for i in pairs] for side in (text.source, text.target))
-        reading: Any = left_out(AlignmentReading) | {"tokenizer": tokenizer}
-        with own_state(), borrowed(model):
-            return align(
-                model,
-                source,
-                target,
-                gold=Gold(links, links),
-                gold_first=1,
-                layer=layer,
-                head=head,
-                end="drop",
-                step="predicts",
-                words="space",
-                rule="argmax",
-                threshold=None,
-                shown=0,
-                batch_size=16,
-                **reading,
-            )
+        return align(model, source, target, gold=Gold(links, links), layer=layer, head=head, tokenizer=tokenizer)
 
     choice = aligned(short[::2])["links"].coords
     layer, head = int(choice["layer"]), int(choice["head"])

@@ -42,8 +42,9 @@ from attnscope_lineage.links import Forcing
 from attnscope_lineage.options import BleuTokenizer
 from attnscope_lineage.parallel_text import Lines, ParallelText, TaskText, generate_task, lines_of_text, read_parallel
 from attnscope_lineage.scores import NO_ATTENTION, score
-from attnscope_lineage.training import finished_metrics, threads_of_one, train
+from attnscope_lineage.training import finished_metrics, threads_of_one
 from attnscope_lineage.translation import translate_lines
+from attnscope_lineage.verbs.train import train
 
 _SHOWN_WORDS = 24  # of each side of the sentence pair in the picture
 _NODES = ("scores", "curves", "alignment", "gradients")

@@ -29,14 +29,13 @@ from attnscope.capture.load import usable_device
 from attnscope.models.translator import IGNORED
 from attnscope.report.schema import Finding, Report
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
-from attnscope.store.files import explained, local_folder
+from attnscope.store.files import explained
 from attnscope.store.folder import OwnedFolder
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
-from attnscope.support.state import own_random_numbers, own_threads
 from attnscope_lineage.alignment import best_aligning_head
-from attnscope_lineage.checkpoints import LOG, METRICS, Checkpoints, Log, build_model, check_model, training_results
-from attnscope_lineage.config import SETTINGS, TrainConfig, config_bytes, settings_for
+from attnscope_lineage.checkpoints import LOG, METRICS, Checkpoints, Log, build_model, check_model
+from attnscope_lineage.config import SETTINGS, TrainConfig, config_bytes
 from attnscope_lineage.data import Batch, Pairs, TrainingData, read_data
 from attnscope_lineage.parallel_text import TaskText
 from attnscope_lineage.translation import translate_lines
@@ -45,20 +44,6 @@ _MAY_CHANGE = {"updates", "cooldown", "patience", "log_every", "threads", "devic
 NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # no effect on the weights
 _MODEL = ("model", "config.json", "generation_config.json")  # prefixes of the model's files
 _log = logging.getLogger("attnscope")
-
-
-@own_random_numbers()
-def train(
-    config: TrainConfig | Path | str | None, out: Path | str, *, progress: Tell | None, **settings: object
-) -> xr.Dataset:
-    """The work of `attnscope_lineage.train`."""
-    config = settings_for(config, **settings)
-    folder = OwnedFolder(local_folder(out), "train")
-    threads = own_threads(config.threads or threads_of_one())
-    with threads, processes(usable_device(config.device).type) as group, folder if group.first else nullcontext():
-        if finished_metrics(config, folder.look()) is None:
-            Training(config, folder, group, progress).run()
-        return training_results(folder.look())
 
 
 def finished_metrics(config: TrainConfig, folder: OwnedFolder) -> dict[str, float] | None:

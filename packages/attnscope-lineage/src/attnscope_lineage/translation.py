@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Unpack, overload
+from typing import Any, overload
 
 import torch
 from jaxtyping import Int
@@ -18,66 +18,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from attnscope.capture.borrow import quiet
 from attnscope.capture.families import configured_length
 from attnscope.capture.forward import check_ids
-from attnscope.capture.load import Model
-from attnscope.opened import Opened
-from attnscope.read.windows import TargetTokenizer
 from attnscope.report.schema import Finding, Quantity, Report, Table
-from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.support.checks import BEAMS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
 from attnscope_lineage.data import collate, encode_lines
-from attnscope_lineage.options import TranslationOptions
-from attnscope_lineage.parallel_text import Lines, lines_of_text, lines_sha256
 
 _USUAL_BEAMS = 5
-
-
-def translate(
-    model: Model,
-    texts: Lines,
-    *,
-    beams: int,
-    length_penalty: float,
-    n_best: int,
-    sample: bool,
-    temperature: float,
-    seed: int,
-    batch_tokens: int,
-    overlong: Literal["reject", "split", "cut"],
-    scores: bool,
-    progress: Tell | None,
-    **options: Unpack[TranslationOptions],
-) -> Translations:
-    """The work of `attnscope_lineage.translate`."""
-    lines, language = lines_of_text(texts, "the text"), options["target_language"]
-    settings: dict[str, Any] = {"beams": beams, "length_penalty": length_penalty, "n_best": n_best, "sample": sample}
-    settings |= {"temperature": temperature, "seed": seed, "batch_tokens": batch_tokens, "overlong": overlong}
-    loaded = Opened.of(model).load(options)
-    if not loaded.model.config.is_encoder_decoder:
-        raise AttnscopeError(
-            f"{type(loaded.model).__name__} is not an encoder-decoder: "
-            "use a translation model, such as one from `attnscope train`"
-        )
-    begin: dict[str, int] = {}
-    if language is not None:  # its token is forced first, or starts the decoder
-        coded = TargetTokenizer(loaded.tokenizer, language)("a", return_special_tokens_mask=True)
-        first, *_, last = coded.input_ids
-        begin = {"forced_bos_token_id": first} if coded.special_tokens_mask[0] else {"decoder_start_token_id": last}
-    made = translate_lines(
-        loaded.model, loaded.tokenizer, lines, **settings, scores=scores, progress=progress, begin=begin
-    )
-    signature = Signature(
-        "translate",
-        model={"name": loaded.name, **loaded.identity},
-        tokenizer={"sha256": tokenizer_sha256(loaded.tokenizer)},
-        text={"lines": len(lines), "source_sha256": lines_sha256(lines)},
-        settings=settings | ({} if language is None else {"target_language": language}),
-        versions=package_versions(),
-    )
-    return replace(made, signature=signature.to_json())
 
 
 @own_random_numbers()

@@ -1,9 +1,11 @@
 """`attnscope_lineage.align`."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 from attnscope.options import SCALE, Count, Flag, Model, Natural, PathOrName
-from attnscope.verbs import run_on_model, verb
+from attnscope.verbs import verb
 from attnscope_lineage.options import AlignmentReading, Gold, Lines
 
 if TYPE_CHECKING:
@@ -78,4 +80,49 @@ def align(
         If line counts differ, a text has no spaces between words, the model is not an encoder-decoder, an option does
         not exist, the folder cannot be used, or a part of it is damaged.
     """
-    return run_on_model("attnscope_lineage.alignment:align", locals())
+    from attnscope.opened import Opened
+    from attnscope.read.windows import TargetTokenizer
+    from attnscope.store.run import run
+    from attnscope.store.units import task_for
+    from attnscope.support.checks import check_real, check_whole, shortly
+    from attnscope.support.errors import AttnscopeError
+    from attnscope.support.progress import no_progress
+    from attnscope_lineage.alignment import Work
+    from attnscope_lineage.links import LEAST_WEIGHT, Forcing, read_gold
+    from attnscope_lineage.parallel_text import check_parallel, is_unsegmented, lines_of_text
+
+    part = task_for(align, locals())
+    check_whole(0, 1, gold_first=gold_first)
+    check_real(0.0, 1.0, threshold=threshold)
+    if threshold is not None and rule != "threshold":
+        raise AttnscopeError(
+            f"found a threshold (--threshold) with the rule {shortly(rule)}: leave it out, or use --rule threshold"
+        )
+    sources, targets = lines_of_text(texts, "the text"), lines_of_text(targets, "the target")
+    for name, lines in (("the text", sources), ("the target", targets)) if words == "space" else ():
+        if is_unsegmented(lines):
+            raise AttnscopeError(
+                f"{name} has no spaces between words: align tokens with --words piece, or put spaces between the words"
+            )
+    judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
+    sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
+    check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})
+    session, language = Opened.of(model), reading["target_language"]
+    loaded = session.load(reading, heads=[(layer, head)], kind="cross")
+    tokenizer = loaded.tokenizer if language is None else TargetTokenizer(loaded.tokenizer, language).tokenizer
+    work = Work(
+        Forcing(loaded.model, tokenizer, sources, targets, words=words, batch_size=batch_size),
+        {"name": loaded.name, **loaded.identity},
+        layer,
+        head,
+        judges is not None and layer is None and head is None,
+        {"rule": rule, **({"threshold": threshold or LEAST_WEIGHT} if rule == "threshold" else {})},
+        {"end": end, "step": step},
+        judges,
+        reading["progress"] or no_progress,
+        language,
+        shown,
+    )
+    work.signature = work.sign()
+    work.attributes = {"signature": work.signature.to_json(), "model": loaded.name}
+    return run(work, reading["out"], part, repair=reading["repair"])

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from attnscope.options import Tell
-from attnscope.verbs import run, verb
+from attnscope.verbs import verb
 from attnscope_lineage.options import TrainConfig
 
 if TYPE_CHECKING:
@@ -53,4 +53,25 @@ def train(
     AttnscopeError
         If settings, texts or the folder are invalid.
     """
-    return run("attnscope_lineage.training:train", {"config": config, "out": out, "progress": progress, **settings})
+    from contextlib import nullcontext
+
+    from attnscope.capture.load import usable_device
+    from attnscope.store.files import local_folder
+    from attnscope.store.folder import OwnedFolder
+    from attnscope.support.state import own_random_numbers, own_threads
+    from attnscope_lineage.checkpoints import training_results
+    from attnscope_lineage.config import settings_for
+    from attnscope_lineage.training import Training, finished_metrics, processes, threads_of_one
+
+    chosen = settings_for(config, **settings)
+    folder = OwnedFolder(local_folder(out), "train")
+    threads = own_threads(chosen.threads or threads_of_one())
+    with (
+        own_random_numbers(),
+        threads,
+        processes(usable_device(chosen.device).type) as group,
+        folder if group.first else nullcontext(),
+    ):
+        if finished_metrics(chosen, folder.look()) is None:
+            Training(chosen, folder, group, progress).run()
+        return training_results(folder.look())

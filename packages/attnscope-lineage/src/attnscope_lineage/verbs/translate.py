@@ -1,9 +1,9 @@
 """`attnscope_lineage.translate`."""
 
-from typing import TYPE_CHECKING, Annotated, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from attnscope.options import IN_PYTHON, SCALE, Beams, Count, Model, Seed, Tell, Typed, text_or_place
-from attnscope.verbs import run_on_model, verb
+from attnscope.verbs import verb
 from attnscope_lineage.options import Lines, TranslationOptions
 
 if TYPE_CHECKING:
@@ -66,4 +66,38 @@ def translate(
         If the model is not an encoder-decoder, the file cannot be read, a line is too long (with ``reject``), or
         settings contradict each other.
     """
-    return run_on_model("attnscope_lineage.translation:translate", locals())
+    from dataclasses import replace
+
+    from attnscope.opened import Opened
+    from attnscope.read.windows import TargetTokenizer
+    from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
+    from attnscope.support.errors import AttnscopeError
+    from attnscope_lineage.parallel_text import lines_of_text, lines_sha256
+    from attnscope_lineage.translation import translate_lines
+
+    lines, language = lines_of_text(texts, "the text"), reading["target_language"]
+    settings: dict[str, Any] = {"beams": beams, "length_penalty": length_penalty, "n_best": n_best, "sample": sample}
+    settings |= {"temperature": temperature, "seed": seed, "batch_tokens": batch_tokens, "overlong": overlong}
+    loaded = Opened.of(model).load(reading)
+    if not loaded.model.config.is_encoder_decoder:
+        raise AttnscopeError(
+            f"{type(loaded.model).__name__} is not an encoder-decoder: "
+            "use a translation model, such as one from `attnscope train`"
+        )
+    begin: dict[str, int] = {}
+    if language is not None:  # its token is forced first, or starts the decoder
+        coded = TargetTokenizer(loaded.tokenizer, language)("a", return_special_tokens_mask=True)
+        first, *_, last = coded.input_ids
+        begin = {"forced_bos_token_id": first} if coded.special_tokens_mask[0] else {"decoder_start_token_id": last}
+    made = translate_lines(
+        loaded.model, loaded.tokenizer, lines, **settings, scores=scores, progress=progress, begin=begin
+    )
+    signature = Signature(
+        "translate",
+        model={"name": loaded.name, **loaded.identity},
+        tokenizer={"sha256": tokenizer_sha256(loaded.tokenizer)},
+        text={"lines": len(lines), "source_sha256": lines_sha256(lines)},
+        settings=settings | ({} if language is None else {"target_language": language}),
+        versions=package_versions(),
+    )
+    return replace(made, signature=signature.to_json())
