@@ -117,7 +117,7 @@ def numbers_of(flag: str, text: str) -> list[int]:
 def heads_of(flag: str, text: str) -> list[tuple[int, int]]:
     """Heads as people write them."""
     heads: list[tuple[int, int]] = []
-    for name in text.split(",") if text else []:
+    for name in text.split(",") if text not in {"", "none"} else []:
         layer, _, head = name.strip().partition(".")
         if not (layer.isdecimal() and head.isdecimal()):
             raise AttnscopeError(f"{flag} is {text!r}: give heads as layer.head, with commas between, as in 3.6,10.5")

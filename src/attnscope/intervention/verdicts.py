@@ -32,6 +32,7 @@ from attnscope.support.numbers import are, count, places
 SHARP_SHARE = 0.5  # share of all weight at one offset, from which a head counts as sharp
 _NAMED = 5  # heads that the sentence about a search names
 _FORBIDDEN = 10  # heads in the table of a rule
+_MANY_SETS = 40  # of which the middle 95% is named, not the range
 SURE = 0.05  # p-value below which a rank correlation is reported without a warning
 _CORRECTED = "for all heads and ablations"
 _LEAST = "6 or more windows"
@@ -356,11 +357,12 @@ def _describe_set(row: Row, sets: xr.Dataset) -> str:
         return f"{found}."
     drawn = sets.random_effect.sel(set=row["set"], ablation=row["ablation"]).values
     drawn = drawn[np.isfinite(drawn)]
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    is_many = len(drawn) >= _MANY_SETS
+    low, high = np.quantile(drawn, [0.025, 0.975] if is_many else [0, 1])
     alike = "as many heads in each layer" if sets.attrs["matched"] == "layer" else "as many heads"
     return (
-        f"{found}; without {len(drawn)} random sets of {alike}, by {drawn.mean():+.3f} (95% of them {low:+.3f} to "
-        f"{high:+.3f}): p = {row['p']:.3f}."
+        f"{found}; without {len(drawn)} random sets of {alike}, by {drawn.mean():+.3f} ({'95% of them ' * is_many}"
+        f"{low:+.3f} to {high:+.3f}): p = {row['p']:.3f}."
     )
 
 

@@ -66,8 +66,8 @@ def intervene(
     ] = False,
     heads: Annotated[
         HeadsOrSets | None,
-        "Ablate only these heads, each alone, as in 4.2,5.1. In Python also sets of heads, which are ablated together: "
-        "``[[(4, 2), (5, 1)], ...]``. With `random`, heads are one set. By default every head.",
+        "Ablate only these heads, each alone, as in 4.2,5.1, or none. In Python also sets of heads, which are ablated "
+        "together: ``[[(4, 2), (5, 1)], ...]``. With `random`, heads are one set. By default every head.",
     ] = None,
     together: Annotated[
         HeadSets, "Ablate these heads together too, as in 0.1,0.3; may be repeated. See `joint_ablation`."

@@ -68,12 +68,10 @@ def pairs(
 
     Examples
     --------
-    >>> found = pairs(
-    ...     "The {noun} near the {other}", answer=" is", wrong=" are",
-    ...     noun=[("key", "keys"), ("lamp", "lamps")], other=["door", "wall"],
-    ... )
-    >>> len(found), sorted(found.clean)[:2]
-    (4, ['The key near the door', 'The keys near the wall'])
+    >>> words = {"noun": [("key", "keys"), ("lamp", "lamps")], "other": ["door"]}
+    >>> found = pairs("The {noun} near the {other}", answer=" is", wrong=" are", turns=False, **words)
+    >>> sorted(zip(found.clean, found.corrupted, found.half))[0]
+    ('The key near the door', 'The keys near the door', 0)
     >>> pairs("agreement", count=2).answer.tolist()
     [' is', ' are']
     """
