@@ -352,7 +352,7 @@ def _describe_set(row: Row, sets: xr.Dataset) -> str:
     """The change of the loss without one set, next to that without random ones."""
     change = describe_effect(_TOGETHER[2].effect(row))
     heads = _listed(str(row["set"]).split())
-    found = f"Without {heads}, the loss changes by {change} ({row['ablation']} ablation)"
+    found = f"Without {heads} ({row['ablation']} ablation), the loss changes by {change}"
     if row.get("p") is None:
         return f"{found}."
     drawn = sets.random_effect.sel(set=row["set"], ablation=row["ablation"]).values
