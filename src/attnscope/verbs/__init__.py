@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from inspect import Parameter, cleandoc, signature
-from pkgutil import resolve_name
 from textwrap import indent, wrap
 from typing import Any, ParamSpec, TypeVar
 
@@ -73,12 +72,3 @@ def _in_own_state(*_: object) -> AbstractContextManager[Any]:
     from attnscope.support.state import own_state
 
     return own_state()
-
-
-def run(function: str, arguments: dict[str, Any]) -> Any:
-    """Call the function of a room, ``module:name``, with the arguments of a verb."""
-    arguments |= arguments.pop("reading", {})
-    return resolve_name(function)(**arguments)
-
-
-run_on_model = run

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,26 +22,24 @@ import xarray as xr
 from scipy import special
 
 from attnscope.capture.borrow import LoadedModel
-from attnscope.capture.load import load_model, usable_device
+from attnscope.capture.load import load_model
 from attnscope.read.files import lines_of, shown
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.statistics.intervals import interval
 from attnscope.statistics.units import LEAST
-from attnscope.store.arrays import packed
-from attnscope.store.files import SUFFIX, explained, json_bytes, local_folder
+from attnscope.store.files import SUFFIX, explained, json_bytes
 from attnscope.store.folder import OwnedFolder
-from attnscope.support.checks import BEAMS, THREADS, check_kind, check_whole
+from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, no_progress
+from attnscope.support.progress import Progress, Tell
 from attnscope.support.state import own_threads
 from attnscope_lineage.alignment import attends, best_aligning_head
 from attnscope_lineage.checkpoints import LOG, check_model, read_log
 from attnscope_lineage.config import PRESETS, SCHEMES, SETTINGS, TrainConfig, config_bytes, read_config
 from attnscope_lineage.data import HELD_OUT, collate, encode_pairs, training_pairs
 from attnscope_lineage.links import Forcing
-from attnscope_lineage.options import BleuTokenizer
 from attnscope_lineage.parallel_text import Lines, ParallelText, TaskText, generate_task, lines_of_text, read_parallel
-from attnscope_lineage.scores import NO_ATTENTION, score
+from attnscope_lineage.scores import NO_ATTENTION
 from attnscope_lineage.training import finished_metrics, threads_of_one
 from attnscope_lineage.translation import translate_lines
 from attnscope_lineage.verbs.train import train
@@ -56,99 +54,7 @@ _BUCKETS = 6  # of length, about as many as a curve needs
 _TENTHS, _LONG = 10, 100  # parts of a source; number of sentences, the longest ones, whose gradients are measured
 FORWARD = ", forward state only"  # after the name of a fixed vector
 
-_SEED = 12345  # of the bootstrap, as `attnscope_lineage.score` has it
-
-
-def compare(
-    systems: Sequence[str | Path] | Mapping[str, str | Path | TrainConfig] | None,
-    texts: Lines | None,
-    *,
-    targets: Lines | None,
-    out: str | Path,
-    join: int | None,
-    by_length: Sequence[int] | None,
-    length_in: Literal["words", "characters"] | None,
-    line: int | None,
-    seeds: int,
-    beams: int,
-    tokenize: BleuTokenizer | None,
-    lowercase: bool | None,
-    resamples: int,
-    threads: int | None,
-    device: str | None,
-    progress: Tell | None,
-) -> xr.DataTree:
-    """The work of `attnscope_lineage.compare`."""
-    check_whole(1, BEAMS, beams=beams)
-    check_whole(1, THREADS, threads=threads)
-    out = local_folder(out)
-    chosen = read_systems(systems, out)
-    trainings = {system.name: _trainings(system, seeds) for system in chosen}
-    check_untrained(chosen)
-    text = read_test_text(chosen, texts, targets, join=join)
-    shown = _shown_pair(text, line)
-    length_in = length_in or ("words" if any(" " in line for line in text.source) else "characters")
-    limits = list(by_length or ()) or length_limits(text.source, length_in)
-    usual = chosen[0].config or read_config()
-    words: Any = tokenize or usual.bleu_tokenizer
-
-    def scored(hypotheses: dict[str, Sequence[str]], resamples: int) -> xr.Dataset:
-        return score(
-            hypotheses,
-            text.target,
-            texts=text.source,
-            by_length=limits,
-            length_in=length_in,
-            tokenize=words,
-            lowercase=usual.lowercase if lowercase is None else lowercase,
-            language=None,
-            resamples=resamples,
-            seed=_SEED,
-            progress=None,
-        )
-
-    tell = progress or no_progress
-    scored({"reference": text.target}, min(resamples, 0))  # rejects invalid settings before hours of training
-    with OwnedFolder(out, "compare") as folder:
-        sides = {"text/source.txt": text.source, "text/reference.txt": text.target}
-        with explained(f"write to {out}", "Choose another folder with --out"):
-            folder.write({name: _lines(lines) for name, lines in sides.items()})
-        outputs: dict[str, SystemOutput] = {}
-        untrained = [each for several in trainings.values() for each in several if not each.trained]
-        on_cpu = threads is None and usable_device(device).type == "cpu"
-        began = _TRAINING if on_cpu and _train_at_once(untrained, tell) else 0.0
-        for number, system in enumerate(chosen):
-            for place, training in enumerate(trainings[system.name]):
-                part = _part(tell, number * seeds + place, len(chosen) * seeds, began)
-                work = Work(folder, text, shown, beams, threads, device, part)
-                work.train(training)
-            outputs[system.name] = work.output_of(system)  # pyright: ignore[reportPossiblyUnboundVariable] seeds > 0
-        tell(Progress("score", 0.99))
-        scores = scored({name: output.lines for name, output in outputs.items()}, resamples)
-        scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences
-        results = {
-            "scores": scores.merge(_by_system(chosen, outputs, text)),
-            "curves": learning_curves({name: [each.folder for each in several] for name, several in trainings.items()}),
-            "alignment": _alignment(text, shown, outputs),
-            "gradients": _gradients(outputs),
-        }
-        signature = Signature(
-            "compare",
-            systems={name: output.record["signature"] for name, output in outputs.items()},
-            scores=json.loads(scores.attrs["signature"]),
-            settings={
-                "baseline": chosen[0].name,
-                "by_length": limits,
-                "length_in": length_in,
-                "line": shown + 1,
-                "seeds": seeds,
-            },
-        )
-        with explained(f"write to {out}", _MAKE_ROOM):
-            arrays = {f"{name}{SUFFIX}": packed(dataset) for name, dataset in results.items()}
-            folder.write(arrays | {"run.json": json_bytes(signature.to_dict())})
-        tell(Progress("done", 1.0))
-        return load_comparison(folder)
+SEED = 12345  # of the bootstrap, as `attnscope_lineage.score` has it
 
 
 def load_comparison(folder: OwnedFolder) -> xr.DataTree:
@@ -167,7 +73,7 @@ def length_limits(sources: Sequence[str], length_in: str = "words") -> list[int]
     return [limit for limit in range(wide, wide * _BUCKETS, wide) if limit < reach] or [wide]
 
 
-def _shown_pair(text: ParallelText, line: int | None) -> int:
+def shown_pair(text: ParallelText, line: int | None) -> int:
     if line is not None:
         if not 1 <= line <= len(text):
             raise AttnscopeError(f"there is no line {line}: the text has lines 1 to {len(text)}")
@@ -177,7 +83,7 @@ def _shown_pair(text: ParallelText, line: int | None) -> int:
     return max(short, key=lambda i: sizes[i]) if short else int(np.argmin(sizes))
 
 
-def _by_system(systems: Sequence[System], outputs: dict[str, SystemOutput], text: ParallelText) -> xr.Dataset:
+def by_system(systems: Sequence[System], outputs: dict[str, SystemOutput], text: ParallelText) -> xr.Dataset:
     """Properties of each system other than its scores."""
     records = [output.record for output in outputs.values()]
     efforts = [training_effort(system.folder) for system in systems]
@@ -192,7 +98,7 @@ def _by_system(systems: Sequence[System], outputs: dict[str, SystemOutput], text
     return xr.Dataset({name: ("system", numbers) for name, numbers in values.items()}, {"system": list(outputs)})
 
 
-def _alignment(text: ParallelText, shown: int, outputs: dict[str, SystemOutput]) -> xr.Dataset:
+def alignment_of(text: ParallelText, shown: int, outputs: dict[str, SystemOutput]) -> xr.Dataset:
     source, target = text.source[shown].split(), text.target[shown].split()
     blank = np.full((len(target), len(source)), np.nan)
     weights = [blank if output.weights is None else output.weights for output in outputs.values()]
@@ -259,7 +165,7 @@ def reach_of_mean(values: np.ndarray) -> np.ndarray:
     return special.stdtrit(count - 1, 0.975) * values.std(0, ddof=1) / math.sqrt(count)
 
 
-def _gradients(outputs: Mapping[str, SystemOutput]) -> xr.Dataset:
+def gradient_dataset(outputs: Mapping[str, SystemOutput]) -> xr.Dataset:
     """Mean shares with intervals over sentences."""
     rows = {name + end: of for name, output in outputs.items() for end, of in output.gradients.items()}
     share, low, high = (np.full((len(rows), _TENTHS), np.nan) for _ in range(3))
@@ -330,7 +236,7 @@ def _curve(log: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     return {"updates": updates, **spent, **metrics}
 
 
-def _train_at_once(systems: Sequence[System], tell: Tell) -> bool:
+def train_at_once(systems: Sequence[System], tell: Tell) -> bool:
     """Train in processes of their own, twice as many at a time as there are threads for; false if for one only."""
     configs = [system.config for system in systems if system.config is not None]
     most = threads_of_one() // max((config.threads or threads_of_one() for config in configs), default=1)
@@ -358,7 +264,7 @@ def _train_at_once(systems: Sequence[System], tell: Tell) -> bool:
                         why = " ".join(told[-3:]).strip().removeprefix("attnscope: ")
                         raise AttnscopeError(f"{name}: {why}")
                 at = [_updates(folder.folder) / config.updates for folder, config in zip(systems, configs, strict=True)]
-                tell(Progress(f"train {', '.join(running)}", _TRAINING * sum(at) / len(at)))
+                tell(Progress(f"train {', '.join(running)}", TRAINING * sum(at) / len(at)))
         finally:
             for process in running.values():
                 process.terminate()
@@ -372,8 +278,8 @@ def _updates(folder: Path) -> int:
     return max((json.loads(line)["update"] for line in lines), default=0)
 
 
-_TRAINING, _TRANSLATING = 0.85, 0.1  # shares of a system's work, about; the rest is aligning
-_MAKE_ROOM = "Free some disk space and repeat the command"
+TRAINING, _TRANSLATING = 0.85, 0.1  # shares of a system's work, about; the rest is aligning
+MAKE_ROOM = "Free some disk space and repeat the command"
 _log = logging.getLogger("attnscope")
 
 
@@ -410,7 +316,7 @@ class Work:
             train(
                 system.config,
                 system.folder,
-                progress=lambda at: self.tell(Progress(f"train {system.name}", _TRAINING * at.share, at.details)),
+                progress=lambda at: self.tell(Progress(f"train {system.name}", TRAINING * at.share, at.details)),
                 **{name: value for name, value in changed.items() if value is not None},
             )
 
@@ -454,7 +360,7 @@ class Work:
     def _translate(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
         """Translate the text and store the result; on the generated task, evaluate the alignments."""
         name = f"translate {system.name}"
-        self.tell(Progress(name, _TRAINING))
+        self.tell(Progress(name, TRAINING))
         before = time.perf_counter()
         translations = translate_lines(
             loaded.model,
@@ -462,12 +368,12 @@ class Work:
             self.text.source,
             beams=self.beams,
             overlong="cut",
-            progress=lambda at: self.tell(Progress(name, _TRAINING + _TRANSLATING * at.share, at.details)),
+            progress=lambda at: self.tell(Progress(name, TRAINING + _TRANSLATING * at.share, at.details)),
         )
         seconds = time.perf_counter() - before
         best = None
         if isinstance(self.text, TaskText) and attends(loaded.model):
-            self.tell(Progress(f"align {system.name}", _TRAINING + _TRANSLATING))
+            self.tell(Progress(f"align {system.name}", TRAINING + _TRANSLATING))
             best = best_aligning_head(loaded.model, loaded.tokenizer, self.text)
         record: dict[str, Any] = {
             "signature": self._signature(loaded),
@@ -477,8 +383,8 @@ class Work:
             "threads": torch.get_num_threads(),
             "aligned": {} if best is None else {"layer": best.layer, "head": best.head, **best.rates()},
         }
-        with explained(f"write to {self.folder.path}", _MAKE_ROOM):
-            self.folder.write(dict(zip(system.files, (_lines(translations.texts), json_bytes(record)), strict=True)))
+        with explained(f"write to {self.folder.path}", MAKE_ROOM):
+            self.folder.write(dict(zip(system.files, (as_lines(translations.texts), json_bytes(record)), strict=True)))
         return translations.texts, record
 
     def _weights(self, loaded: LoadedModel, aligned: dict[str, Any]) -> tuple[np.ndarray | None, str]:
@@ -491,12 +397,12 @@ class Work:
         return forced.words(layer, head), "mean of all heads" if layer is None else f"layer {layer}, head {head}"
 
 
-def _part(tell: Tell, number: int, count: int, began: float) -> Tell:
+def part_of_work(tell: Tell, number: int, count: int, began: float) -> Tell:
     """Report the progress of one of several equal parts of the work, of which a share is done."""
     return lambda at: tell(replace(at, share=began + (0.99 - began) * (number + at.share) / count))
 
 
-def _lines(lines: Sequence[str]) -> bytes:
+def as_lines(lines: Sequence[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")
 
 
@@ -548,7 +454,7 @@ def read_systems(
     return list(found.values())
 
 
-def _trainings(system: System, seeds: int) -> list[System]:
+def trainings_of(system: System, seeds: int) -> list[System]:
     """The system, and the same with the seeds that follow."""
     if seeds > 1 and (system.as_it_is or system.config is None):
         raise AttnscopeError(f"{system.name} is trained already; --seeds needs settings: pass its config.yaml")

@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import permutations, product
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,12 +17,10 @@ from scipy.special import entr
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.bundled import MODEL, MODELS
-from attnscope.capture.borrow import LoadedModel, inner_model
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import Model
-from attnscope.capture.modalities import Sense, modality_of
-from attnscope.capture.placement import device_of
+from attnscope.capture.modalities import Sense
 from attnscope.capture.verify import TOLERANCE, position_table_length, verify
 from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import watching_inputs
@@ -34,18 +31,13 @@ from attnscope.kernels.heads import SelfAttention
 from attnscope.kernels.masks import forbids
 from attnscope.kernels.positions import Rotation, layout_permutation, sinusoidal_shift, sinusoidal_table
 from attnscope.kernels.reference import masked_softmax
-from attnscope.measure.passes import WindowBatch
 from attnscope.measure.reader import scan_settings
 from attnscope.measure.scan import READERS
-from attnscope.models.recurrent import RecurrentForConditionalGeneration
-from attnscope.opened import Opened
-from attnscope.options import TextModelOptions
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import TargetTokenizer, Window, Windows, shifted
 from attnscope.support.checks import check_seed
 from attnscope.support.errors import AttnscopeError, explaining, out_of_memory, reason_of
 from attnscope.support.numbers import count
-from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
 from attnscope_lineage.forms import compare_call
 from attnscope_lineage.translation import translate_lines
@@ -54,84 +46,14 @@ if TYPE_CHECKING:
     from attnscope_lineage.recurrent_walk import RecurrentWalk
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
-_FOLLOWED = "it"  # in that sentence
-_BUNDLED_LAYER = 1  # its heads are soft
+FOLLOWED = "it"  # in that sentence
+BUNDLED_LAYER = 1  # its heads are soft
 MOST_TOKENS = 1024  # far more than a reader needs
 
 Matrices = dict[str, tuple[np.ndarray, np.ndarray]]  # matrix and bias by "Q", "K", "V"
 
 
-def walk(
-    model: Model | None,
-    texts: str | Sequence[str] | Path | Tensor | None,
-    *,
-    targets: str | None,
-    layer: int | None,
-    head: int,
-    query_token: int | str | None,
-    forms: bool,
-    progress: Tell | None,
-    **options: Unpack[TextModelOptions],
-) -> Walk | RecurrentWalk:
-    """The work of `attnscope_lineage.walk`."""
-    if isinstance(model, type):
-        raise AttnscopeError(f"model is the class {model.__name__}; expected an instance of it")
-    inner = inner_model(model)
-    if isinstance(inner, nn.Module) and not isinstance(inner, PreTrainedModel):
-        if not isinstance(texts, Tensor) or targets is not None or any(options.values()):
-            raise AttnscopeError(
-                f"{type(model).__name__} is not a transformers model: pass a tensor X (text, token, width) instead of "
-                "a sentence, and leave out options for models (tokenizer, device, ...)"
-            )
-        check_number("layer", layer or 0, 1)
-        walked = walk_module(inner, texts, head=head, token=query_token)
-        return with_forms(walked) if forms else walked
-    if layer is None:
-        bundled = model is None or (isinstance(model, str | Path) and model in {*MODELS, MODEL})
-        layer = _BUNDLED_LAYER if bundled else 0
-    tell = progress or no_progress
-    tell(Progress("loading the model", 0.0))
-    source_of_model = MODEL if model is None else model
-    sense = None if texts is None else modality_of(source_of_model, texts, revision=options["revision"])
-    if sense is not None and not forms:
-        return _walk_sense(source_of_model, sense, targets, (layer, head), query_token, options)
-    if isinstance(texts, Tensor | Path) or (texts is not None and not len(texts)):
-        raise AttnscopeError(f"texts is a {type(texts).__name__}; pass a sentence, or an image or sound without forms")
-    sentence, *others = [SENTENCE] if texts is None else [texts] if isinstance(texts, str) else texts
-    loaded = Opened.of(model).load(options, heads=[(layer, head)])
-    tell(Progress("walk", 0.5))
-    if isinstance(loaded.model, RecurrentForConditionalGeneration):
-        if forms or others:
-            raise AttnscopeError(_NO_FORMS if forms else "a recurrent translator is followed over one sentence")
-        return _walk_recurrent(loaded, sentence, targets, (layer, head), query_token)
-    longest = None
-    if others:
-        sentence, longest = _shortest([sentence, *others], loaded.tokenizer)
-    source, target, translated = _read_texts(sentence, targets, loaded)
-    windows = [source.window] if longest is None else [source.window, longest]
-    if target is not None:  # both rows of a batch decode the same
-        windows = [replace(window, target=target.window) for window in windows]
-    pad = loaded.tokenizer.pad_token_id
-    batch = WindowBatch.of(windows, pad or 0, device_of(loaded.model))
-    walked = walk_inputs(loaded.model, batch.inputs(loaded.model), layer=layer, head=head, name=loaded.name)
-    tell(Progress("walk", 1.0))
-    if longest is not None:
-        walked, source = _with_padding(walked, source, len(longest))
-    queries = source if target is None or walked.kind == "self" else target
-    if query_token is None and sentence == SENTENCE and queries is source:
-        query_token = _FOLLOWED
-    walked = replace(
-        walked,
-        tokens=queries.window.tokens,
-        keys=(source if walked.kind == "cross" else queries).window.tokens,
-        token=queries.position(query_token),
-        target="" if target is None else target.text,
-        translated=translated,
-    )
-    return with_forms(walked) if forms else walked
-
-
-def _walk_sense(
+def walk_sense(
     model: Model, sense: Sense, targets: str | None, at: tuple[int, int], token: int | str | None, options: Any
 ) -> Walk:
     """`walk` of an image or sound."""
@@ -151,7 +73,7 @@ def _walk_sense(
     return replace(walked, **names, token=queries.position(token), reads=sense.called)
 
 
-def _shortest(sentences: Sequence[str], tokenizer: Any) -> tuple[str, Window]:
+def shortest_of(sentences: Sequence[str], tokenizer: Any) -> tuple[str, Window]:
     """The shortest of several sentences, and the longest in tokens."""
     windows = [_window("a sentence", sentence, tokenizer, MOST_TOKENS) for sentence in sentences]
     lengths = [len(window) for window in windows]
@@ -160,7 +82,7 @@ def _shortest(sentences: Sequence[str], tokenizer: Any) -> tuple[str, Window]:
     return sentences[lengths.index(min(lengths))], windows[lengths.index(max(lengths))]
 
 
-def _with_padding(walk: Walk, source: _Side, length: int) -> tuple[Walk, _Side]:
+def with_padding(walk: Walk, source: _Side, length: int) -> tuple[Walk, _Side]:
     """A walk of the shorter sentence of a batch, with its padding, and what it would weigh without the mask."""
     window = source.window
     more = length - len(window)
@@ -179,7 +101,7 @@ def _with_padding(walk: Walk, source: _Side, length: int) -> tuple[Walk, _Side]:
     return replace(walk, arrays=arrays), source
 
 
-_NO_FORMS = (
+NO_FORMS = (
     "the sparse and linear forms are for self-attention without bias, soft cap and padding: choose another layer or "
     "model, or leave out --forms"
 )
@@ -188,13 +110,13 @@ _NO_FORMS = (
 def with_forms(walk: Walk) -> Walk:
     """A walk with sparse and linear forms of attention over its queries, keys and values."""
     if walk.kind == "cross" or walk.softcap is not None or {"bias", "padding"} & set(walk.arrays):
-        raise AttnscopeError(_NO_FORMS)
+        raise AttnscopeError(NO_FORMS)
     query, key, value = (torch.from_numpy(walk[symbol])[None, None] for symbol in "QKV")
     mask = torch.from_numpy(walk["allowed"])[None, None]
     return replace(walk, forms=compare_call(AttentionCall(query, key, value, scale=walk.scale, mask=mask)))
 
 
-def _walk_recurrent(
+def walk_translator(
     loaded: LoadedModel, text: str, target: str | None, at: tuple[int, int], token: int | str | None
 ) -> RecurrentWalk:
     from attnscope_lineage.recurrent_walk import walk_recurrent  # its steps are in words, which need this module
@@ -385,7 +307,7 @@ class _Side:
         return covering[0]
 
 
-def _read_texts(sentence: str, target: str | None, loaded: LoadedModel) -> tuple[_Side, _Side | None, bool]:
+def read_texts(sentence: str, target: str | None, loaded: LoadedModel) -> tuple[_Side, _Side | None, bool]:
     """Sentence and, for an encoder-decoder, target in tokens; and whether the target is the model's own translation."""
     model, tokenizer = loaded.model, loaded.tokenizer
     most = min(MOST_TOKENS, position_table_length(model) or MOST_TOKENS)
@@ -615,7 +537,7 @@ _MEANINGS = {"animal": _ANIMAL, "cat": _ANIMAL, "street": _PLACE, "it": _PRONOUN
 
 
 @torch.no_grad()
-def walk_toy(*, token: int | str = _FOLLOWED, seed: int = 0, causal: bool = False, padding: bool = False) -> Walk:
+def walk_toy(*, token: int | str = FOLLOWED, seed: int = 0, causal: bool = False, padding: bool = False) -> Walk:
     """Walk through `attnscope.kernels.heads.SelfAttention` of width 8, over two sentences whose weights are planted.
 
     "it" looks for an animal, an animal for an adjective; the values have rank 2. X is a word's vector, a sinusoid of

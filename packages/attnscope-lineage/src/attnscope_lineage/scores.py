@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -18,90 +16,20 @@ from attnscope.report.reads import reads
 from attnscope.report.schema import Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.statistics.intervals import FEW, SKEWED, long_tail, outside, reach
 from attnscope.statistics.units import LEAST
-from attnscope.support.checks import check_whole, shortly, unexpected
+from attnscope.support.checks import shortly, unexpected
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count as counted
 from attnscope.support.numbers import percent
-from attnscope.support.progress import Progress, Tell, no_progress
-from attnscope_lineage.options import BleuTokenizer
-from attnscope_lineage.parallel_text import Lines, check_parallel, has_entries, is_unsegmented, lines_of_text
+from attnscope_lineage.parallel_text import Lines, has_entries, is_unsegmented, lines_of_text
 
 METRICS = ("BLEU", "chrF")
-_MOST_RESAMPLES = 1_000_000
+MOST_RESAMPLES = 1_000_000
 _ROUNDING = 1e-9  # points of a score
-_OF_NO_SPACES = frozenset({"ja-mecab", "zh", "char"})
+OF_NO_SPACES = frozenset({"ja-mecab", "zh", "char"})
 _TOKENIZER_OF = {"ja": "ja-mecab", "zh": "zh"}
 
 
-def score(
-    hypotheses: Lines | Sequence[Lines] | Mapping[str, Lines],
-    targets: Lines | Sequence[Lines],
-    *,
-    texts: Lines | None,
-    by_length: Sequence[int],
-    length_in: Literal["words", "characters"],
-    tokenize: BleuTokenizer | None,
-    lowercase: bool,
-    language: str | None,
-    resamples: int,
-    seed: int,
-    progress: Tell | None,
-) -> xr.Dataset:
-    """The work of `attnscope_lineage.score`."""
-    systems = _systems(hypotheses)
-    references = [lines_of_text(text, "the references") for text in _several(targets, "targets")]
-    sides = {**systems, **{f"reference {i + 1}": lines for i, lines in enumerate(references)}}
-    sources = None if texts is None else lines_of_text(texts, "the text")
-    if sources is not None:
-        sides["the text"] = sources
-    count = check_parallel(sides)
-    check_whole(0, _MOST_RESAMPLES, resamples=resamples)
-    buckets = _buckets(sources, by_length, length_in)
-    language = None if language is None else re.split("[-_]", language.lower())[0]  # ja-JP is Japanese
-    tokenizer: str = tokenize or _tokenizer_for(language, references)
-    language = language or "en"
-    from sacrebleu.metrics.chrf import CHRF
-
-    metrics = {"BLEU": _bleu(tokenizer, lowercase=lowercase), "chrF": CHRF(lowercase=lowercase)}
-    prepared = {"BLEU": _moses(language) if tokenizer == "moses" else None, "chrF": None}
-    signatures: dict[str, str] = {}
-    statistics: dict[str, list[np.ndarray]] = {}
-    for name, metric in metrics.items():
-        statistics[name] = _statistics(metric, list(systems.values()), references, prepared[name])
-        signature = metric.get_signature()
-        if resamples and count >= LEAST:
-            signature.update("bs", resamples)
-            signature.update("seed", seed)
-        signatures[name] = signature.format()
-    if tokenizer == "moses":
-        version = importlib.metadata.version("sacremoses")
-        signatures["BLEU"] = signatures["BLEU"].replace("tok:none", f"tok:moses.{language}-sacremoses.{version}")
-
-    tell = progress or no_progress
-    tell(Progress("all sentences", 0.0))
-    result = _compare(metrics, statistics, np.arange(count), resamples, seed)
-    result = result.assign_coords(system=list(systems), metric=list(metrics))
-    if buckets:
-        parts: list[xr.Dataset] = []
-        for number, (name, chosen) in enumerate(buckets.items(), start=1):
-            tell(Progress(f"{name} {length_in}", number / (len(buckets) + 1)))
-            parts.append(_compare(metrics, statistics, chosen, resamples, seed))
-        joined = xr.concat(parts, "bucket")[["score", "lower", "upper"]].transpose("system", "metric", "bucket")
-        result = result.merge(joined.rename({name: f"{name}_by_length" for name in joined}))
-        result["sentences"] = ("bucket", [len(chosen) for chosen in buckets.values()])
-        result = result.assign_coords(bucket=list(buckets))
-        result.attrs["length_in"] = length_in
-    tell(Progress("done", 1.0))
-    result.attrs |= {"sentences": count, "signature": json.dumps(signatures)}
-    if tokenizer not in _OF_NO_SPACES and any(map(is_unsegmented, references)):
-        result.attrs["note"] = (
-            f"the references have no spaces between words, so {tokenizer} treats a sentence as one word and BLEU is "
-            "not meaningful: use ja-mecab, zh or char"
-        )
-    return result
-
-
-def _several(texts: Any, name: str) -> list[Lines]:
+def several_texts(texts: Any, name: str) -> list[Lines]:
     """One or several lists of sentences; a list of strings is one list of sentences."""
     if isinstance(texts, str | Path):
         return [texts]
@@ -113,10 +41,10 @@ def _several(texts: Any, name: str) -> list[Lines]:
     return [several] if all(isinstance(line, str) for line in several) else several
 
 
-def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:
+def systems_of(hypotheses: Any) -> dict[str, Sequence[str]]:
     if isinstance(hypotheses, Mapping):
         return {str(name): lines_of_text(text, str(name)) for name, text in hypotheses.items()}
-    texts = _several(hypotheses, "hypotheses")
+    texts = several_texts(hypotheses, "hypotheses")
     paths = [text for text in texts if isinstance(text, Path)]
     short = len({path.name for path in paths}) == len(paths)
     named: dict[str, Sequence[str]] = {}
@@ -130,7 +58,7 @@ def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:
     return named
 
 
-def _buckets(sources: Sequence[str] | None, limits: Sequence[int], length_in: str) -> dict[str, np.ndarray]:
+def buckets(sources: Sequence[str] | None, limits: Sequence[int], length_in: str) -> dict[str, np.ndarray]:
     """The sentences in each bucket, by the bucket's name."""
     if not limits:
         return {}
@@ -150,7 +78,7 @@ def _buckets(sources: Sequence[str] | None, limits: Sequence[int], length_in: st
     return {name: np.flatnonzero(bucket == i) for i, name in enumerate(names)}
 
 
-def _tokenizer_for(language: str | None, references: list[list[str]]) -> str:
+def tokenizer_for(language: str | None, references: list[list[str]]) -> str:
     if language in _TOKENIZER_OF:
         return _TOKENIZER_OF[language]
     if any(map(is_unsegmented, references)):
@@ -162,7 +90,7 @@ def _tokenizer_for(language: str | None, references: list[list[str]]) -> str:
     return "13a"
 
 
-def _bleu(tokenize: str, *, lowercase: bool) -> Any:
+def bleu_metric(tokenize: str, *, lowercase: bool) -> Any:
     from sacrebleu.metrics.bleu import BLEU
 
     try:
@@ -172,7 +100,7 @@ def _bleu(tokenize: str, *, lowercase: bool) -> Any:
         raise AttnscopeError("ja-mecab needs MeCab and its dictionary: pip install 'attnscope[ja]'") from error
 
 
-def _moses(language: str) -> Callable[[str], str]:
+def moses_tokenizer_of(language: str) -> Callable[[str], str]:
     from sacremoses import MosesTokenizer
     from sacremoses.corpus import NonbreakingPrefixes
 
@@ -185,7 +113,7 @@ def _moses(language: str) -> Callable[[str], str]:
     return lambda line: str(tokenizer.tokenize(line, return_str=True, escape=False))
 
 
-def _statistics(
+def additive_statistics(
     metric: Any, systems: list[Sequence[str]], references: list[list[str]], change: Callable[[str], str] | None
 ) -> list[np.ndarray]:
     """Additive statistics (sentence, statistic) of each system; references are processed once."""
@@ -199,7 +127,7 @@ def _statistics(
     ]
 
 
-def _compare(
+def compare_systems(
     metrics: dict[str, Any], statistics: dict[str, list[np.ndarray]], chosen: np.ndarray, resamples: int, seed: int
 ) -> xr.Dataset:
     """Score the chosen sentences of all systems and test each system against the first."""

@@ -379,7 +379,7 @@ def test_position_schemes_are_systems_that_differ_in_them_alone(tmp_path):
 
 def test_the_line_requested_is_shown():
     text = ParallelText(["w " * 30, "w w", "w " * 24], ["x", "x", "x"])
-    assert compare_module._shown_pair(text, None) == 2
-    assert compare_module._shown_pair(text, 2) == 1
+    assert compare_module.shown_pair(text, None) == 2
+    assert compare_module.shown_pair(text, 2) == 1
     with pytest.raises(AttnscopeError, match="there is no line 4: the text has lines 1 to 3"):
-        compare_module._shown_pair(text, 4)
+        compare_module.shown_pair(text, 4)

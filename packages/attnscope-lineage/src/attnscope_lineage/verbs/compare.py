@@ -19,7 +19,7 @@ from attnscope.options import (
     path_of,
     run_folder,
 )
-from attnscope.verbs import run, verb
+from attnscope.verbs import verb
 from attnscope_lineage.options import BleuTokenizer, Lines, TrainConfig
 
 if TYPE_CHECKING:
@@ -144,4 +144,109 @@ def compare(
     AttnscopeError
         If systems, files, texts or settings are invalid.
     """
-    return run("attnscope_lineage.comparison:compare", locals())
+    import json
+    from collections.abc import Sequence
+    from typing import Any
+
+    import numpy as np
+    import xarray as xr
+
+    from attnscope.capture.load import usable_device
+    from attnscope.report.signature import Signature
+    from attnscope.store.arrays import packed
+    from attnscope.store.files import SUFFIX, explained, json_bytes, local_folder
+    from attnscope.store.folder import OwnedFolder
+    from attnscope.support.checks import BEAMS, THREADS, check_whole
+    from attnscope.support.progress import Progress, no_progress
+    from attnscope_lineage.comparison import (
+        MAKE_ROOM,
+        SEED,
+        TRAINING,
+        SystemOutput,
+        Work,
+        alignment_of,
+        as_lines,
+        by_system,
+        check_untrained,
+        gradient_dataset,
+        learning_curves,
+        length_limits,
+        load_comparison,
+        part_of_work,
+        read_systems,
+        read_test_text,
+        shown_pair,
+        train_at_once,
+        trainings_of,
+    )
+    from attnscope_lineage.config import read_config
+    from attnscope_lineage.verbs.score import score
+
+    check_whole(1, BEAMS, beams=beams)
+    check_whole(1, THREADS, threads=threads)
+    out = local_folder(out)
+    chosen = read_systems(systems, out)
+    trainings = {system.name: trainings_of(system, seeds) for system in chosen}
+    check_untrained(chosen)
+    text = read_test_text(chosen, texts, targets, join=join)
+    shown = shown_pair(text, line)
+    length_in = length_in or ("words" if any(" " in line for line in text.source) else "characters")
+    limits = list(by_length or ()) or length_limits(text.source, length_in)
+    usual = chosen[0].config or read_config()
+    words: Any = tokenize or usual.bleu_tokenizer
+
+    def scored(hypotheses: dict[str, Sequence[str]], resamples: int) -> xr.Dataset:
+        return score(
+            hypotheses,
+            text.target,
+            texts=text.source,
+            by_length=limits,
+            length_in=length_in,
+            tokenize=words,
+            lowercase=usual.lowercase if lowercase is None else lowercase,
+            resamples=resamples,
+            seed=SEED,
+        )
+
+    tell = progress or no_progress
+    scored({"reference": text.target}, min(resamples, 0))  # rejects invalid settings before hours of training
+    with OwnedFolder(out, "compare") as folder:
+        sides = {"text/source.txt": text.source, "text/reference.txt": text.target}
+        with explained(f"write to {out}", "Choose another folder with --out"):
+            folder.write({name: as_lines(lines) for name, lines in sides.items()})
+        outputs: dict[str, SystemOutput] = {}
+        untrained = [each for several in trainings.values() for each in several if not each.trained]
+        on_cpu = threads is None and usable_device(device).type == "cpu"
+        began = TRAINING if on_cpu and train_at_once(untrained, tell) else 0.0
+        for number, system in enumerate(chosen):
+            for place, training in enumerate(trainings[system.name]):
+                part = part_of_work(tell, number * seeds + place, len(chosen) * seeds, began)
+                work = Work(folder, text, shown, beams, threads, device, part)
+                work.train(training)
+            outputs[system.name] = work.output_of(system)  # pyright: ignore[reportPossiblyUnboundVariable] seeds > 0
+        tell(Progress("score", 0.99))
+        scores = scored({name: output.lines for name, output in outputs.items()}, resamples)
+        scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences
+        results = {
+            "scores": scores.merge(by_system(chosen, outputs, text)),
+            "curves": learning_curves({name: [each.folder for each in several] for name, several in trainings.items()}),
+            "alignment": alignment_of(text, shown, outputs),
+            "gradients": gradient_dataset(outputs),
+        }
+        signature = Signature(
+            "compare",
+            systems={name: output.record["signature"] for name, output in outputs.items()},
+            scores=json.loads(scores.attrs["signature"]),
+            settings={
+                "baseline": chosen[0].name,
+                "by_length": limits,
+                "length_in": length_in,
+                "line": shown + 1,
+                "seeds": seeds,
+            },
+        )
+        with explained(f"write to {out}", MAKE_ROOM):
+            arrays = {f"{name}{SUFFIX}": packed(dataset) for name, dataset in results.items()}
+            folder.write(arrays | {"run.json": json_bytes(signature.to_dict())})
+        tell(Progress("done", 1.0))
+        return load_comparison(folder)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from attnscope.options import IN_PYTHON, Flag, Numbers, Seed, Tell, Typed, path_of
-from attnscope.verbs import run, verb
+from attnscope.verbs import verb
 from attnscope_lineage.options import BleuTokenizer, Lines
 
 if TYPE_CHECKING:
@@ -103,4 +103,78 @@ def score(
     >>> scores.score.sel(metric="BLEU").round(1).values.tolist()
     [100.0, 75.2]
     """
-    return run("attnscope_lineage.scores:score", locals())
+    import importlib.metadata
+    import json
+    import re
+
+    import numpy as np
+    import xarray as xr
+    from sacrebleu.metrics.chrf import CHRF
+
+    from attnscope.statistics.units import LEAST
+    from attnscope.support.checks import check_whole
+    from attnscope.support.progress import Progress, no_progress
+    from attnscope_lineage.parallel_text import check_parallel, is_unsegmented, lines_of_text
+    from attnscope_lineage.scores import (
+        MOST_RESAMPLES,
+        OF_NO_SPACES,
+        additive_statistics,
+        bleu_metric,
+        buckets,
+        compare_systems,
+        moses_tokenizer_of,
+        several_texts,
+        systems_of,
+        tokenizer_for,
+    )
+
+    systems = systems_of(hypotheses)
+    references = [lines_of_text(text, "the references") for text in several_texts(targets, "targets")]
+    sides = {**systems, **{f"reference {i + 1}": lines for i, lines in enumerate(references)}}
+    sources = None if texts is None else lines_of_text(texts, "the text")
+    if sources is not None:
+        sides["the text"] = sources
+    count = check_parallel(sides)
+    check_whole(0, MOST_RESAMPLES, resamples=resamples)
+    buckets = buckets(sources, by_length, length_in)
+    language = None if language is None else re.split("[-_]", language.lower())[0]  # ja-JP is Japanese
+    tokenizer: str = tokenize or tokenizer_for(language, references)
+    language = language or "en"
+
+    metrics = {"BLEU": bleu_metric(tokenizer, lowercase=lowercase), "chrF": CHRF(lowercase=lowercase)}
+    prepared = {"BLEU": moses_tokenizer_of(language) if tokenizer == "moses" else None, "chrF": None}
+    signatures: dict[str, str] = {}
+    statistics: dict[str, list[np.ndarray]] = {}
+    for name, metric in metrics.items():
+        statistics[name] = additive_statistics(metric, list(systems.values()), references, prepared[name])
+        signature = metric.get_signature()
+        if resamples and count >= LEAST:
+            signature.update("bs", resamples)
+            signature.update("seed", seed)
+        signatures[name] = signature.format()
+    if tokenizer == "moses":
+        version = importlib.metadata.version("sacremoses")
+        signatures["BLEU"] = signatures["BLEU"].replace("tok:none", f"tok:moses.{language}-sacremoses.{version}")
+
+    tell = progress or no_progress
+    tell(Progress("all sentences", 0.0))
+    result = compare_systems(metrics, statistics, np.arange(count), resamples, seed)
+    result = result.assign_coords(system=list(systems), metric=list(metrics))
+    if buckets:
+        parts: list[xr.Dataset] = []
+        for number, (name, chosen) in enumerate(buckets.items(), start=1):
+            tell(Progress(f"{name} {length_in}", number / (len(buckets) + 1)))
+            parts.append(compare_systems(metrics, statistics, chosen, resamples, seed))
+        joined = xr.concat(parts, "bucket")[["score", "lower", "upper"]].transpose("system", "metric", "bucket")
+        result = result.merge(joined.rename({name: f"{name}_by_length" for name in joined}))
+        result["sentences"] = ("bucket", [len(chosen) for chosen in buckets.values()])
+        result = result.assign_coords(bucket=list(buckets))
+        result.attrs["length_in"] = length_in
+    tell(Progress("done", 1.0))
+    result.attrs |= {"sentences": count, "signature": json.dumps(signatures)}
+    if tokenizer not in OF_NO_SPACES and any(map(is_unsegmented, references)):
+        result.attrs["note"] = (
+            f"the references have no spaces between words, so {tokenizer} treats a sentence as one word and BLEU is "
+            "not meaningful: use ja-mecab, zh or char"
+        )
+    return result

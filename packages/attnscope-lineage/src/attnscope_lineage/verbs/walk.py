@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from attnscope.options import IN_PYTHON, Flag, Model, Tell, TextModelOptions, Typed
-from attnscope.verbs import run_on_model, verb
+from attnscope.verbs import verb
 from attnscope_lineage.options import AnyTensor
 
 if TYPE_CHECKING:
@@ -92,4 +92,89 @@ def walk(
     >>> max(steps.errors.values()) < 1e-5  # largest relative difference from the model's own numbers
     True
     """
-    return run_on_model("attnscope_lineage.head_walk:walk", locals())
+    from dataclasses import replace
+    from pathlib import Path
+
+    from torch import Tensor, nn
+    from transformers import PreTrainedModel
+
+    from attnscope.bundled import MODEL, MODELS
+    from attnscope.capture.borrow import inner_model
+    from attnscope.capture.modalities import modality_of
+    from attnscope.capture.placement import device_of
+    from attnscope.measure.passes import WindowBatch
+    from attnscope.models.recurrent import RecurrentForConditionalGeneration
+    from attnscope.opened import Opened
+    from attnscope.support.errors import AttnscopeError
+    from attnscope.support.progress import Progress, no_progress
+    from attnscope_lineage.head_walk import (
+        BUNDLED_LAYER,
+        FOLLOWED,
+        NO_FORMS,
+        SENTENCE,
+        check_number,
+        read_texts,
+        shortest_of,
+        walk_inputs,
+        walk_module,
+        walk_sense,
+        walk_translator,
+        with_forms,
+        with_padding,
+    )
+
+    if isinstance(model, type):
+        raise AttnscopeError(f"model is the class {model.__name__}; expected an instance of it")
+    inner = inner_model(model)
+    if isinstance(inner, nn.Module) and not isinstance(inner, PreTrainedModel):
+        if not isinstance(texts, Tensor) or targets is not None or any(reading.values()):
+            raise AttnscopeError(
+                f"{type(model).__name__} is not a transformers model: pass a tensor X (text, token, width) instead of "
+                "a sentence, and leave out reading for models (tokenizer, device, ...)"
+            )
+        check_number("layer", layer or 0, 1)
+        walked = walk_module(inner, texts, head=head, token=query_token)
+        return with_forms(walked) if forms else walked
+    if layer is None:
+        bundled = model is None or (isinstance(model, str | Path) and model in {*MODELS, MODEL})
+        layer = BUNDLED_LAYER if bundled else 0
+    tell = progress or no_progress
+    tell(Progress("loading the model", 0.0))
+    source_of_model = MODEL if model is None else model
+    sense = None if texts is None else modality_of(source_of_model, texts, revision=reading["revision"])
+    if sense is not None and not forms:
+        return walk_sense(source_of_model, sense, targets, (layer, head), query_token, reading)
+    if isinstance(texts, Tensor | Path) or (texts is not None and not len(texts)):
+        raise AttnscopeError(f"texts is a {type(texts).__name__}; pass a sentence, or an image or sound without forms")
+    sentence, *others = [SENTENCE] if texts is None else [texts] if isinstance(texts, str) else texts
+    loaded = Opened.of(model).load(reading, heads=[(layer, head)])
+    tell(Progress("walk", 0.5))
+    if isinstance(loaded.model, RecurrentForConditionalGeneration):
+        if forms or others:
+            raise AttnscopeError(NO_FORMS if forms else "a recurrent translator is followed over one sentence")
+        return walk_translator(loaded, sentence, targets, (layer, head), query_token)
+    longest = None
+    if others:
+        sentence, longest = shortest_of([sentence, *others], loaded.tokenizer)
+    source, target, translated = read_texts(sentence, targets, loaded)
+    windows = [source.window] if longest is None else [source.window, longest]
+    if target is not None:  # both rows of a batch decode the same
+        windows = [replace(window, target=target.window) for window in windows]
+    pad = loaded.tokenizer.pad_token_id
+    batch = WindowBatch.of(windows, pad or 0, device_of(loaded.model))
+    walked = walk_inputs(loaded.model, batch.inputs(loaded.model), layer=layer, head=head, name=loaded.name)
+    tell(Progress("walk", 1.0))
+    if longest is not None:
+        walked, source = with_padding(walked, source, len(longest))
+    queries = source if target is None or walked.kind == "self" else target
+    if query_token is None and sentence == SENTENCE and queries is source:
+        query_token = FOLLOWED
+    walked = replace(
+        walked,
+        tokens=queries.window.tokens,
+        keys=(source if walked.kind == "cross" else queries).window.tokens,
+        token=queries.position(query_token),
+        target="" if target is None else target.text,
+        translated=translated,
+    )
+    return with_forms(walked) if forms else walked
