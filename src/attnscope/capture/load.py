@@ -119,7 +119,8 @@ def load_model(
                 f"found dtype {dtype}, and a {str(model.dtype).removeprefix('torch.')} model. Convert it, "
                 "or pass its folder"
             )
-        if device is not None and usable_device(device).type != (place := device_of(model).type):
+        place = device_of(model).type
+        if device is not None and usable_device(device).type != place:
             raise AttnscopeError(
                 f"found device {device} and a model on {place}. Move the model (model.to), or leave device out"
             )

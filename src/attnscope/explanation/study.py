@@ -137,7 +137,7 @@ class Study:
 
     def lacks(self, analysis: Analysis) -> str:
         """Why the model does not admit an analysis; empty where it does."""
-        return next((reason for need in analysis.needs if (reason := need.lacks(self))), "")
+        return next(filter(None, (need.lacks(self) for need in analysis.needs)), "")
 
     def run(self, analyses: Sequence[Analysis]) -> None:
         """Compute these analyses into `results`; the reasons for undefined ones go to `reasons`."""

@@ -113,8 +113,9 @@ def _at(path: Path) -> list[tuple[str, Video | Tensor]]:
     by_folder: dict[Path, list[Path]] = {}
     for frame in frames_in(path):
         by_folder.setdefault(frame.parent, []).append(frame)
-    if not by_folder and (files := files_below(path)) and all(map(is_film, files)):
-        raise reject_film(files[0], "")
+    films = [] if by_folder else files_below(path)
+    if films and all(map(is_film, films)):
+        raise reject_film(films[0], "")
     clips: list[tuple[str, Video | Tensor]] = []
     for folder, frames in sorted(by_folder.items()):
         images = images_of(frames)
