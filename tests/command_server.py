@@ -15,9 +15,10 @@ import xarray  # noqa: F401
 from transformers import modeling_utils  # noqa: F401
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
-from attnscope import cli, explain, intervene, scan, train  # noqa: F401
+from attnscope import cli, explain, intervene, scan  # noqa: F401
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
+from attnscope_lineage import train  # noqa: F401
 
 os.fsync = os.fstat  # as in conftest
 
