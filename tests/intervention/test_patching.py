@@ -552,3 +552,17 @@ def test_a_set_of_tensors_is_patched_as_by_an_edit(loaded, what):
     put = {(1, head): lambda _, other=other: other for head, other in zip((1, 3), kept[:2], strict=True)}
     expected = differences(model, loaded.tokenizer, CAUSAL[0], put, what)[1]
     np.testing.assert_allclose(tree["pairs"].together[0, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("by_position", [False, True])
+def test_only_the_chosen_heads_are_patched(by_position):
+    every = patch(steps=0, by_position=by_position)["pairs"].difference
+    tree = patch(heads=[(0, 3), (2, 1)], by_position=by_position)
+    found = tree["pairs"].difference
+    np.testing.assert_allclose(found.sel(layer=0, head=3), every.sel(layer=0, head=3), atol=1e-5)
+    np.testing.assert_allclose(found.sel(layer=2, head=1), every.sel(layer=2, head=1), atol=1e-5)
+    measured = found.isel(pair=0) if not by_position else found.isel(pair=0, position=0)
+    assert int(measured.notnull().sum()) == 2
+    assert "estimate" not in tree["pairs"]
+    with pytest.raises(AttnscopeError, match=r"no head 7.0 \(heads, --heads\)"):
+        patch(heads=[(7, 0)])

@@ -106,6 +106,7 @@ class PatchJob(Job):
     tell: Tell
     together: tuple[tuple[Component, ...], ...] = ()
     seed: int = 0
+    heads: Sequence[tuple[int, int]] | None = None  # that are patched; None: all
     encoded: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with numbers of pairs, from 1
     skips: bool = True  # whether passes skip the computations that all variants share
     scale: str = "logits"  # of differences; nats, if an answer has several tokens
@@ -252,20 +253,27 @@ class PatchJob(Job):
             )
             yield Runs(passes, encoded, donor, most, source, encoded.difference(logits))
 
+    def _wanted(self, layer: int, output: Tensor) -> list[int]:
+        """The heads of a layer that are patched."""
+        return [head for head in range(output.shape[1]) if self.heads is None or (layer, head) in self.heads]
+
     def _heads(self, runs: Runs) -> np.ndarray:
         """``(pair, layer, head[, position])``."""
         count, positions = len(runs.encoded), runs.encoded.positions_of_text if self.by_position else [slice(None)]
         layers: list[np.ndarray] = []
         for call, donor in enumerate(runs.donor.outputs):
-            heads = donor.shape[1]
+            wanted = self._wanted(call, donor)
+            effects = np.full((count, donor.shape[1], len(positions)), np.nan)
+            layers.append(effects if self.by_position else effects[..., 0])
+            if not wanted:
+                continue
 
             def edits(some: Sequence[tuple[int, int]], call: int = call) -> dict[int, stack.Edit]:
                 patched = {at: self._patched(runs, call, positions[at]) for at in {at for at, _ in some}}
                 return {call: stack.replacing([head for _, head in some], [patched[at] for at, _ in some])}
 
-            found = runs.sweep([(at, head) for at in range(len(positions)) for head in range(heads)], edits)
-            found = found.reshape(count, len(positions), heads).swapaxes(1, 2)
-            layers.append(found if self.by_position else found[..., 0])
+            measured = runs.sweep([(at, head) for at in range(len(positions)) for head in wanted], edits)
+            effects[:, wanted] = measured.reshape(count, len(positions), len(wanted)).swapaxes(1, 2)
         return np.moveaxis(padded_heads(layers, axis=1), 0, 1)
 
     def _patched(self, runs: Runs, call: int, at: slice) -> Float[Tensor, "pair head query width"]:
@@ -329,7 +337,7 @@ class PatchJob(Job):
         layers = [np.full((len(runs.encoded), output.shape[1]), np.nan) for output in own]
         for sender in range(max((part.senders(passes) for part in receivers), default=len(own))):
 
-            def edits(senders: range, sender: int = sender) -> Any:
+            def edits(senders: Sequence[int], sender: int = sender) -> Any:
                 received: dict[Component, Any] = {}
 
                 def freeze(layer: int, call: AttentionCall, output: Tensor) -> Tensor:
@@ -350,7 +358,9 @@ class PatchJob(Job):
                 later = [part for part in received if part.senders(passes) > sender]
                 return put_in(later, [received[part] for part in later], torch.ones(len(senders), len(later)) > 0)
 
-            layers[sender] = runs.sweep(range(own[sender].shape[1]), edits, of="all")
+            wanted = self._wanted(sender, own[sender])
+            if wanted:
+                layers[sender][:, wanted] = runs.sweep(wanted, edits, of="all")
         return by_layer(layers)
 
     def _estimates(self, encoded: EncodedPairs, steps: int) -> np.ndarray:

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
-from attnscope.options import SCALE, Count, Flag, ModelOrBundled, PairReading, Pairs, Steps, Typed
+from attnscope.options import SCALE, Count, Flag, Heads, ModelOrBundled, PairReading, Pairs, Steps, Typed
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from attnscope.capture.borrow import LoadedModel
 
 
 @verb(
@@ -47,6 +49,9 @@ def patch(
         "position. The MLP includes shared experts; mixers (Mamba) and per-layer embeddings (Gemma 4) are not part "
         "of it.",
     ] = "heads",
+    heads: Annotated[
+        Heads | None, "Patch only these heads, as in 4.2,5.1; without estimates. By default every head."
+    ] = None,
     by_position: Annotated[
         bool, "Patch heads at one position at a time. All pairs must then have the same length."
     ] = False,
@@ -108,9 +113,9 @@ def patch(
     >>> {name: int(index) for name, index in best.argmax(...).items()}, bool(best.max() > 0.4)
     ({'layer': 0, 'head': 3}, True)
     """
-    from functools import partial
     from itertools import chain
 
+    from attnscope.capture.outline import outlined, reject_absent
     from attnscope.intervention.components import components_of
     from attnscope.intervention.pair_sources import fitted
     from attnscope.intervention.pairs import PairTexts
@@ -126,13 +131,21 @@ def patch(
     sets = tuple(components_of(names, "together (--together)", on) for names in together)
     chosen = pairs_for(pairs, model, answer, wrong)
     session = Opened.of(model)
-    loaded = session.load(reading, check=partial(reject_absent_parts, [*chain(*sets, receivers or ())]))
+
+    def check(outline: "LoadedModel") -> None:
+        if heads:
+            reject_absent(heads, outlined(outline.model), "heads, --heads")
+        reject_absent_parts([*chain(*sets, receivers or ())], outline)
+
+    loaded = session.load(reading, check=check)
     chosen = fitted(pairs, chosen, loaded)
     if loaded.model.config.is_encoder_decoder and (by_position or what in OF_BLOCKS):
         raise AttnscopeError(
             f"{loaded.name} is an encoder-decoder, whose positions are of two texts: patch its heads at all positions "
             "(--what heads, query, key, value or weights), or use attnscope edges"
         )
+    if heads is not None and what in OF_BLOCKS:
+        raise AttnscopeError(f"heads (--heads) are not of {what}, which is a part of a block: leave out heads or what")
     if by_position and what in OF_BLOCKS:
         raise AttnscopeError("blocks are always patched by position: leave out by_position (--by-position)")
 
@@ -143,11 +156,12 @@ def patch(
         by_position or what in OF_BLOCKS,
         direction or ("denoising" if receivers is None else "noising"),
         receivers,
-        steps if what == "heads" and receivers is None else 0,
+        steps if what == "heads" and receivers is None and heads is None else 0,
         variants,
         reading["progress"] or no_progress,
         sets,
         reading["seed"],
+        heads,
     )
     job.read(batch_size)
     settings = {
@@ -156,6 +170,7 @@ def patch(
         "direction": job.direction,
         "receiver": None if receivers is None else names_of(receivers),
         **({"together": [names_of(parts) for parts in sets]} if sets else {}),
+        **({} if heads is None else {"heads": [f"{layer}.{head}" for layer, head in heads]}),
         "steps": job.steps,
         "batch_size": batch_size,
         "seed": reading["seed"],
