@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack, get_origin
@@ -287,3 +288,27 @@ def test_what_needs_no_model_is_checked_before_one_is_loaded(verb, tmp_path, mon
         with pytest.raises(AttnscopeError):
             function_of(verb)(**settings)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+#: Options that change no number, and what a signature has by other names (the model, the texts, the answers of pairs).
+NO_NUMBERS = {"model", "texts", "pairs", "answer", "wrong", "batch_size", "variants"}
+OTHER_NAMES = {"forbid_offsets", "forbid_first", "forbid_tokens", "together", "receiver"}
+
+
+def of_settings(function):
+    """The names that the settings of a verb's signature are made of, and all strings in it."""
+    named = set()
+    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))):
+        targets = [*getattr(node, "targets", []), getattr(node, "target", None)]
+        if any(getattr(target, "value", target) and "settings" in ast.unparse(target) for target in targets if target):
+            named |= {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+            named |= {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}
+    return named
+
+
+@pytest.mark.parametrize("name", ["patch", "edges", "attribute", "intervene", "circuits"])
+def test_a_setting_that_changes_numbers_is_in_the_signature(name):
+    """Else a finished run of other settings would answer."""
+    function = getattr(attnscope, name)
+    own = set(inspect.signature(inspect.unwrap(function)).parameters) - {"reading"}
+    assert own - NO_NUMBERS - OTHER_NAMES <= of_settings(function)

@@ -324,6 +324,18 @@ Texts: TypeAlias = Annotated[
     "standard input. See `attnscope.scan`. By default the bundled sample.",
 ]
 Band: TypeAlias = Annotated[Count, "Measure profiles up to this offset."]
+PairsOrBundled: TypeAlias = Annotated[
+    Pairs | None,
+    Flag("pairs"),
+    "Read pairs of a clean and a corrupted text, or make up to 50 of a task: agreement, greater-than, "
+    "indirect-objects, induction, pronouns, brackets, docstrings. Files are one of JSON Lines with clean, "
+    "corrupted, answer and wrong in each line; or two of texts with the same lines in order; or four, with the "
+    "answers and the wrong ones. In Python also pairs, as `attnscope.intervention.pairs.Pair` or mappings with "
+    "``clean``, ``corrupted``, ``answer`` and ``wrong``, or a data frame of them; of an encoder-decoder also "
+    "``target``, the text that the decoder has written before the answer, and ``corrupted_target`` (by default the "
+    "same). Answers that are lists have one token each, and count by their summed probability. For tasks see "
+    "`attnscope.pairs`. By default those of the bundled model.",
+]
 
 
 # --- how a model is loaded ---

@@ -87,7 +87,7 @@ def test_sets_alone_run_no_single_head_and_count_against_all_others(tmp_path):
     assert all((found.p <= level / 16 + 1e-9).sum() <= level for level in range(1, 17))
     assert np.isnan(found.alone).all()
     report = report_of("intervene", tree)
-    assert "without 15 random sets of as many heads in each layer" in report.finding.sentences[-1]
+    assert "without all 15 other sets of as many heads in each layer" in report.finding.sentences[-1]
     page = write_page(report, tmp_path / "report.html").read_text(encoding="utf-8")
     assert "sets-against-random" in page
 

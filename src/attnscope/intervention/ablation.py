@@ -325,7 +325,7 @@ def joint_ablation(
         "ablation": list(ablations),
         "set": [" ".join(f"{layer}.{head}" for layer, head in heads) for heads in sets],
     }
-    attributes = {"intervals_over": called, **({"matched": matched} if random else {})}
+    attributes = {"intervals_over": called, **({"matched": matched, "random": random} if random else {})}
     return xr.Dataset(variables, coordinates, attributes)
 
 

@@ -92,6 +92,7 @@ def report(found: xr.Dataset) -> Report:
             Table("circuits", "Circuits of the best edges", _CIRCUITS, circuits),
         ],
         result=found,
+        notes=[*filter(None, [found.attrs.get("left_out")])],
         care=care | (SEVERAL if unit == "nats" else {}),
     )
 

@@ -22,6 +22,7 @@ from attnscope.read.files import (
     shown,
 )
 from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import count
 
 _TARGETS = ("target", "corrupted_target")
 _SIDES, _ALL = 2, 4  # numbers of files: texts alone, or answers too
@@ -58,18 +59,31 @@ def task_named(pairs: object) -> str | None:
     named: Any = pairs[0] if isinstance(pairs, list) and len(cast("list[Any]", pairs)) == 1 else pairs
     if isinstance(named, str) and named not in TASKS:
         raise AttnscopeError(
-            f"{named} is no task; expected a pathlib.Path of JSON Lines, a list of pairs, or a task: {', '.join(TASKS)}"
+            f"found no file {named}, and no task of that name; expected a pathlib.Path of JSON Lines, a list of pairs, "
+            f"or a task: {', '.join(TASKS)}"
         )
     return named if isinstance(named, str) else None
 
 
-def fitted(pairs: object, chosen: list[Pair], loaded: LoadedModel) -> list[Pair]:
-    """The pairs of a task that fit a tokenizer; others as they were chosen."""
+def fitted(pairs: object, chosen: list[Pair], loaded: LoadedModel) -> tuple[list[Pair], dict[str, Any]]:
+    """The pairs of a task that fit a tokenizer, with what a signature says of them; others as they were chosen."""
     task = task_named(pairs)
     if task is None:
-        return chosen
+        return chosen, {}
     mask = loaded.tokenizer.mask_token if is_masked(loaded) else None
-    return pairs_of_input(pairs_from(TASKS[task], _OF_A_TASK, seed=0, tokenizer=loaded.tokenizer, mask=mask))
+    try:
+        found = pairs_from(TASKS[task], _OF_A_TASK, seed=0, tokenizer=loaded.tokenizer, mask=mask)
+    except AttnscopeError as error:
+        raise AttnscopeError(f"{task} has no pairs for the tokenizer of {loaded.name}: {error}") from error
+    return pairs_of_input(found), {"task": task, "pairs": len(found)}
+
+
+def note_of_task(of_task: Mapping[str, Any]) -> dict[str, str]:
+    """A note, if few pairs of a task fit the tokenizer."""
+    if not of_task or of_task["pairs"] == _OF_A_TASK:
+        return {}
+    fits = count(of_task["pairs"], "pair")
+    return {"left_out": f"Of {_OF_A_TASK} pairs of {of_task['task']}, only {fits} of equal length could be made."}
 
 
 def _listed(pairs: object) -> list[Any]:

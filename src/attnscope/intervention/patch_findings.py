@@ -112,6 +112,7 @@ def report(tree: xr.DataTree) -> Report:
         ),
         tables=_tables(tree, rows),
         result=tree,
+        notes=[*filter(None, [tree.attrs.get("left_out")])],
         care=care,
         hint=f"Path patching: all later heads keep their output on the way to {pairs.attrs['receiver']}, so the effect "
         "passes through the residual stream and the MLPs only."

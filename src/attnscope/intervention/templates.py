@@ -158,7 +158,7 @@ def pairs_from(
         })  # fmt: skip
     if not rows:
         reason = reasons.most_common(1)[0][0] if reasons else "the words of the gaps are the same"
-        raise AttnscopeError(f"found no pair that fits: {reason}. Give other words")
+        raise AttnscopeError(f"found no pair that fits: {reason}")
     return pd.DataFrame([*rows.values()])
 
 

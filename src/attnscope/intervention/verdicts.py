@@ -360,9 +360,10 @@ def _describe_set(row: Row, sets: xr.Dataset) -> str:
     is_many = len(drawn) >= _MANY_SETS
     low, high = np.quantile(drawn, [0.025, 0.975] if is_many else [0, 1])
     alike = "as many heads in each layer" if sets.attrs["matched"] == "layer" else "as many heads"
+    those = f"{len(drawn)} random sets" if len(drawn) >= sets.attrs["random"] else f"all {len(drawn)} other sets"
     return (
-        f"{found}; without {len(drawn)} random sets of {alike}, by {drawn.mean():+.3f} ({'95% of them ' * is_many}"
-        f"{low:+.3f} to {high:+.3f}): p = {row['p']:.3f}."
+        f"{found}; without {those} of {alike}, by {drawn.mean():+.3f} ({'95% of them ' * is_many}{low:+.3f} to "
+        f"{high:+.3f}): p = {row['p']:.3f}."
     )
 
 

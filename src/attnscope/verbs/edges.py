@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
-from attnscope.options import SCALE, Count, Flag, ModelOrBundled, ModelReading, Pairs, Typed, float_of
+from attnscope.options import SCALE, Count, Flag, ModelOrBundled, ModelReading, PairsOrBundled, Typed, float_of
 from attnscope.support.checked import Bounds
 from attnscope.verbs import verb
 
@@ -21,16 +21,7 @@ if TYPE_CHECKING:
 )
 def edges(
     model: ModelOrBundled = None,
-    pairs: Annotated[
-        Pairs | None,
-        Flag("pairs"),
-        "Read these pairs of a clean and a corrupted text: one file of JSON Lines with clean, corrupted, answer "
-        "and wrong in each line; or two text files with the same lines in order; or four, with the answers and the "
-        "wrong ones. In Python also pairs, as `attnscope.intervention.pairs.Pair` or mappings with ``clean``, "
-        "``corrupted``, ``answer`` and ``wrong``, of an encoder-decoder also ``target``, the text that the decoder "
-        "has written before the answer, and ``corrupted_target`` (by default the same). By default those of the "
-        "bundled model.",
-    ] = None,
+    pairs: PairsOrBundled = None,
     *,
     answer: Annotated[
         str | None,
@@ -108,7 +99,7 @@ def edges(
 
     from attnscope.capture.borrow import borrowed
     from attnscope.intervention.edges import measured_edges, with_own_layers
-    from attnscope.intervention.pair_sources import fitted
+    from attnscope.intervention.pair_sources import fitted, note_of_task
     from attnscope.intervention.pairs import PairTexts
     from attnscope.intervention.patch import PatchJob, pairs_for
     from attnscope.opened import Opened
@@ -121,17 +112,19 @@ def edges(
     chosen = pairs_for(pairs, model, answer, wrong)
     session = Opened.of(model)
     loaded = session.load(reading)
-    chosen = fitted(pairs, chosen, loaded)
+    chosen, of_task = fitted(pairs, chosen, loaded)
     session.corpus = PairTexts(tuple(chosen))
     loaded = replace(loaded, model=with_own_layers(loaded.model))
     runs = PatchJob(loaded, chosen, "heads", False, "noising", None, 0, None, no_progress)
     runs.read(batch_size)
     settings = {"method": method, "steps": steps, "sizes": [*sizes], "draws": draws, "batch_size": batch_size}
-    settings["seed"] = reading["seed"]
+    settings |= {"seed": reading["seed"], **of_task}
     how = method, steps, sizes, draws, reading["seed"], reading["progress"] or no_progress
 
     def measured(_: Job) -> "xr.Dataset":
         with borrowed(loaded.model):
             return measured_edges(runs, *how)
 
-    return session.run("edges", Once(measured), settings, reading, attributes={"unit": runs.scale})
+    return session.run(
+        "edges", Once(measured), settings, reading, attributes={"unit": runs.scale, **note_of_task(of_task)}
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
-from attnscope.options import SCALE, Count, Flag, Heads, ModelOrBundled, PairReading, Pairs, Steps, Typed
+from attnscope.options import SCALE, Count, Heads, ModelOrBundled, PairReading, PairsOrBundled, Steps, Typed
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -23,17 +23,7 @@ if TYPE_CHECKING:
 )
 def patch(
     model: ModelOrBundled = None,
-    pairs: Annotated[
-        Pairs | None,
-        Flag("pairs"),
-        "Read these pairs of a clean and a corrupted text: one file of JSON Lines with clean, corrupted, answer "
-        "and wrong in each line; or two text files with the same lines in order; or four, with the answers and the "
-        "wrong ones. In Python also pairs, as `attnscope.intervention.pairs.Pair` or mappings with ``clean``, "
-        "``corrupted``, ``answer`` and ``wrong``, of an encoder-decoder also ``target``, the text that the decoder "
-        "has written before the answer, and ``corrupted_target`` (by default the same). Answers that are lists have "
-        "one token each, and count by their summed probability. Or a task, as agreement: see `attnscope.pairs`. By "
-        "default those of the bundled model.",
-    ] = None,
+    pairs: PairsOrBundled = None,
     *,
     answer: Annotated[
         str | None,
@@ -117,7 +107,7 @@ def patch(
 
     from attnscope.capture.outline import outlined, reject_absent
     from attnscope.intervention.components import components_of
-    from attnscope.intervention.pair_sources import fitted
+    from attnscope.intervention.pair_sources import fitted, note_of_task
     from attnscope.intervention.pairs import PairTexts
     from attnscope.intervention.patch import OF_BLOCKS, PatchJob, names_of, pairs_for, receivers_of, reject_absent_parts
     from attnscope.opened import Opened
@@ -138,7 +128,7 @@ def patch(
         reject_absent_parts([*chain(*sets, receivers or ())], outline)
 
     loaded = session.load(reading, check=check)
-    chosen = fitted(pairs, chosen, loaded)
+    chosen, of_task = fitted(pairs, chosen, loaded)
     if loaded.model.config.is_encoder_decoder and (by_position or what in OF_BLOCKS):
         raise AttnscopeError(
             f"{loaded.name} is an encoder-decoder, whose positions are of two texts: patch its heads at all positions "
@@ -174,6 +164,7 @@ def patch(
         "steps": job.steps,
         "batch_size": batch_size,
         "seed": reading["seed"],
+        **of_task,
     }
     session.corpus = PairTexts(tuple(chosen))
-    return session.run("patch", job, settings, reading, task)
+    return session.run("patch", job, settings, reading, task, note_of_task(of_task))
