@@ -92,7 +92,7 @@ class Declared:
     def usual(self) -> str | bool:
         """The default as the help shows it; False where there is none."""
         stated = re.search(r"By default (.*?)\.(?= [A-Z`]|$)", self.sentences)
-        is_number = isinstance(self.default, int | float) and not isinstance(self.default, bool)
+        is_number = isinstance(self.default, int | float) and self.default not in {False, True}
         if stated and not is_number:  # a verb may have another default than those that share its option
             return stated[1].replace("`", "")
         if self.default is True:

@@ -72,9 +72,11 @@ def diff(
     from attnscope.measure.ranking import with_each
     from attnscope.measure.stored import opened_scan
     from attnscope.report.signature import Signature
-    from attnscope.store.files import read_as
+    from attnscope.store.files import local_folder, read_as
     from attnscope.store.run import Job, Once, run
 
+    if isinstance(reading["out"], str | Path):
+        reading["out"] = local_folder(reading["out"])
     folders = " or ".join(str(scan) for scan in (before, after) if not isinstance(scan, xr.Dataset))
     with read_as(folders) if folders else nullcontext():
         first, second = (with_each(opened_scan(scan)) for scan in (before, after))
