@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope.intervention.pairs import texts_of
-from attnscope.intervention.patch_findings import NO_SHARE, SEVERAL, describe_runs
+from attnscope.intervention.patch import has_one_sign
+from attnscope.intervention.patch_findings import NO_SHARE, care_of_answers, describe_runs
 from attnscope.report.reads import reads
 from attnscope.report.schema import Finding, Quantity, Report, Table, rows_of, with_ends
 from attnscope.statistics.effects import by_document
@@ -45,7 +46,9 @@ def report(found: xr.Dataset) -> Report:
     values |= {"shown": found.shown.astype(object).where(found.tested)}
     values |= {name: found.get(name) for name in ("sender_stack", "receiver_stack")}
     rows = sorted(rows_of(values, found.score), key=lambda row: -abs(row["score"]))
-    certain = found.faithfulness_low.notnull() | (distinct < LEAST)  # a share needs a difference whose sign is certain
+    # a share needs a difference whose sign is certain
+    gaps = (found.clean - found.corrupted).values
+    certain = found.faithfulness_low.notnull() | (distinct < LEAST and has_one_sign(gaps))
     curves = {end: found[f"faithfulness{end}"].where(certain) for end in ("", "_low", "_high")}
     ends = {name + end: curve.sel(order=name) for name in ORDERS for end, curve in curves.items()}
     circuits = rows_of(ends | {"edges": (found["size"] * len(rows)).round()}, found["size"])
@@ -93,7 +96,7 @@ def report(found: xr.Dataset) -> Report:
         ],
         result=found,
         notes=[*filter(None, [found.attrs.get("left_out")])],
-        care=care | (SEVERAL if unit == "nats" else {}),
+        care=care | care_of_answers(found),
     )
 
 
@@ -105,7 +108,7 @@ def _circuit(found: xr.Dataset, edges: int) -> list[str]:
     of_pair = [chosen[side if len(chosen) == 1 else 1 - side] for side in half]
     kept = [rest[at].sel(order=[name, "random"], size=size).values for at, (size, name) in enumerate(of_pair)]
     share = by_document(np.array(kept), texts_of(found), over=gaps)
-    if share.tested.all() and np.isnan(share.low[0]):
+    if np.isnan(share.low[0]) if share.tested.all() else not has_one_sign(gaps):
         return [NO_SHARE]
     own, by_chance = share.mean
     sizes, names = ([*dict.fromkeys(values)] for values in zip(*sorted(chosen.values()), strict=True))

@@ -57,8 +57,7 @@ class Effects(Job):
             self.tell(Progress("ablating heads", self.share * part.stop / count, {"windows": part.stop}))
 
     def measure(self, batch: Batch) -> xr.Dataset:
-        steps = 0 if self.alone == [] else self.settings["steps"]
-        how: Any = {"variants": self.variants, "steps": steps, "cells": self.alone}
+        how: Any = {"variants": self.variants, "steps": self.settings["steps"], "cells": self.alone}
         return effects(self.session, batch.inputs, self.ablations, **how)
 
     def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:

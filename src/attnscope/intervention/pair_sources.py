@@ -39,6 +39,9 @@ def pairs_of_input(pairs: Pairs, *, answer: str | None = None, wrong: str | None
     if task is not None:
         pairs = pairs_from(TASKS[task], _OF_A_TASK, seed=0)
     items: list[Any] = [pairs] if isinstance(pairs, Path) else _listed(pairs)
+    for item in items:
+        if isinstance(item, str):  # a name without an ending, which is no file
+            raise AttnscopeError(f"found no file {item}; expected files of texts, or a task alone: {', '.join(TASKS)}")
     if all(isinstance(item, Path) for item in items):
         named = _in_files(items)
     else:

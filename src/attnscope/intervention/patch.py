@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any, cast
 
@@ -113,6 +113,12 @@ class PatchJob(Job):
     blocks: list[BlockRun] = field(default_factory=list[Any])  # if MLPs are replaced
 
     @property
+    def attributes_of_answers(self) -> dict[str, str]:
+        """The unit of differences, and whether answers are several of one token each."""
+        several = any(encoded.are_several for _, encoded in self.encoded)
+        return {"unit": self.scale, **({"answers": "several"} if several else {})}
+
+    @property
     def mlps(self) -> set[nn.Module]:
         """The modules of all MLPs, if they are replaced."""
         return {one.module for block in self.blocks for one in block.of("mlp")}
@@ -149,7 +155,7 @@ class PatchJob(Job):
         check_read(loaded, inputs)
         positions, states = encoded.positions[:1], self.what == "residual"
         self.scale = "nats" if any(encoded.answers.shape[1] > 1 for _, encoded in self.encoded) else "logits"
-        parts = [*(self.receivers or ()), *chain(*self.together)]
+        parts = [*(self.receivers or ()), *chain(*self.together), *starmap(Component, self.heads or ())]
         if self.what == "mlp" or any(part.head is None for part in parts):
             self.blocks = sublayers(loaded.model, inputs, [site.name for site in sites])
         for number, block in enumerate(self.blocks):
@@ -163,11 +169,15 @@ class PatchJob(Job):
         heads = {site.index: site.heads for site in sites}
         for part in parts:
             known = part.layer in passes.mlps if part.head is None else part.head < heads.get(part.layer, 0)
-            if not known or (self.receivers and not part.senders(passes)):
+            if not known or (part in (self.receivers or ()) and not part.senders(passes)):
                 raise AttnscopeError(
                     f"found {part.name}; expected a head of layers 0 to {len(sites) - 1} that exists, or the MLP of a "
                     f"block (m0){'; a receiver (--receiver) is of layers 1 and up' * bool(self.receivers)}"
                 )
+        if self.receivers and self.heads is not None:
+            last = max(part.senders(passes) for part in self.receivers)
+            if min(layer for layer, _ in self.heads) >= last:
+                raise AttnscopeError(f"none of the heads (--heads) precedes {names_of(self.receivers)}: choose others")
         simple = not self.mlps and all(part.on == "z" for part in parts)
         self.skips = simple and stack.same_without_what_is_skipped(loaded.model, inputs, positions, states=states)
 
@@ -193,7 +203,7 @@ class PatchJob(Job):
 
     def of_batch(self, numbers: list[int], encoded: EncodedPairs) -> xr.Dataset:
         """Differences and estimates of some pairs, ``(pair, ...)``."""
-        attributes: dict[str, Any] = {"direction": self.direction, "what": self.what, "unit": self.scale}
+        attributes: dict[str, Any] = {"direction": self.direction, "what": self.what, **self.attributes_of_answers}
         dims = ("pair", "layer", "head", *(["position"] if self.by_position else []))
         with self._runs(encoded) as runs:
             head = np.arange(max(output.shape[1] for output in runs.donor.outputs))
@@ -428,10 +438,18 @@ def together_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     return xr.Dataset(joint | _shares(pairs, change, joint["shown"][1], seed), {"set": pairs["set"]})
 
 
+def has_one_sign(difference: np.ndarray) -> bool:
+    """Whether the difference between both runs has the same sign in all pairs, so that few pairs too have shares."""
+    return len(np.unique(np.sign(difference))) == 1
+
+
 def _shares(pairs: xr.Dataset, change: xr.DataArray, shown: np.ndarray, seed: int) -> dict[str, Any]:
     """Shares of the difference with intervals; a change whose share may be 0 is not `shown`."""
     source, base = ends_of(pairs)
-    share = by_document(change.values, texts_of(pairs), over=(source - base).values, seed=seed)
+    difference = (source - base).values
+    share = by_document(change.values, texts_of(pairs), over=difference, seed=seed)
+    if not share.tested.any() and not has_one_sign(difference):  # its mean may be 0, and no interval tells
+        share = share._replace(mean=np.full_like(share.mean, np.nan))
     shown &= share.shown
     words = f"Share of the difference between both runs that is {MOVED[pairs.attrs['direction']]}"
     return interval_variables(share, change.dims[1:], words, name="recovered", unit="share")

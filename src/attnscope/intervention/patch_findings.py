@@ -47,10 +47,23 @@ _CARE = {
     "beyond one of the runs.",
 }
 #: Of answers with several tokens.
-SEVERAL = {
+_SEVERAL_TOKENS = {
     "Answers have several tokens.": "The difference is that of their summed log probabilities. Each token lowers the "
     "sum, so long answers are at a disadvantage in both runs."
 }
+#: Of several answers of one token each.
+_ODDS = {
+    "Each side has several answers.": "The difference is the log of the summed probability of the answers over that of "
+    "the wrong ones. It does not say which of them changed."
+}
+
+
+def care_of_answers(pairs: xr.Dataset) -> dict[str, str]:
+    """What the difference of answers is, where it is not that of two logits."""
+    if pairs.attrs.get("answers") == "several":
+        return _ODDS
+    return _SEVERAL_TOKENS if pairs.attrs.get("unit", "logits") == "nats" else {}
+
 
 _PATCHED = {
     "heads": "one head's output",
@@ -91,7 +104,7 @@ def report(tree: xr.DataTree) -> Report:
     rows, pairs = patched_positions(tree), tree["pairs"].to_dataset()
     tested = rows[0]["shown"] is not None
     known = rows[0]["recovered"] is not None
-    care = dict(_CARE) | (SEVERAL if pairs.attrs.get("unit", "logits") == "nats" else {})
+    care = dict(_CARE) | care_of_answers(pairs)
     if tested:
         care["Intervals are for pairs like these."] = "Pairs from one template say little about other sentences."
     if "agreement" in tree.children:
@@ -198,6 +211,8 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
         sentences.append(
             f"There are no intervals: they need {LEAST} or more pairs of one kind, and there {are(number)}."
         )
+        if rows[0]["recovered"] is None:
+            sentences.append(NO_SHARE)
     else:
         shown = [row["recovered"] for row in rows if row["shown"]]
         if rows[0]["recovered"] is None:

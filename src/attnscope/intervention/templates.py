@@ -58,43 +58,45 @@ def template_of(
     item: str | None = None,
     turns: bool = True,
 ) -> Template:
-    """The template of a text with gaps, or that of a task, with these words for its gaps."""
-    chosen = {name: _checked_words(name, own) for name, own in words.items()}
+    """The template of a text with gaps and words for them, or that of a task."""
     task = TASKS.get(text)
     if task is not None:
-        if not {corrupted, answer, wrong, item} <= {None}:
-            raise AttnscopeError(f"{text} is a task with its own texts and answers: leave out all but words")
-        template = replace(task, words={**task.words, **chosen}, turns=task.turns and turns)
-    elif answer is None:
+        if words or not {corrupted, answer, wrong, item} <= {None}:
+            raise AttnscopeError(f"{text} is a task with its own texts, words and answers: give none")
+        return replace(task, turns=task.turns and turns)
+    if answer is None:
         raise AttnscopeError(f"found no answer; expected one for {text!r:.60}, or a task: {', '.join(TASKS)}")
-    else:
-        two = [name for name, own in chosen.items() if not all(isinstance(word, str) for word in own)]
-        item = item or next(iter([*two, *chosen]), "")
-        template = Template(text, chosen, answer, item, corrupted or "", wrong, turns=turns)
-    texts = [template.clean, template.corrupted, template.answer, template.wrong or ""]
-    gaps = {name for one in texts if isinstance(one, str) for name in gaps_of(one)}
-    wordless, unused = sorted(gaps - template.words.keys()), sorted(template.words.keys() - gaps)
-    if wordless or not gaps:
+    gaps = sorted({name for one in (text, corrupted, answer, wrong) if one is not None for name in gaps_of(one)})
+    if not gaps:
+        raise AttnscopeError(f"found no gap in {text!r:.60}; expected names in braces, as in {{noun}}, or a task")
+    wordless, unused = [name for name in gaps if name not in words], [name for name in words if name not in gaps]
+    if wordless:
+        raise AttnscopeError(f"found no words for the gap {wordless[0]}; expected a list of them")
+    if unused:
+        raise AttnscopeError(f"no text has a gap {unused[0]}; the gaps are: {', '.join(gaps)}")
+    chosen = {name: _checked_words(name, given) for name, given in words.items()}
+    contrasts = [name for name, given in chosen.items() if not all(isinstance(word, str) for word in given)]
+    if not contrasts and corrupted is None:
         raise AttnscopeError(
-            f"found no words for the gap {(wordless or ['of a template'])[0]}; expected a list of them"
+            "clean and corrupted text would be the same: give a gap two words (clean, corrupted), or a template of the "
+            "corrupted text"
         )
-    if unused and task is None:
-        raise AttnscopeError(f"no text has a gap {unused[0]}; the gaps are: {', '.join(sorted(gaps))}")
-    if template.item not in template.words:
-        raise AttnscopeError(f"item is {item!r}; expected the name of a gap: {', '.join(sorted(gaps))}")
-    return template
+    item = item or [*contrasts, *gaps][0]
+    if item not in chosen:
+        raise AttnscopeError(f"item is {item!r}; expected the name of a gap: {', '.join(gaps)}")
+    return Template(text, chosen, answer, item, corrupted or "", wrong, turns=turns)
 
 
 def _checked_words(name: str, words: object) -> list[Word]:
     entries = list(cast("Sequence[Any]", words)) if isinstance(words, Sequence) and not isinstance(words, str) else []
-    checked = [one if isinstance(one, str) else tuple(one) for one in entries]
-    both = [(one,) if isinstance(one, str) else one for one in checked]
-    if not both or not all(len(one) in {1, _SIDES} and all(isinstance(word, str) for word in one) for one in both):
+    if not entries or not all(isinstance(entry, str) or _is_two_words(entry) for entry in entries):
         raise AttnscopeError(f"{name} is {words!r:.60}; expected words, each one or two (clean, corrupted)")
-    return checked
+    return [entry if isinstance(entry, str) else tuple(entry) for entry in entries]
 
 
-_SIDES = 2
+def _is_two_words(entry: object) -> bool:
+    both = [*cast("list[Any]", entry)] if isinstance(entry, tuple | list) else []
+    return len(both) == 2 and all(isinstance(word, str) for word in both)  # noqa: PLR2004
 
 
 class _Draws:
@@ -104,7 +106,8 @@ class _Draws:
         self.words, self.item, self.random = template.words, template.item, np.random.default_rng(seed)
         of_item = self.words[self.item]
         shuffled = [of_item[int(at)] for at in self.random.permutation(len(of_item))]
-        self.halves: list[list[Word]] = [shuffled[::2], shuffled[1::2]]
+        # one item alone makes one half
+        self.halves: list[list[Word]] = [half for half in (shuffled[::2], shuffled[1::2]) if half]
         self.turns: list[Iterator[Word]] = [cycle(words) for words in self.halves]
         # gaps with the words of the item, as two names, have those of the same half
         self.like_item = [name for name, words in self.words.items() if [*words] == [*of_item]]
@@ -128,10 +131,11 @@ def pairs_from(
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     reasons = Counter[str]()
     turns = 2 if template.turns else 1
-    for _ in range(_TRIES * count):
-        if len(rows) == count:
+    found_at = 0  # the draw that made the last pair
+    for number in range(_TRIES * count):
+        if len(rows) == count or number - found_at > _IN_VAIN:
             break
-        half = len(rows) // turns % 2
+        half = len(rows) // turns % len(draws.halves)
         drawn = draws.draw(half)
         if drawn is None:
             continue
@@ -147,15 +151,17 @@ def pairs_from(
             texts, answers = texts[::-1], answers[::-1]
         if mask is not None:
             texts = [text + mask + template.rest for text in texts]
-        reason = None if tokenizer is None else _unfit(tokenizer, texts, answers, masked=mask is not None)
+        reason = _unfit(tokenizer, texts, answers, masked=mask is not None)
         if reason is not None:
             reasons[reason] += 1
             continue
-        item = drawn[template.item]
-        rows.setdefault((texts[0], texts[1]), {
+        if (texts[0], texts[1]) in rows:
+            continue
+        item, found_at = drawn[template.item], number
+        rows[texts[0], texts[1]] = {
             "clean": texts[0], "corrupted": texts[1], "answer": answers[0], "wrong": answers[1],
             "item": item if isinstance(item, str) else item[0], "half": half,
-        })  # fmt: skip
+        }  # fmt: skip
     if not rows:
         reason = reasons.most_common(1)[0][0] if reasons else "the words of the gaps are the same"
         raise AttnscopeError(f"found no pair that fits: {reason}")
@@ -163,10 +169,16 @@ def pairs_from(
 
 
 _TRIES = 50  # for each pair
+_IN_VAIN = 2_000  # draws without a new pair, after which there are probably no more
 
 
 def _unfit(tokenizer: Any, texts: Sequence[str], answers: Sequence[Any], *, masked: bool) -> str | None:
-    """Why a pair cannot be patched; None if it can."""
+    """Why a pair cannot be patched; None if it can, as far as is known without a tokenizer."""
+    if texts[0] == texts[1] or answers[0] == answers[1]:
+        same = "texts" if texts[0] == texts[1] else "answers"
+        return f"clean and corrupted {same} are the same ({texts[0]!r:.60})"
+    if tokenizer is None:
+        return None
     lengths = [len(tokenizer(text)["input_ids"]) for text in texts]
     if lengths[0] != lengths[1]:
         return f"clean and corrupted text have {lengths[0]} and {lengths[1]} tokens ({texts[0]!r:.60})"
@@ -247,7 +259,7 @@ TASKS = {
     "pronouns": Template(
         "{name} is a very good {role}, isn't",
         {"name": _HE_AND_SHE, "role": ("friend", "student", "writer", "driver", "cook", "player", "leader", "singer")},
-        answer=lambda words: " he" if words["name"] in dict(_HE_AND_SHE) else " she", item="name", rest="?",
+        answer=" he", wrong=" she", item="name", rest="?",
     ),
     "brackets": Template(
         "{name} = {open}{a}, {b}, {c}",

@@ -126,5 +126,5 @@ def edges(
             return measured_edges(runs, *how)
 
     return session.run(
-        "edges", Once(measured), settings, reading, attributes={"unit": runs.scale, **note_of_task(of_task)}
+        "edges", Once(measured), settings, reading, attributes=runs.attributes_of_answers | note_of_task(of_task)
     )

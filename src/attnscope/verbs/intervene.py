@@ -66,8 +66,9 @@ def intervene(
     ] = False,
     heads: Annotated[
         HeadsOrSets | None,
-        "Ablate only these heads, each alone, as in 4.2,5.1, or none. In Python also sets of heads, which are ablated "
-        "together: ``[[(4, 2), (5, 1)], ...]``. With `random`, heads are one set. By default every head.",
+        "Ablate only these heads, each alone, as in 4.2,5.1, or none; without estimates. In Python also sets of heads, "
+        "which are ablated together: ``[[(4, 2), (5, 1)], ...]``. With `random`, heads are one set. By default every "
+        "head.",
     ] = None,
     together: Annotated[
         HeadSets, "Ablate these heads together too, as in 0.1,0.3; may be repeated. See `joint_ablation`."
@@ -162,6 +163,14 @@ def intervene(
         raise AttnscopeError("search (--search) and curves (--curves) are over all heads: leave out heads (--heads)")
     if random and not several:
         raise AttnscopeError("random (--random) draws sets of heads for a set: add heads (--heads) or together")
+    if alone == [] and not several:
+        raise AttnscopeError("found no heads (--heads); expected at least one, or a set of them (--together)")
+    is_forbidding = bool(forbid_offsets or forbid_tokens or forbid_first)
+    if alone == [] and (metric is not None or is_forbidding):
+        raise AttnscopeError(
+            "sets of heads are compared by the loss, and nothing is forbidden to them: leave out metric and forbid_... "
+            "(--forbid-...), or name heads to ablate alone (--heads)"
+        )
     named: Any = {"heads": [*(alone or ()), *chain(*several)], "option": "heads or together, --heads, --together"}
     opened, session = open_predictions("intervene", model, texts, reading, batch_size=batch_size, **named)
     if callable(metric):
@@ -189,7 +198,7 @@ def intervene(
         "forbid": rule.words,
         "ablations": chosen,
         **({} if metric is None else {"metric": "a function" if callable(metric) else [list(pair) for pair in metric]}),
-        "steps": steps,
+        "steps": steps if alone is None else 0,  # estimates are of all heads
         "search": search,
         "curves": curves,
         "together": ["+".join(f"{layer}.{head}" for layer, head in one) for one in sets] or None,

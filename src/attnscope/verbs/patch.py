@@ -119,6 +119,8 @@ def patch(
     receivers = receivers_of(receiver, what, alone=not (by_position or together))
     on: Any = what if what in {"query", "key", "value", "weights"} else "z"
     sets = tuple(components_of(names, "together (--together)", on) for names in together)
+    if heads is not None and not heads:
+        raise AttnscopeError("found no heads (--heads); expected at least one, such as 3.6")
     chosen = pairs_for(pairs, model, answer, wrong)
     session = Opened.of(model)
 
