@@ -195,7 +195,9 @@ def tiny_reader(family):
     """The same with the bundled model's tokenizer, by which it reads texts."""
     model, tokenizer = tiny(family), T.AutoTokenizer.from_pretrained(MODEL)
     torch.manual_seed(0)
-    model.resize_token_embeddings(len(tokenizer))
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    for table in {model.get_input_embeddings(), model.get_output_embeddings()} - {None}:  # else new tokens are alike
+        torch.nn.init.normal_(table.weight, std=0.3)
     return model, tokenizer
 
 

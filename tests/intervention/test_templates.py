@@ -1,5 +1,6 @@
 """Pairs from templates fit the tokenizer, are balanced, and are split by item."""
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -12,7 +13,8 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.intervention.pair_sources import pairs_of_input
 from attnscope.intervention.pairs import EncodedPairs
 from attnscope.intervention.templates import TASKS
-from tests.tiny_models import tiny
+from attnscope.results.reports import report_of
+from tests.tiny_models import tiny, tiny_reader
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +75,27 @@ def test_every_combination_is_made_once():
     ("template", "given", "message"),
     [
         ("The {noun}", {"answer": "x"}, "found no words for the gap noun"),
-        ("The noun", {"answer": "x"}, "found no words for the gap of a template"),
+        ("The noun", {"answer": "x"}, "found no gap in 'The noun'"),
+        ("The {noun}", {"answer": "x", "noun": [1, 2]}, "noun is .1, 2.; expected words"),
+        ("The {noun}", {"answer": "x", "noun": ["a", "b"]}, "clean and corrupted text would be the same"),
+        ("The {noun}", {"answer": "x", "noun": [("a", "b")]}, "clean and corrupted answers are the same"),
+        ("agreement", {"nuon": ["a"]}, "agreement is a task with its own texts, words and answers"),
         ("The {noun}", {"noun": ["a"]}, "found no answer; expected one for 'The {noun}', or a task: agreement"),
         ("The {noun}", {"answer": "x", "noun": "key"}, "noun is 'key'; expected words"),
         ("The {noun}", {"answer": "x", "noun": [("a", "b", "c")]}, "noun is .*; expected words"),
-        ("The {noun}", {"answer": "x", "noun": ["a"], "verb": ["b"]}, "no text has a gap verb; the gaps are: noun"),
-        ("The {noun}", {"answer": "x", "noun": ["a"], "item": "verb"}, "item is 'verb'; expected the name of a gap"),
+        (
+            "The {noun}",
+            {"answer": "x", "noun": [("a", "b")], "verb": ["b"]},
+            "no text has a gap verb; the gaps are: noun",
+        ),
+        (
+            "The {noun}",
+            {"answer": "x", "noun": [("a", "b")], "item": "verb"},
+            "item is 'verb'; expected the name of a gap",
+        ),
         ("The {noun", {"answer": "x", "noun": ["a"]}, "'The {noun' is no template"),
         ("agreement", {"answer": " is"}, "agreement is a task with its own texts"),
+        ("The {noun", {"answer": "x"}, "'The {noun' is no template"),
     ],
 )
 def test_a_template_that_cannot_be_filled_is_rejected(template, given, message):
@@ -111,3 +126,38 @@ def test_a_data_frame_is_read_as_its_rows():
     rows = [{"clean": "a b", "corrupted": "a c", "answer": "d", "wrong": "e"}]
     frame = pd.DataFrame([rows[0] | {"item": 1, "target": float("nan")}])
     assert pairs_of_input(frame) == pairs_of_input(rows)
+
+
+def test_one_item_makes_one_half():
+    words = {"noun": [("key", "keys")], "place": ["door", "wall"]}
+    found = attnscope.pairs("The {noun} near the {place}", answer=" is", wrong=" are", **words)
+    assert set(found.half) == {0}
+    assert len(found) == 4
+
+
+def test_names_without_an_ending_that_are_no_files_are_said():
+    with pytest.raises(AttnscopeError, match="found no file clean; expected files of texts, or a task alone"):
+        attnscope.patch(pairs=["clean", "corrupted"])
+
+
+@pytest.mark.parametrize(
+    ("what", "family"),
+    [(what, family) for what in ("patch", "edges") for family in ("llama", "bamba")]
+    + [("patch", family) for family in ("gpt2", "bert", "t5")],
+)
+def test_one_answer_in_a_list_is_that_answer_and_several_are_named(what, family):
+    model, tokenizer = tiny_reader(family)
+    mask = tokenizer.mask_token if family == "bert" else ""
+    words = [("day", "night"), ("sea", "sun")]
+    rows = [{"clean": f"The {a}{mask}", "corrupted": f"The {b}{mask}", "answer": "a", "wrong": "b"} for a, b in words]
+    verb, settings = getattr(attnscope, what), {"tokenizer": tokenizer}
+    settings |= {"steps": 0} if what == "patch" else {"draws": 1, "method": "eap"}
+    several = [
+        verb(model, [row | {"answer": right, "wrong": wrong} for row in rows], **settings)
+        for right, wrong in (("a", "b"), (["a"], ["b"]), (["a", "c"], ["b"]))
+    ]
+    one, listed, more = (found["pairs"].difference if what == "patch" else found.score for found in several)
+    np.testing.assert_allclose(one, listed, atol=1e-4, rtol=1e-4)
+    assert abs(one - more).max() > 1e-3
+    said = [report_of(what, found).care for found in several]
+    assert ["Each side has several answers." in care for care in said] == [False, False, True]

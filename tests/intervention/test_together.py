@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import attnscope
 from attnscope import AttnscopeError
@@ -13,6 +14,7 @@ from attnscope.intervention.ablation import effects, joint_ablation
 from attnscope.results.reports import report_of, write_page
 from attnscope_zoo.catalogue import build
 from tests.intervention.small_models import TEXTS
+from tests.tiny_models import tiny_reader
 
 PLAIN = {"texts": TEXTS, "ablations": ["zero", "mean"], "steps": 0, "why": False}
 
@@ -59,6 +61,51 @@ def benchmark(name):
 def test_heads_that_do_not_exist_are_rejected(sets, says):
     with pytest.raises(AttnscopeError, match=says):
         attnscope.intervene(**PLAIN, together=sets)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bart", "t5", "bamba", "deberta"])
+def test_chosen_heads_and_sets_are_those_of_all_in_every_family(family, dtype):
+    """Causal, rotary, relative bias, two stacks, hybrid; a text of three tokens beside longer and repeated ones."""
+    model, tokenizer = tiny_reader(family)
+    model = model.to(dtype)
+    two = {"targets": ["It rains.", *TEXTS[:2], TEXTS[1]]} if family in {"bart", "t5"} else {}
+    texts = ["It.", *TEXTS[:2], TEXTS[1]]
+    common = {"model": model, "tokenizer": tokenizer, "texts": texts, "ablations": ["mean"], "why": False, **two}
+    every = attnscope.intervene(**common, steps=0, together=[[(0, 1), (0, 2)]])
+    last = every["effects"].sizes["layer"] - 1
+    chosen = attnscope.intervene(**common, heads=[(last, 3)])
+    rounding = 1e-5 if dtype == torch.float32 else 0.02
+    np.testing.assert_allclose(
+        chosen["effects"].loss_change.sel(layer=last, head=3), every["effects"].loss_change.sel(layer=last, head=3),
+        atol=rounding,
+    )  # fmt: skip
+    assert len(report_of("intervene", chosen).rows) == 1
+    sets = attnscope.intervene(**common, heads=[(0, 1), (0, 2)], random=3)["together"]
+    np.testing.assert_allclose(sets.loss_change, every["together"].loss_change, atol=rounding)
+    assert sets.p.item() in {0.25, 0.5, 0.75, 1.0}
+
+
+def test_only_the_chosen_heads_are_shuffled_and_explained():
+    tree = attnscope.intervene(texts=TEXTS, heads=[(0, 1), (2, 3)])  # with the defaults: estimates are of all heads
+    assert "agreement" not in tree.children
+    assert int(np.isfinite(tree["shuffled"].shuffled_loss).sum()) == 2
+    every = attnscope.intervene(texts=TEXTS, steps=0)["shuffled"].shuffled_loss
+    np.testing.assert_allclose(
+        tree["shuffled"].shuffled_loss.sel(layer=2, head=3), every.sel(layer=2, head=3), atol=1e-5
+    )
+
+
+def test_a_set_on_which_nothing_depends_is_not_special():
+    """Heads whose outputs are not read: every set changes the loss by 0, and p is 1."""
+    model, tokenizer = tiny_reader("gpt2")
+    with torch.no_grad():
+        for block in model.transformer.h:
+            block.attn.c_proj.weight.zero_()
+    settings = {"tokenizer": tokenizer, "ablations": ["zero"], "heads": [(0, 1), (1, 2)], "random": 9}
+    found = attnscope.intervene(model, TEXTS, **settings)
+    assert found["together"].p.item() == 1
+    assert abs(found["together"].effect.item()) < 1e-6
 
 
 def test_only_the_chosen_heads_are_ablated():
@@ -109,6 +156,9 @@ def test_heads_with_random_sets_are_one_set():
         ({"random": 5}, "random .--random. draws sets of heads for a set: add heads"),
         ({"heads": [(0, 1)], "search": True}, "are over all heads: leave out heads"),
         ({"heads": [(0, 1, 2)]}, "heads is .*; expected"),
+        ({"heads": []}, "found no heads .--heads.; expected at least one, or a set"),
+        ({"heads": [[(0, 1)]], "forbid_first": True}, "nothing is forbidden to them"),
+        ({"heads": [[(0, 1)]], "metric": [(" a", " b")]}, "sets of heads are compared by the loss"),
         ({"heads": [[(0, head) for head in range(4)]], "random": 5}, "found no other set like 0.0, 0.1, 0.2, 0.3"),
     ],
 )

@@ -54,11 +54,8 @@ def effects(
         questions, sites = batch.questions, batch.passes.sites
         whole = batch.scores(batch.whole[None])
         scores = {name: value[0].double().cpu().numpy() for name, value in whole.items() if name != "kl"}
-        wanted = [range(outputs.shape[1]) for outputs in batch.passes.outputs]
-        if cells is not None:
-            wanted = [[head for head in heads if (call, head) in cells] for call, heads in enumerate(wanted)]
         names = [name for name in ("loss", "accuracy", "kl", "metric") if name in whole]
-        layers = [_of_layer(batch, call, heads, names, variants) for call, heads in enumerate(wanted)]
+        layers = [_of_layer(batch, call, wanted, names, variants) for call, wanted in enumerate(batch.heads_of(cells))]
     loss, accuracy, kl, *metric = (by_layer([layer[..., at] for layer in layers]) for at in range(layers[0].shape[-1]))
     heads = ("window", "ablation", "layer", "head")
     variables: dict[str, _Variable] = {

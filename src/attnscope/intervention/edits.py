@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,14 +160,19 @@ class _Knocked:
         return change
 
 
-def shuffled_weights(session: PredictionSession, *, texts: int = 8, seed: int = 0) -> xr.Dataset:
-    """Shuffle each row of a head's weights among the keys that it may attend to, one head at a time."""
+def shuffled_weights(
+    session: PredictionSession, *, texts: int = 8, seed: int = 0, cells: Collection[tuple[int, int]] | None = None
+) -> xr.Dataset:
+    """Shuffle each row of a head's weights among the keys that it may attend to, one head (of `cells`) at a time."""
     slices = [part for part in session.slices() if part.start < texts]
     documents = session.documents[: slices[-1].stop]
     parts: list[np.ndarray] = []  # (text, score, layer, head)
     for part in slices:
         with session.passes(part) as batch:
-            layers = [_shuffled(batch, call, (seed, part.start, call)) for call in range(len(batch.passes.sites))]
+            layers = [
+                _shuffled(batch, call, wanted, (seed, part.start, call))
+                for call, wanted in enumerate(batch.heads_of(cells))
+            ]
         parts.append(by_layer(layers))
     loss, kl, random = np.moveaxis(np.concatenate(parts), 1, 0)
     dims = ("layer", "head")
@@ -192,18 +197,21 @@ def shuffled_weights(session: PredictionSession, *, texts: int = 8, seed: int = 
     )
 
 
-def _shuffled(batch: PredictionBatch, call: int, seed: tuple[int, ...]) -> np.ndarray:
+def _shuffled(batch: PredictionBatch, call: int, wanted: Sequence[int], seed: tuple[int, ...]) -> np.ndarray:
     """``(text, score, head)``: change of the loss, KL divergence, and KL after random changes of the same size."""
+    scores = np.full((len(batch.questions), 3, batch.passes.outputs[call].shape[1]), np.nan)
+    if not wanted:
+        return scores
 
     def scored(logits: Tensor) -> Tensor:
         scores = batch.questions.scores(logits, batch.before)
         loss, kl = (scores[name].unflatten(0, (2, -1)) for name in ("loss", "kl"))
         return torch.stack([loss[0] - batch.loss, *kl], -1)
 
-    heads = range(batch.passes.outputs[call].shape[1])
     most = max(1, batch.most // 2)
-    changes = batch.passes.sweep(heads, most, lambda some: {call: shuffling(some, seed)}, scored, copies=2)
-    return changes.permute(1, 2, 0).double().cpu().numpy()
+    changes = batch.passes.sweep(wanted, most, lambda some: {call: shuffling(some, seed)}, scored, copies=2)
+    scores[..., wanted] = changes.permute(1, 2, 0).double().cpu().numpy()
+    return scores
 
 
 def shuffling(heads: Sequence[int], seed: tuple[int, ...]) -> Callable[[AttentionCall, Tensor], Tensor]:

@@ -95,7 +95,7 @@ class Effects(Job):
             known: Any = {"band": band, "seed": seed, "session": self.opened}
             keep_if_defined("why", lambda: explanations_of_heads(loaded, windows, **known))
             keep_if_defined("trust", lambda: trust_in_weights(loaded, windows, band=band))
-            keep("shuffled", lambda: shuffled_weights(session, seed=seed))
+            keep("shuffled", lambda: shuffled_weights(session, seed=seed, cells=self.alone))
         if self.rule:
             tell("forbidding attention", 0.08)
             keep("forbidden", lambda: knock_out(session, self.rule, renormalise=settings["renormalise"], seed=seed))

@@ -160,5 +160,6 @@ def _pair(fields: Mapping[str, Any], where: str) -> Pair:
             check_characters(text, where)
     given: dict[str, Any] = {name: fields[name] for name in (*FIELDS, *_TARGETS) if fields.get(name) is not None}
     for name in ("answer", "wrong"):
-        given[name] = given[name] if isinstance(given[name], str) else tuple(given[name])
+        answers = [given[name]] if isinstance(given[name], str) else given[name]
+        given[name] = answers[0] if len(answers) == 1 else tuple(answers)
     return Pair(**given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -362,6 +362,14 @@ class PredictionBatch:
                     f"metric returned {returned}; expected a number for each text, ({len(self.questions)},)"
                 )
         return scores | {"metric": torch.stack(values)}
+
+    def heads_of(self, cells: Collection[tuple[int, int]] | None) -> list[list[int]]:
+        """The heads of each attention call that are among `cells`, or all."""
+        counts = [output.shape[1] for output in self.passes.outputs]
+        return [
+            [head for head in range(count) if cells is None or (call, head) in cells]
+            for call, count in enumerate(counts)
+        ]
 
     @cached_property
     def loss(self) -> Float[Tensor, "1 text"]:
