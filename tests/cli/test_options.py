@@ -158,6 +158,15 @@ def test_a_help_fits_two_screens_and_opens_with_three_examples(name, monkeypatch
     assert headings == ["Input:", "Model:", "Measure:", "Output:", "Scale:"]
 
 
+@pytest.mark.parametrize("name", [name for name in EVERY if name in verbs()])
+def test_a_help_shows_the_number_that_a_verb_takes_by_default(name):
+    """Verbs may have another default of a shared option than its sentence says."""
+    shown = {param.name: param.show_default for param in EVERY[name].params}
+    for option, parameter in inspect.signature(function_of(name)).parameters.items():
+        if type(parameter.default) in {int, float} and parameter.default > 1 and option in shown:
+            assert str(shown[option]).startswith(f"{parameter.default}"), option
+
+
 def test_the_help_groups_the_commands(tmp_path):
     lines = typed("--help", cwd=tmp_path).stdout.splitlines()
     headings = [line.strip(":") for line in lines if re.fullmatch("[A-Z][a-z]+:", line)]

@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from attnscope import edit, patch
+from attnscope import edges, edit, patch
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
@@ -566,3 +566,15 @@ def test_only_the_chosen_heads_are_patched(by_position):
     assert "estimate" not in tree["pairs"]
     with pytest.raises(AttnscopeError, match=r"no head 7.0 \(heads, --heads\)"):
         patch(heads=[(7, 0)])
+
+
+@pytest.mark.parametrize("verb", [patch, edges])
+def test_few_pairs_whose_differences_have_both_signs_have_no_shares(verb):
+    """Without an interval nothing says that the mean difference is not 0."""
+    turned = Pair(PAIRS[1].corrupted, PAIRS[1].clean, PAIRS[1].answer, PAIRS[1].wrong)
+    settings = {"steps": 0} if verb is patch else {"draws": 1, "method": "eap"}
+    for pairs, has_shares in ((PAIRS[:2], True), ([PAIRS[0], turned], False)):
+        report = report_of(verb.__name__, verb(pairs=pairs, **settings))
+        said = " ".join(report.finding.sentences)
+        assert ("so there are no shares of it" in said) is not has_shares
+        assert ("% of the difference" in said) is has_shares

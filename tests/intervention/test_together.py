@@ -132,6 +132,7 @@ def test_sets_alone_run_no_single_head_and_count_against_all_others(tmp_path):
         assert found.p[number] == pytest.approx((1 + (others >= effect - 1e-7).sum()) / 16, abs=1 / 15)
     # whichever set is chosen, in at most one case of n is p at most 1/n
     assert all((found.p <= level / 16 + 1e-9).sum() <= level for level in range(1, 17))
+    np.testing.assert_allclose(found.beyond, found.effect - found.random_effect.mean("draw"), atol=1e-6)
     assert np.isnan(found.alone).all()
     report = report_of("intervene", tree)
     assert "without all 15 other sets of as many heads in each layer" in report.finding.sentences[-1]

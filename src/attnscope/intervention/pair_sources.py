@@ -75,10 +75,10 @@ def fitted(pairs: object, chosen: list[Pair], loaded: LoadedModel) -> tuple[list
         return chosen, {}
     mask = loaded.tokenizer.mask_token if is_masked(loaded) else None
     try:
-        found = pairs_from(TASKS[task], _OF_A_TASK, seed=0, tokenizer=loaded.tokenizer, mask=mask)
+        frame = pairs_from(TASKS[task], _OF_A_TASK, seed=0, tokenizer=loaded.tokenizer, mask=mask)
     except AttnscopeError as error:
         raise AttnscopeError(f"{task} has no pairs for the tokenizer of {loaded.name}: {error}") from error
-    return pairs_of_input(found), {"task": task, "pairs": len(found)}
+    return pairs_of_input(frame), {"task": task, "pairs": len(frame)}
 
 
 def note_of_task(of_task: Mapping[str, Any]) -> dict[str, str]:

@@ -352,9 +352,9 @@ def _describe_set(row: Row, sets: xr.Dataset) -> str:
     """The change of the loss without one set, next to that without random ones."""
     change = describe_effect(_TOGETHER[2].effect(row))
     heads = _listed(str(row["set"]).split())
-    found = f"Without {heads} ({row['ablation']} ablation), the loss changes by {change}"
+    sentence = f"Without {heads} ({row['ablation']} ablation), the loss changes by {change}"
     if row.get("p") is None:
-        return f"{found}."
+        return f"{sentence}."
     drawn = sets.random_effect.sel(set=row["set"], ablation=row["ablation"]).values
     drawn = drawn[np.isfinite(drawn)]
     is_many = len(drawn) >= _MANY_SETS
@@ -362,7 +362,7 @@ def _describe_set(row: Row, sets: xr.Dataset) -> str:
     alike = "as many heads in each layer" if sets.attrs["matched"] == "layer" else "as many heads"
     those = f"{len(drawn)} random sets" if len(drawn) >= sets.attrs["random"] else f"all {len(drawn)} other sets"
     return (
-        f"{found}; without {those} of {alike}, by {drawn.mean():+.3f} ({'95% of them ' * is_many}{low:+.3f} to "
+        f"{sentence}; without {those} of {alike}, by {drawn.mean():+.3f} ({'95% of them ' * is_many}{low:+.3f} to "
         f"{high:+.3f}): p = {row['p']:.3f}."
     )
 

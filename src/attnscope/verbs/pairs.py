@@ -27,7 +27,8 @@ def pairs(
         str | None, "Expect this answer of the clean text, with gaps or without: what follows, with its space."
     ] = None,
     wrong: Annotated[
-        str | None, "Expect this answer of the corrupted text. By default `answer` with the words of that text."
+        str | None,
+        "Expect this answer of the corrupted text, with the words of the clean one. By default `answer` with its own.",
     ] = None,
     item: Annotated[
         str | None, "Keep the words of this gap within one half of the pairs. By default that of the first two words."
@@ -48,7 +49,7 @@ def pairs(
     """Make pairs of a clean and a corrupted text for `attnscope.patch`, from a template or for a known task.
 
     Each further argument has the words for the gap of its name: strings, or two strings each, of which the second is
-    for the corrupted text. No word is used twice in a pair, and no pair is made twice.
+    for the corrupted text. No word is used twice in a pair, and no pair is made twice. A task has words of its own.
 
     Returns
     -------
@@ -60,7 +61,7 @@ def pairs(
     Raises
     ------
     AttnscopeError
-        If a gap has no words, or no pair fits the tokenizer.
+        If a gap has no words, both texts of a pair would be the same, or no pair fits the tokenizer.
 
     See Also
     --------

@@ -130,7 +130,7 @@ def walk(
         if not isinstance(texts, Tensor) or targets is not None or any(reading.values()):
             raise AttnscopeError(
                 f"{type(model).__name__} is not a transformers model: pass a tensor X (text, token, width) instead of "
-                "a sentence, and leave out reading for models (tokenizer, device, ...)"
+                "a sentence, and leave out options for models (tokenizer, device, ...)"
             )
         check_number("layer", layer or 0, 1)
         walked = walk_module(inner, texts, head=head, token=query_token)
