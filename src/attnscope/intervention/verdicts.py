@@ -154,6 +154,11 @@ _AGAINST_CHANCE = (
     ),
 )
 
+_OF_P = {
+    "The p-value holds for a set that was chosen without looking at its effect on these texts.": "Choose it on other "
+    "texts, by its role or by its weights."
+}
+
 _AGREEMENT = (
     Quantity("estimator"),
     Quantity("ablation"),
@@ -231,6 +236,8 @@ def report(tree: xr.DataTree) -> Report:
         care["Zero ablation moves the model away from its training distribution."] = "Mean and resample are fairer."
     if "agreement" in tree.children:
         care["Estimates are linear."] = "They are off where the loss is curved; the figure shows by how much."
+    if "together" in tree.children and "p" in tree["together"]:
+        care |= _OF_P
     model = str(tree.attrs.get("model", "the model"))
     hint = _QUESTIONS.get(str(tree.attrs.get("prediction", "")), "")
     if "shuffled" in tree.children:
@@ -316,14 +323,11 @@ def _report_of_sets(tree: xr.DataTree) -> Report:
     tested = bool(sets.tested.any())
     model = str(tree.attrs.get("model", "the model"))
     care = {
-        "The p-value holds for a set that was chosen without looking at its effect on these texts.": "Choose it on "
-        "other texts, by its role or by its weights.",
+        **(_OF_P if "p" in sets else {}),
         "Effects depend on the texts and the task.": "Intervals are for other texts of the same kind."
         if tested
         else "Without intervals, their variation over texts is unknown.",
     }
-    if "p" not in sets:
-        care.pop(next(iter(care)))
     sentences = [_describe_set(row, sets) for row in table.rows]
     return Report(
         title=f"Whether sets of heads of {model} matter",
