@@ -59,7 +59,7 @@ _ODDS = {
 
 
 def care_of_answers(pairs: xr.Dataset) -> dict[str, str]:
-    """What the difference of answers is, where it is not that of two logits."""
+    """A caution on the difference of answers, where it is not that of two logits."""
     if pairs.attrs.get("answers") == "several":
         return _ODDS
     return _SEVERAL_TOKENS if pairs.attrs.get("unit", "logits") == "nats" else {}
