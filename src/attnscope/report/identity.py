@@ -1,0 +1,127 @@
+"""The identity of a caller's function, as a signature records it: its name, and a hash of all that it computes with."""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import json
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from functools import partial
+from os import PathLike
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from attnscope.report.signature import tokenizer_sha256
+from attnscope.support.errors import AttnscopeError
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_INSTALLED = ("/site-packages/", "/dist-packages/", sysconfig.get_paths()["stdlib"])
+
+
+def identity_of(function: Callable[..., Any], what: str) -> dict[str, str]:
+    """Name and hash of a caller's function; `what` names it in errors, such as "metric".
+
+    Hashed are its code without comments and layout, its defaults, and the values that it closes over or finds in its
+    module, with the functions among them. Functions of installed packages count by name: a signature has versions.
+
+    >>> def scaled(factor):
+    ...     return lambda number: factor * number
+    >>> first, same, other = (identity_of(scaled(factor), "metric") for factor in (2, 2, 3))
+    >>> first == same, first == other
+    (True, False)
+    """
+    named: Any = function
+    while isinstance(named, partial):
+        named = named.func
+    name = getattr(named, "__qualname__", type(named).__qualname__)
+    parts = _Parts(f"{what} {name}").of(function)
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return {"name": f"{named.__module__}.{name}", "sha256": digest}
+
+
+class _Parts:
+    """All that a value consists of, as JSON that is the same in every process."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.numbers = dict[int, int]()  # of values so far, by `id`
+        self.values = list[Any]()  # keeps them alive, so that no other gets the same `id`
+
+    def of(self, value: Any, name: str = "") -> Any:
+        """The parts of a value that a function calls by this name."""
+        if isinstance(value, _PLAIN):
+            return repr(value)
+        if isinstance(value, type | ModuleType | BuiltinFunctionType):
+            return [getattr(value, "__module__", ""), getattr(value, "__qualname__", value.__name__)]
+        if id(value) in self.numbers:
+            return self.numbers[id(value)]
+        self.numbers[id(value)] = len(self.values)
+        self.values.append(value)
+        return [type(value).__qualname__, *(self.of(*part) for part in self._inside(value, name))]
+
+    def _inside(self, value: Any, name: str) -> Iterator[tuple[Any, str]]:
+        """The parts of a value one level down, each with a name."""
+        if isinstance(value, FunctionType):
+            yield from self._of_function(value)
+        elif isinstance(value, CodeType):
+            yield value.co_code, name
+            yield from ((one, name) for one in (value.co_names, value.co_consts))
+        elif isinstance(value, partial):
+            yield from ((one, name) for one in (value.func, value.args, value.keywords))
+        elif isinstance(value, MethodType):
+            yield from ((one, name) for one in (value.__func__, value.__self__))
+        elif isinstance(value, CellType):
+            yield from [(value.cell_contents, name)] if value != CellType() else ()
+        elif isinstance(value, Mapping):
+            yield from ((entry, name) for entry in value.items())
+        elif isinstance(value, list | tuple):
+            yield from ((entry, name) for entry in value)
+        elif isinstance(value, AbstractSet):
+            yield from ((entry, name) for entry in sorted(value, key=repr))
+        elif hasattr(value, "detach"):  # a tensor; NumPy has no bfloat16
+            array = value.detach().cpu()
+            yield str(value.dtype), name
+            yield from self._inside((array.double() if array.is_floating_point() else array).numpy(), name)
+        elif hasattr(value, "tobytes") and hasattr(value, "shape"):
+            yield from (
+                (one, name) for one in (str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).digest())
+            )
+        elif hasattr(value, "state_dict"):
+            yield value.state_dict(), name
+        elif hasattr(value, "save_vocabulary"):
+            yield tokenizer_sha256(value), name
+        elif hasattr(value, "__wrapped__"):  # a function with a cache
+            yield value.__wrapped__, name
+        elif callable(value) and hasattr(value, "__name__"):  # a function or method of C
+            yield getattr(value, "__qualname__", value.__name__), name
+        elif hasattr(value, "__dict__"):
+            call = vars(type(value)).get("__call__")
+            yield from ((one, name) for one in (call, vars(value)))
+        elif isinstance(value, PathLike):
+            yield str(value), name
+        else:
+            raise AttnscopeError(
+                f"{self.owner} uses {name or 'a value'} of type {type(value).__name__}, which a signature cannot "
+                "record. Use numbers, texts, arrays and functions in it"
+            )
+
+    def _of_function(self, function: FunctionType) -> Iterator[tuple[Any, str]]:
+        """Its name if it is installed, else its code, defaults and all values that it uses."""
+        file = function.__code__.co_filename
+        if function.__module__.partition(".")[0] == "attnscope" or any(part in file for part in _INSTALLED):
+            yield f"{function.__module__}.{function.__qualname__}", ""
+            return
+        yield function.__code__, ""
+        yield from ((one, "a default") for one in (function.__defaults__, function.__kwdefaults__))
+        yield from zip(function.__closure__ or (), function.__code__.co_freevars, strict=False)
+        for name in sorted(_globals_of(function.__code__)):
+            if name in function.__globals__:
+                yield function.__globals__[name], name
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    """Names that a function, or one inside it, looks up in its module."""
+    here = {one.argval for one in dis.get_instructions(code) if one.opname in {"LOAD_GLOBAL", "LOAD_NAME"}}
+    return here.union(*(_globals_of(one) for one in code.co_consts if isinstance(one, CodeType)))
