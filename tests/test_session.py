@@ -70,6 +70,15 @@ def test_a_model_is_verified_once_until_it_changes(folder, monkeypatch):
     assert len(checks) == 2
 
 
+def test_a_second_scan_costs_its_passes_alone(folder):
+    session = attnscope.Session(folder, TEXTS, window=16)
+    first = session.scan()
+    passes = []
+    session.model.model.base_model.register_forward_hook(lambda *_: passes.append(1))
+    xr.testing.assert_identical(session.scan(band=4).max_weight, first.max_weight)
+    assert passes == [1]
+
+
 def test_verbs_of_a_session_open_everything_once(folder, monkeypatch, tmp_path):
     """Loads, checks, readings of the text and tokenisations of its three verbs, whose results are those apart."""
     counts = {}

@@ -74,7 +74,7 @@ class Session(Opened):
         """Load the model."""
         self.source, self.texts, self.known = model, _repeatable(texts), {}
         self.model = replace(self.load(reading), session=ref(self))
-        way_of(self.model.model).verified = {}
+        way_of(self.model.model).found = {}
         shared: dict[str, Any] = {name: reading[name] for name in CorpusOptions.__annotations__}
         shared["targets"] = _repeatable(reading["targets"])
         self._options = {name: value for name, value in shared.items() if value is not None and value is not False}

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import transformers
@@ -27,13 +27,15 @@ from attnscope.support.errors import AttnscopeError, explaining, reason_of
 from attnscope.support.state import own_state, random_state, same_random_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 
     from transformers import PreTrainedModel
 
     from attnscope.capture.watch import Site
 
     Inputs = dict[str, Any]
+
+T = TypeVar("T")
 
 # Largest difference of outputs, as a share of the largest output, that the order of sums can cause in each dtype.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -60,10 +62,16 @@ def verify(
     way = way_of(model)
     if way.eager is not None and not weights_suffice:
         raise AttnscopeError(only_weights(model))
-    state = None if way.verified is None else (*_state_of(model, inputs), cross_only, looks_back)
-    if way.verified is not None and state in way.verified:
-        return way.verified[state]
-    once = partial(_verified, model, inputs, valid, text, looks_back=looks_back)
+    check = partial(_verified, model, inputs, valid, text, looks_back=looks_back)
+    find = partial(_find_way, model, inputs, check, cross_only=cross_only, weights_suffice=weights_suffice)
+    return once_in_session(model, inputs, ("sites", cross_only, looks_back), find)
+
+
+def _find_way(
+    model: PreTrainedModel, inputs: Inputs, check: Callable[..., list[Site]], *, cross_only: bool, weights_suffice: bool
+) -> list[Site]:
+    """Try the methods of capture, the cheapest first, until one reproduces the model's output."""
+    way = way_of(model)
     before = way.products, way.masks_written_out
     failed: list[AttnscopeError] = []
     # a layer may need its mask, or may call PyTorch's functions itself
@@ -73,7 +81,7 @@ def verify(
             continue
         way.products, way.masks_written_out = products, written_out
         try:
-            sites = once(cross_only=cross_only and way.eager is None)
+            sites = check(cross_only=cross_only and way.eager is None)
             break
         except AttnscopeError as error:
             if way.eager is not None or (not failed and not isinstance(error, UncapturedError)):
@@ -85,20 +93,31 @@ def verify(
             raise failed[0]
         try:
             way.eager = eager_way(model, inputs)
-            sites = once(cross_only=False)
+            sites = check(cross_only=False)
         except AttnscopeError as second:
             way.eager = None
             raise AttnscopeError(
                 f"{reason_of(failed[0])}.\nIts eager weights fail too: {reason_of(second)}"
             ) from second
-    if way.verified is not None:
-        way.verified[state] = sites
     return sites
 
 
+def once_in_session(model: PreTrainedModel, inputs: Mapping[str, Any], name: Hashable, find: Callable[[], T]) -> T:
+    """The result of `find`, which depends on the model and its inputs: within a `Session`, found once."""
+    found = way_of(model).found
+    if found is None:
+        return find()
+    key = name, *_state_of(model, inputs)
+    if key not in found:
+        found[key] = find()
+    return found[key]
+
+
 def _state_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Everything that a check depends on: modules, weights by their sums, and inputs (of tokens, their number)."""
-    weights = [(tensor.dtype, float(plain(tensor).sum(dtype=torch.float32))) for _, tensor in parameters_of(model)]
+    """What a check depends on: modules, weights by their sums, and inputs (of tokens, their number)."""
+    weights = [
+        (tensor.dtype, float(plain(tensor).detach().sum(dtype=torch.float32))) for _, tensor in parameters_of(model)
+    ]
     forms = [
         (name, value.shape, None if name.endswith("input_ids") else value.cpu().double().numpy().tobytes())
         if isinstance(value, Tensor)

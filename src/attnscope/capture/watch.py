@@ -46,7 +46,7 @@ class Way:
     eager: EagerWay | None = None  # modules that return weights, if the registry is not used
     products: bool = False  # whether calls of PyTorch's attention functions are captured too
     masks_written_out: bool = False  # whether causal masks are built in full, for layers without causal settings
-    verified: dict[Any, list[Site]] | None = None  # sites of each state that `verify` has checked, within a `Session`
+    found: dict[Any, Any] | None = None  # within a `Session`: what was found of each state of the model
     draws: bool = False  # whether it draws random numbers: it masks (ViT-MAE) or samples (Informer) in each pass
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -17,7 +18,7 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.families import configured_length, image_token_of
 from attnscope.capture.forward import decoder_note, decoder_start
 from attnscope.capture.placement import device_of
-from attnscope.capture.verify import is_causal_model, padding_difference
+from attnscope.capture.verify import is_causal_model, once_in_session, padding_difference
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.contexts import strongest_examples
@@ -354,11 +355,18 @@ class TextReader(Reader):
                 f"{name} is a causal language model, but its attention sees later tokens: it is measured as "
                 "bidirectional."
             )
-        if {"band_sum", "bin_sum"} <= set(self.names):
-            self.notes |= bias_note(self.model, inputs)
-        if self.batch_size > 1 and self._padding_matters():
+        has_offsets, in_batches = {"band_sum", "bin_sum"} <= set(self.names), self.batch_size > 1
+        passes = partial(self._of_first, inputs, has_offsets=has_offsets, in_batches=in_batches)
+        notes, padding_matters = once_in_session(self.model, inputs, (has_offsets, in_batches), passes)
+        self.notes |= notes
+        if padding_matters:
             self.batch_size = 1
             self.notes["padding"] = f"Padding changes the numbers of {name}, so windows are measured one at a time."
+
+    def _of_first(self, inputs: dict[str, Any], *, has_offsets: bool, in_batches: bool) -> tuple[dict[str, str], bool]:
+        """The notes that take passes of the first window, and whether padding matters."""
+        notes = bias_note(self.model, inputs) if has_offsets else {}
+        return notes, in_batches and self._padding_matters()
 
     def _note_pooled(self, first: Read) -> None:
         """Note layers over other positions than tokens, in a model outside the registry."""
