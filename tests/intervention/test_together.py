@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import attnscope
 from attnscope import AttnscopeError
@@ -149,6 +150,22 @@ def test_heads_with_random_sets_are_one_set():
         texts=TEXTS[:2], ablations=["mean"], heads=[(0, 1), (0, 2)], random=5, matched="size"
     )["together"]  # fmt: skip
     assert size.random_effect.shape == (1, 1, 5)
+
+
+def test_random_sets_of_similar_effect_draw_among_neighbours_by_the_estimate(tokenizer):
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=8, n_positions=64))
+    common = {"model": model, "tokenizer": tokenizer, "texts": TEXTS, "ablations": ["mean"], "why": False}
+    estimate = attnscope.intervene(**common, steps=1)["effects"].estimate.sel(estimator="attribution", ablation="mean")
+    ranks = estimate.mean("window").values.argsort(1).argsort(1)
+    low, high = (int(np.flatnonzero(ranks[1] == rank)[0]) for rank in (0, 7))
+    tree = attnscope.intervene(**common, heads=[(1, low), (1, high)], random=40, matched="effect")
+    assert tree["together"].sizes["draw"] == 15  # all but itself: one of the lower four heads, one of the upper four
+    pairs = [[(1, a), (1, b)] for a in np.flatnonzero(ranks[1] < 4) for b in np.flatnonzero(ranks[1] >= 4)]
+    each = attnscope.intervene(**common, heads=[[(layer, int(head)) for layer, head in pair] for pair in pairs])
+    of_others = np.delete(each["together"].effect.values, pairs.index([(1, low), (1, high)]), axis=1)
+    np.testing.assert_allclose(np.sort(tree["together"].random_effect[0, 0]), np.sort(of_others[0]), atol=1e-6)
+    assert "with similar estimated effects" in report_of("intervene", tree).finding.sentences[-1]
 
 
 @pytest.mark.parametrize(

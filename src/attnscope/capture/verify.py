@@ -114,7 +114,7 @@ def once_in_session(model: PreTrainedModel, inputs: Mapping[str, Any], name: Has
 
 
 def _state_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a check depends on: modules, weights by their sums, and inputs (of tokens, their number)."""
+    """All that a check depends on: modules, weights by their sums, and inputs (of tokens, their number)."""
     weights = [
         (tensor.dtype, float(plain(tensor).detach().sum(dtype=torch.float32))) for _, tensor in parameters_of(model)
     ]

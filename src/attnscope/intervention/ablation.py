@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, combinations, pairwise, product
-from math import comb, prod
+from math import ceil, comb, prod
 from typing import Any, cast
 
 import numpy as np
@@ -142,6 +142,7 @@ _Variable = tuple[str | tuple[str, ...], np.ndarray]
 
 SEARCH_SHARE = 0.25  # passes of a search, by default, as a share of layers times heads
 _REMOVED = 0.1  # share of the heads that one set of a search removes
+_ALIKE = 4  # heads of a layer, about, in a group of similar effect
 _RANDOM_ORDERS = 5  # of the heads, whose mean curve is the null of the others
 
 
@@ -284,13 +285,15 @@ def joint_ablation(
 ) -> xr.Dataset:
     """Ablate chosen sets of heads, each set at once, next to random sets of heads of its size.
 
-    The random sets have as many heads in each layer (`matched` is ``layer``), or only as many. With them, ``p`` is the
-    share of all sets, the chosen one included, that raise the loss at least as much: a set that was chosen without
-    looking at effects has p <= 0.05 in at most 5% of all cases. ``beyond`` is the effect of the set less the mean of
+    The random sets have as many heads in each layer (`matched` is ``layer``), in each group of about four heads of a
+    layer whose estimated effects are next to each other (``effect``), or only as many (``size``). With them, ``p`` is
+    the share of all sets, the chosen one included, that raise the loss at least as much: a set that was chosen without
+    looking at its effect has p <= 0.05 in at most 5% of all cases. ``beyond`` is the effect of the set less the mean of
     the random ones, with an interval over documents.
     """
     cells, generator = session.cells, np.random.default_rng(seed)
-    others = [_random_sets(heads, session.heads, random, generator, matched) for heads in sets]
+    groups = _alike(session, matched, ablations[0]) if random else []
+    others = [_random_sets(heads, groups, random, generator) for heads in sets]
     every = [*sets, *chain(*others)]
     batches = [np.array([[cell in set(heads) for cell in cells] for heads in every])] * len(session.slices())
     measured = np.stack([changes_by_sets(session, batches, ablation) for ablation in ablations], 1)
@@ -326,28 +329,45 @@ def joint_ablation(
     return xr.Dataset(variables, coordinates, attributes)
 
 
-def _random_sets(
-    chosen: Heads, heads: Sequence[int], draws: int, generator: np.random.Generator, matched: str
-) -> list[Heads]:
-    """Random sets of the size of a chosen one, other than it; each of all that exist, where there are no more."""
+def _alike(session: PredictionSession, matched: str, ablation: Ablation) -> list[list[tuple[int, int]]]:
+    """The heads in groups, from each of which a random set has as many as the chosen one."""
+    if matched == "size":
+        return [session.cells]
+    layers = [[cell for cell in session.cells if cell[0] == layer] for layer in range(len(session.heads))]
+    if matched == "layer":
+        return layers
+    estimated = _first_order(session, ablation)
+    by_effect = [sorted(layer, key=lambda cell: estimated[cell]) for layer in layers]
+    cuts = [np.array_split(np.arange(len(layer)), ceil(len(layer) / _ALIKE)) for layer in by_effect]
+    return [[layer[at] for at in part] for layer, parts in zip(by_effect, cuts, strict=True) for part in parts]
+
+
+def _first_order(session: PredictionSession, ablation: Ablation) -> np.ndarray:
+    """Effect of ablating each head, estimated from one gradient, ``(layer, head)``."""
+    estimates: list[np.ndarray] = []
+    for part in session.slices():
+        with session.passes(part, [ablation]) as batch:
+            questions, others = batch.questions, batch.replacements[ablation]
+        estimates.append(by_layer(attribution(loss_gradients(session.model, questions), others)))
+    return np.concatenate(estimates).mean(0)
+
+
+def _random_sets(chosen: Heads, groups: Sequence[Heads], draws: int, generator: np.random.Generator) -> list[Heads]:
+    """Random sets with as many heads of each group, other than the chosen one; all, where there are no more."""
     if not draws:
         return []
-    cells = [(layer, head) for layer, count in enumerate(heads) for head in range(count)]
-    pools = (
-        [[cell for cell in cells if cell[0] == layer] for layer in range(len(heads))] if matched == "layer" else [cells]
-    )
-    sizes = [len({*pool} & {*chosen}) for pool in pools]
-    possible = prod(comb(len(pool), size) for pool, size in zip(pools, sizes, strict=True))
+    sizes = [len({*group} & {*chosen}) for group in groups]
+    possible = prod(comb(len(group), size) for group, size in zip(groups, sizes, strict=True))
     if possible == 1:
         names = ", ".join(f"{layer}.{head}" for layer, head in chosen)
         raise AttnscopeError(f"found no other set like {names}, which are all heads there: leave out random (--random)")
     if possible - 1 <= draws:
-        every = product(*(combinations(pool, size) for pool, size in zip(pools, sizes, strict=True)))
+        every = product(*(combinations(group, size) for group, size in zip(groups, sizes, strict=True)))
         return [[*chain(*parts)] for parts in every if {*chain(*parts)} != {*chosen}]
     drawn: list[Heads] = []
     while len(drawn) < draws:
-        parts = [generator.permutation(len(pool))[:size] for pool, size in zip(pools, sizes, strict=True)]
-        one = [pool[int(at)] for pool, part in zip(pools, parts, strict=True) for at in part]
+        parts = [generator.permutation(len(group))[:size] for group, size in zip(groups, sizes, strict=True)]
+        one = [group[int(at)] for group, part in zip(groups, parts, strict=True) for at in part]
         if {*one} != {*chosen}:
             drawn.append(one)
     return drawn

@@ -154,6 +154,13 @@ _AGAINST_CHANCE = (
     ),
 )
 
+#: Heads of a random set, by the way of matching.
+_ALIKE = {
+    "layer": "as many heads in each layer",
+    "effect": "as many heads in each layer, with similar estimated effects",
+    "size": "as many heads",
+}
+
 _OF_P = {
     "The p-value holds for a set that was chosen without looking at its effect on these texts.": "Choose it on other "
     "texts, by its role or by its weights."
@@ -363,7 +370,7 @@ def _describe_set(row: Row, sets: xr.Dataset) -> str:
     drawn = drawn[np.isfinite(drawn)]
     is_many = len(drawn) >= _MANY_SETS
     low, high = np.quantile(drawn, [0.025, 0.975] if is_many else [0, 1])
-    alike = "as many heads in each layer" if sets.attrs["matched"] == "layer" else "as many heads"
+    alike = _ALIKE[sets.attrs["matched"]]
     those = f"{len(drawn)} random sets" if len(drawn) >= sets.attrs["random"] else f"all {len(drawn)} other sets"
     return (
         f"{sentence}; without {those} of {alike}, by {drawn.mean():+.3f} ({'95% of them ' * is_many}{low:+.3f} to "

@@ -79,7 +79,9 @@ def intervene(
         "as much is a p-value. See `sets_against_chance`.",
     ] = 0,
     matched: Annotated[
-        Literal["layer", "size"], "Draw random sets with as many heads in each layer, or only of the same size."
+        Literal["layer", "effect", "size"],
+        "Draw random sets with as many heads in each layer, there in each group of similar effect, or only of the same "
+        "size. The groups of ``effect`` have about four heads of a layer, ordered by an estimate from one gradient.",
     ] = "layer",
     forbid_offsets: Annotated[
         Sequence[int],
