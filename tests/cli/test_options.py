@@ -21,7 +21,7 @@ COMMANDS = {
     for name, command in typer.main.get_command(app).commands.items()
     if name in verbs() and name not in {"train", "runs"}  # fields of `TrainConfig`; a group
 }
-WRITTEN = {"json", "csv", "legend", "figures", "report", "lang"}  # what a command prints and writes beside its results
+WRITTEN = {"json", "csv", "latex", "legend", "figures", "report", "lang"}  # how a command prints and writes
 FLAGS_ALONE = {
     "find": {"from", "to"},  # in Python query and key: from is a keyword
     "generate": {"prompt"},  # in Python: a string among the texts

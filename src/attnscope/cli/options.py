@@ -35,12 +35,18 @@ class Output:
     ] = "svg"
     as_json: Annotated[bool, OUTPUT, Flag("json"), "Print JSON instead of a table."] = False
     as_csv: Annotated[bool, OUTPUT, Flag("csv"), "Print CSV instead of a table: the rows of the first table."] = False
+    as_latex: Annotated[bool, OUTPUT, Flag("latex"), "Print the tables as LaTeX, for a paper."] = False
     legend: Annotated[bool, OUTPUT, "Explain the columns below the tables, with all caveats."] = False
     formats: Annotated[tuple[str, ...], IN_PYTHON] = field(init=False, default=())
 
+    @property
+    def as_data(self) -> bool:
+        """Whether standard output has data, not a report for people."""
+        return self.as_json or self.as_csv or self.as_latex
+
     def __post_init__(self) -> None:
-        if self.as_json and self.as_csv:
-            raise AttnscopeError("--json and --csv both want the standard output: choose one")
+        if self.as_json + self.as_csv + self.as_latex > 1:
+            raise AttnscopeError("--json, --csv and --latex all print to standard output: choose one")
         from attnscope.support.checks import check_formats
 
         formats = () if self.figures == "none" else check_formats([name.strip() for name in self.figures.split(",")])

@@ -304,10 +304,10 @@ def run(
         if output.report:
             shown = page_heads(report) if callable(page_heads) else page_heads
             page = draw_page(replace(report, heads=shown), RunFolder(folder, report.signature), output.formats)
-        if first is not None and not (output.as_json or output.as_csv):
+        if first is not None and not output.as_data:
             first(result)
         show(report, output, folder, page, report.signature)
-    if folders.finished and not (output.as_json or output.as_csv):
+    if folders.finished and not output.as_data:
         print_note(f"already finished in {folder}: delete it or give another --out to measure again")
 
 
@@ -318,7 +318,7 @@ def show(
     page: Path | None = None,
     signature: Mapping[str, Any] | None = None,
 ) -> None:
-    """Print a report as JSON or CSV; else as tables, with the paths of results and page."""
+    """Print a report as JSON, CSV or LaTeX; else as tables, with the paths of results and page."""
     from attnscope.report import render
     from attnscope.report.signature import Signature
 
@@ -327,6 +327,8 @@ def show(
     elif output.as_csv:
         rows = render.as_csv(report)
         emit(csv_text([*map(list, rows[:1]), *(list(map(as_cell, row.values())) for row in rows)]))
+    elif output.as_latex:
+        emit(render.as_latex(report) + "\n")
     else:
         console, cited = new_console(), None if signature is None else Signature.of(signature).format()
         render.print_report(report, console, legend=output.legend, page=page is not None)

@@ -113,10 +113,23 @@ _Run = Annotated[Path, typer.Argument(parser=options.folder, help="Folder of a r
 def show(
     run: _Run,
     verify: Annotated[bool, typer.Option("--verify", help="Check of every file against its checksum.")] = False,
+    methods: Annotated[
+        bool,
+        typer.Option(
+            "--methods", help="A paragraph on methods for a paper, in English, with its references as BibTeX."
+        ),
+    ] = False,
     as_json: _AsJson = False,
 ) -> None:
     """Show a run: signature, files, variables with units, findings."""
     from attnscope.results.describe import describe
+    from attnscope.results.methods import methods as methods_of
+
+    if methods:
+        described = methods_of(run)
+        paragraph = {"methods": described.sentences, "bibtex": described.bibtex}
+        emit(f"{json_text(paragraph)}\n" if as_json else f"{' '.join(described.sentences)}\n\n{described.bibtex}")
+        return
 
     told = describe(run, verify=verify)
     if as_json:
@@ -227,8 +240,8 @@ def export(
         typer.Option(
             metavar="FORMAT",
             help="Format: tidy tables (parquet, csv), one for each set of dimensions; one netCDF file (nc); a Zarr "
-            "store (zarr), for large runs; or, of a card, heads as other tools read them (duo for DuoAttention and "
-            "kvpress, minference, qrhead, alignment, names).",
+            "store (zarr), for large runs; tables, methods and references of a paper (latex); or, of a card, heads as "
+            "other tools read them (duo for DuoAttention and kvpress, minference, qrhead, alignment, names).",
         ),
     ],
     out: Annotated[

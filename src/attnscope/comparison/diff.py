@@ -16,7 +16,7 @@ from attnscope.measure.quantities import STATISTICS, without_end
 from attnscope.report.reads import reads
 from attnscope.report.schema import HEAD, MATTERS, Finding, Quantity, Report, Row, Table, heads_by, rows_of
 from attnscope.report.signature import Signature
-from attnscope.statistics.effects import changes_by_document
+from attnscope.statistics.effects import CHANGES, INTERVALS, changes_by_document
 from attnscope.statistics.units import LEAST, called_in, numbered
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import are, count, places
@@ -276,6 +276,7 @@ def report(difference: xr.Dataset) -> Report:
             ),
         ],
         result=difference,
+        method=f"{INTERVALS} {CHANGES}",
         care=care,
     )
 

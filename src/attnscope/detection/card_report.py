@@ -14,6 +14,7 @@ from attnscope.detection.report import (
     counts_sentence,
     headline_of,
     heads_by_role,
+    methods_of,
     role_notes,
     role_rows,
     role_tables,
@@ -24,6 +25,7 @@ from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED
 from attnscope.report import schema
 from attnscope.report.reads import reads
+from attnscope.statistics.effects import EFFECTS
 
 
 @reads("card")
@@ -72,6 +74,7 @@ def report(card: xr.Dataset) -> schema.Report:
         result=card,
         notes=role_notes(card),
         care=CARE,
+        method=" ".join([*methods_of(card, counts), *[EFFECTS] * ("effect" in card)]),
     )
 
 

@@ -59,6 +59,9 @@ def report(result: xr.Dataset) -> Report:
         ],
         result=result,
         notes=[*notes_of(result).values()],
+        method="Under the null, the queries of the strongest examples attend uniformly; the number of examples with a "
+        "feature is compared with the Poisson-binomial distribution. The step-up rule bounds the false discovery rate "
+        "over all features that could occur (Benjamini and Hochberg 1995).",
         care={
             "Examples show where a head attends, not what it does.": MATTERS,
             "Shared features need not be learned.": "Heads with random weights favour some tokens too.",

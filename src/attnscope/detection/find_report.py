@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from attnscope.measure.stored import describe_corpus, notes_of
 from attnscope.report import schema
 from attnscope.report.reads import reads
+from attnscope.statistics.effects import EFFECTS, INTERVALS
 from attnscope.statistics.units import LEAST
 from attnscope.support.numbers import count, significant
 
@@ -62,6 +63,7 @@ def report(result: xr.Dataset) -> schema.Report:
             )
         ],
         result=result,
+        method=f"{INTERVALS} {EFFECTS}",
         notes=[*notes_of(result).values()],
         care={"A weight shows where a head attends, not what it does.": schema.MATTERS},
     )

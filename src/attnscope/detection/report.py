@@ -11,6 +11,7 @@ from attnscope.detection.role import ROLES
 from attnscope.measure.stored import notes_of
 from attnscope.report.reads import reads
 from attnscope.report.schema import MATTERS, Finding, Quantity, Report, Row, Table, heads_by, rows_of, value_of
+from attnscope.statistics.effects import INTERVALS
 from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.numbers import count
 
@@ -131,7 +132,15 @@ def report(roles: xr.Dataset) -> Report:
         result=roles,
         notes=role_notes(roles),
         care=CARE,
+        method=" ".join(methods_of(roles, rows)),
     )
+
+
+def methods_of(roles: xr.Dataset, rows: Sequence[Row]) -> list[str]:
+    """Definitions of the roles with their sources, intervals, and controls."""
+    defined = [f"{row['title'].capitalize()}: {row['definition'].rstrip('.')} ({row['source']})." for row in rows]
+    untrained = " or ".join(controls_of(roles))
+    return [*defined, INTERVALS, *([f"Controls have {untrained} weights; there is no test."] if untrained else [])]
 
 
 CARE = {

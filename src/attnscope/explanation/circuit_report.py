@@ -95,6 +95,11 @@ def _heads(circuits: xr.Dataset) -> list[Row]:
 
 
 _SIGNS = "can copy tokens", "can suppress them"
+_METHOD = (
+    "Copying and composition are read off the products of weight matrices (Elhage et al. 2021). Under the null, "
+    "matrices with the same singular values are turned at random; the step-up rule bounds the false discovery rate at "
+    "5% (Benjamini and Hochberg 1995)."
+)
 
 
 def _strongest(pairs: list[Row]) -> str:
@@ -151,4 +156,5 @@ def report(circuits: xr.Dataset) -> Report:
         notes=notes,
         care=care,
         colour="copying_sum",
+        method=_METHOD,
     )

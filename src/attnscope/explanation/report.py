@@ -64,6 +64,9 @@ def report(tree: xr.DataTree) -> Report:
         ],
         result=tree,
         notes=[*filter(None, notes)],
+        method="Shifts of queries against keys are measured as by Yamamoto and Matsuzaki (2023). Under the null, every "
+        "query attends to one random key; a head favours an offset if its weight there is larger than in 99 of 100 "
+        "such models, over all heads and offsets.",
         care=CARE | ({INDEPENDENT: ""} if any("by chance, p" in text for text in (*findings, *notes)) else {}),
         heads=verdict.best_heads(rows),
     )

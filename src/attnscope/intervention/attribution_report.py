@@ -21,6 +21,7 @@ from attnscope.report.schema import (
     rows_of,
     with_ends,
 )
+from attnscope.statistics.effects import EFFECTS, INTERVALS
 from attnscope.statistics.units import LEAST
 from attnscope.support.numbers import count
 
@@ -118,6 +119,7 @@ def report(tree: xr.DataTree) -> Report:
         ),
         tables=tables,
         result=tree,
+        method=f"{INTERVALS} {EFFECTS}",
         notes=[*filter(None, [tree.attrs.get("left_out")])],
         care={
             "A part is what a component adds directly.": "The effect of later layers that use its output counts as "
@@ -221,6 +223,7 @@ def _of_scores(tree: xr.DataTree) -> Report:
         ),
         tables=[table for table in tables if table.rows],
         result=tree,
+        method=f"{INTERVALS} {EFFECTS}",
         notes=[*filter(None, [tree.attrs.get("left_out")])],
         care={
             "A source is what a component adds directly to queries or keys.": "The denominators of norms on the way "

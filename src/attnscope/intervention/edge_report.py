@@ -12,7 +12,7 @@ from attnscope.intervention.patch import has_one_sign
 from attnscope.intervention.patch_findings import NO_SHARE, care_of_answers, describe_runs
 from attnscope.report.reads import reads
 from attnscope.report.schema import Finding, Quantity, Report, Table, rows_of, with_ends
-from attnscope.statistics.effects import by_document
+from attnscope.statistics.effects import EFFECTS, INTERVALS, by_document
 from attnscope.statistics.units import LEAST, numbered
 from attnscope.support.numbers import are, count, significant
 
@@ -95,6 +95,7 @@ def report(found: xr.Dataset) -> Report:
             Table("circuits", "Circuits of the best edges", _CIRCUITS, circuits),
         ],
         result=found,
+        method=f"{INTERVALS} {EFFECTS}",
         notes=[*filter(None, [found.attrs.get("left_out")])],
         care=care | care_of_answers(found),
     )

@@ -15,6 +15,7 @@ from attnscope.intervention.patch import MOVED
 from attnscope.intervention.verdicts import ESTIMATORS, HEADS, SURE, describe_agreement, describe_largest, together_rows
 from attnscope.report.reads import reads
 from attnscope.report.schema import HEAD, Effect, Finding, Quantity, Report, Row, Table, heads_by, rows_of, with_ends
+from attnscope.statistics.effects import EFFECTS, INTERVALS
 from attnscope.statistics.units import LEAST, numbered
 from attnscope.support.numbers import are, count
 
@@ -125,6 +126,7 @@ def report(tree: xr.DataTree) -> Report:
         ),
         tables=_tables(tree, rows),
         result=tree,
+        method=f"{INTERVALS} {EFFECTS}",
         notes=[*filter(None, [tree.attrs.get("left_out")])],
         care=care,
         hint=f"Path patching: all later heads keep their output on the way to {pairs.attrs['receiver']}, so the effect "

@@ -25,6 +25,7 @@ from attnscope.report.schema import (
     rows_of,
     with_ends,
 )
+from attnscope.statistics.effects import EFFECTS, INTERVALS
 from attnscope.statistics.units import units_of
 from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.numbers import are, count, places
@@ -260,6 +261,7 @@ def report(tree: xr.DataTree) -> Report:
         ),
         tables=_tables(tree, rows),
         result=tree,
+        method=f"{INTERVALS} {EFFECTS}",
         notes=[*filter(None, [tree.attrs.get("left_out")]), *skipped_note(skipped_of(tree))],
         care=care,
         hint=hint,
@@ -346,6 +348,7 @@ def _report_of_sets(tree: xr.DataTree) -> Report:
         ),
         tables=[table],
         result=tree,
+        method=f"{INTERVALS} {EFFECTS}",
         notes=[*filter(None, [tree.attrs.get("left_out")])],
         care=care,
         hint=_QUESTIONS.get(str(tree.attrs.get("prediction", "")), ""),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.report.language import language, translate
 from attnscope.report.schema import NO_NUMBERS, Quantity, Report, Row, Table, hyphen_minus, text_of, with_marked_spaces
 from attnscope.report.signature import Signature
-from attnscope.support.numbers import with_nulls
+from attnscope.support.numbers import count, with_nulls
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,6 +52,74 @@ def as_csv(report: Report) -> list[Row]:
     tables = [report.tables[0], *(table for table in report.tables[1:] if table.name == "together")]
     names = dict.fromkeys(name for table in tables for name in table.columns)
     return [{name: row.get(name) for name in names} | signature for table in tables for row in table.rows]
+
+
+_PLAIN = str.maketrans(
+    {char: f"\\{char}" for char in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "→": r"$\to$"}
+    | {"Σ": r"$\Sigma$", "≤": r"$\leq$", "≥": r"$\geq$", "≈": r"$\approx$"}
+    | {
+        "␣": r"\textvisiblespace{}",
+        "×": r"$\times$",
+        "…": r"\ldots{}",
+        "<": "$<$",
+        ">": "$>$",
+        "|": r"\textbar\allowbreak{}",
+    }
+)
+
+
+def as_latex(report: Report) -> str:
+    """The tables of the terminal for a paper, as floats of LaTeX with rules by booktabs."""
+    floats = [_float(report, table) for table in report.tables if table.terminal and table.rows]
+    return "\n".join(["% In the preamble: \\usepackage{booktabs,graphicx}", *floats])
+
+
+def latex_text(text: str) -> str:
+    """A text with the special characters of LaTeX escaped; a hyphen before a digit is a minus."""
+    return re.sub(r"(?<![\w.])-(?=[\d.])", "$-$", text.translate(_PLAIN))
+
+
+def _float(report: Report, table: Table) -> str:
+    quantities = table.shown("table")
+    by_name = {one.name: one for one in table.quantities}
+    rows = (table.best or table.rows)[: table.terminal]
+
+    def cell(one: Quantity, row: Row) -> str:
+        text, interval = text_of(one, row, by_name.get(one.like))
+        text = latex_text(_marked(one, text)) + "*" * bool(one.significant and row.get(one.significant))
+        return f"{text} ({latex_text(translate(interval))})" if interval else text
+
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(cells) + r" \\"
+
+    title = translate(table.title)
+    caption = [f"{title[:1].upper()}{title[1:]}: {translate(report.model)}, {translate(report.read)}."]
+    if len(rows) < len(table.rows):
+        caption.append(translate(f"{len(rows)} of {count(len(table.rows), 'row')}."))
+    if any(row.get(one.low) is not None for one in quantities for row in rows):
+        caption.append(translate("95% intervals in parentheses."))
+    if table.corrected and table.tested(quantities):
+        caption.append(translate(f"* significant: p < 0.05, corrected {table.corrected}") + ".")
+    caption += [f"{names}: {translate(meaning)}." for names, meaning in legend_of(quantities)]
+    sides = "".join("l" if one.unit in NO_NUMBERS - {"head"} else "r" for one in quantities)
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"  \centering",
+            rf"  \caption{{{latex_text(' '.join(caption))}}}",
+            rf"  \label{{tab:{report.command}-{table.name}}}",
+            r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+            rf"  \begin{{tabular}}{{{sides}}}",
+            r"    \toprule",
+            "    " + line([latex_text(translate(one.title)) for one in quantities]),
+            r"    \midrule",
+            *("    " + line([cell(one, row) for one in quantities]) for row in rows),
+            r"    \bottomrule",
+            r"  \end{tabular}}",
+            r"\end{table}",
+        ]
+    )
 
 
 def print_report(report: Report, console: Console, *, legend: bool = False, page: bool = False) -> None:

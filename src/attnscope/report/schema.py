@@ -182,6 +182,7 @@ class Report:
     result: Any  # the dataset or tree itself, for figures
     notes: Sequence[str] = ()  # anything unexpected, and parts that were skipped
     care: Mapping[str, str] = field(default_factory=dict[str, str])  # caveats with reasons, most important first
+    method: str = ""  # definitions, nulls and tests with their sources, for the methods of a paper
     hint: str = ""  # a line below the finding, on the page
     colour: str = ""  # the quantity that colours the map of heads first; by default the first effect
     heads: Sequence[tuple[int, int]] | None = None  # heads with detailed figures; by default the leading ones

@@ -115,7 +115,9 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-Format: TypeAlias = Literal["parquet", "csv", "nc", "zarr", "duo", "minference", "qrhead", "alignment", "names"]
+Format: TypeAlias = Literal[
+    "parquet", "csv", "nc", "zarr", "duo", "minference", "qrhead", "alignment", "names", "latex"
+]
 ABOUT = "about.json"
 _SAFE = "The run is unchanged, and no partial export remains. Free some disk space, or use another --out"
 _TABLES = {"parquet": parquet_file, "csv": csv_file}
@@ -144,10 +146,11 @@ def export(
         scan, so is ``kind``, the name of the number in ``label``. Each node of a tree has a folder, as have the windows
         of a scan with pools. ``about.json`` has the signature, attributes and units. ``nc`` writes one netCDF file;
         open it with `xarray.open_dataset` (a tree with `xarray.open_datatree`). ``zarr`` writes a Zarr 3 store; open it
-        with `xarray.open_zarr`. Each head is a chunk, so that one head can be read over a million windows. A card
-        (`attnscope.card`) becomes a folder with the heads as a tool reads them: ``duo`` (DuoAttention and kvpress) from
-        the lowest reach or highest score of the query heads that share a key-value head; ``minference``; ``qrhead``;
-        ``alignment`` (Whisper's generation config); ``names`` (TransformerLens).
+        with `xarray.open_zarr`. Each head is a chunk, so that one head can be read over a million windows. ``latex``
+        writes the tables of the terminal, a paragraph on methods and its references (`attnscope.results.methods`).
+        A card (`attnscope.card`) becomes a folder with the heads as a tool reads them: ``duo`` (DuoAttention and
+        kvpress) from the lowest reach or highest score of the query heads that share a key-value head; ``minference``;
+        ``qrhead``; ``alignment`` (Whisper's generation config); ``names`` (TransformerLens).
     out
         The folder or file to write; by default in the current folder, named after the run.
     variables
@@ -187,8 +190,9 @@ def export(
     window_layer_head.csv window,layer,head,layer_kind,layer_name,source,start,entropy
     window_layer_head_offset.csv window,layer,head,offset,layer_kind,layer_name,source,start,profile
     """
-    if to not in {*_TABLES, "nc", "zarr", *FORMATS}:
-        raise AttnscopeError(f"to (--to) is {to!r:.40}; expected {', '.join([*_TABLES, 'nc', 'zarr', *FORMATS])}")
+    expected = [*_TABLES, "nc", "zarr", "latex", *FORMATS]
+    if to not in expected:
+        raise AttnscopeError(f"to (--to) is {to!r:.40}; expected {', '.join(expected)}")
     if to in _NEEDED:
         check_installed(f"to (--to) {to}", *_NEEDED[to])
     run, tell = known_run(local_folder(path)), progress or no_progress
@@ -202,6 +206,14 @@ def export(
         if to in FORMATS:
             new.mkdir()
             for file, text in head_files(read_run(run), to, None if names is None else names[0], top).items():  # pyright: ignore[reportArgumentType] checked there
+                (new / file).write_text(text, encoding="utf-8")
+        elif to == "latex":
+            from attnscope.results.methods import methods
+
+            new.mkdir()
+            described = methods(run.path)
+            files = {"tables.tex": described.tables, "methods.tex": described.latex, "references.bib": described.bibtex}
+            for file, text in files.items():
                 (new / file).write_text(text, encoding="utf-8")
         elif to == "nc":
             _write_netcdf(run, names, new)

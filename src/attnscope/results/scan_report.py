@@ -151,9 +151,15 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
         result=results,
         notes=notes,
         care=care,
+        method=_LABELS if "label" in results else "",
     )
 
 
+_LABELS = (
+    "A label names the region of keys that gets at least 0.3 of a head's weight (0.5 for local) and twice its weight "
+    "under uniform attention. Under the null, rows ignore positions; the Chernoff-Hoeffding bound of a false label, "
+    "summed over all heads and regions, is below 0.01 if rows are independent."
+)
 #: Of a bound for independent rows; first and special tokens have a threshold instead.
 _LABELLED = (
     "labels: p < 0.01 for all heads together if rows are independent; keys that all rows share have no such bound"

@@ -13,6 +13,23 @@ from attnscope.statistics.intervals import DRAWS, bootstrap_interval
 from attnscope.statistics.tests import differs_from_zero, mean_chances
 from attnscope.statistics.units import LEAST, numbered
 
+#: Sentences for the methods of a paper.
+INTERVALS = (
+    "Intervals are 95% intervals of means, by the expanded percentile bootstrap (Hesterberg 2015) over documents, or "
+    "over pairs of texts, or over windows if there are fewer than 6 documents; equal texts count once."
+)
+EFFECTS = (
+    "An effect is significant if its interval excludes 0 and it passes a test of signs: under the null each of these "
+    "units is as likely to have the other sign, and the largest |t| of all effects under random signs corrects for all "
+    "of them (Winkler et al. 2014). With 20 or more units t is corrected for skewness (Hall 1992); with fewer than 100 "
+    "it must also be rare for exponential effects, with Bonferroni's correction."
+)
+CHANGES = (
+    "The null is a mean change of 0, and p is that of Student's t over documents (Bell and McCaffrey 2002; "
+    "Satterthwaite 1946), corrected for skewness (Hall 1992) with 100 or more documents and else that of exponential "
+    "changes. The step-up rule bounds the false discovery rate (Benjamini and Hochberg 1995)."
+)
+
 
 class Interval(NamedTuple):
     """Mean over texts, and its interval by the bootstrap over documents."""
