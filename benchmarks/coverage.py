@@ -20,6 +20,9 @@ import warnings
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import xarray as xr
@@ -36,6 +39,7 @@ from attnscope.detection.head_files import agreement
 from attnscope.explanation.analyses.position_content import FEWEST_EXACT, _exact_shares, _shares_of_means, split_halves
 from attnscope.explanation.analyses.wave_removal import _fits
 from attnscope.explanation.arrays.composition import peak_chances
+from attnscope.intervention import ablation
 from attnscope.intervention.effects import heads_of, order_agreement
 from attnscope.statistics.agreement import independence
 from attnscope.statistics.effects import by_document
@@ -478,6 +482,23 @@ def shown(heads: int) -> Simulation:
     return simulated
 
 
+def beside_random_sets(random: np.random.Generator, units: int, kind: str) -> float:
+    """A random set with a head of each of three layers of 8, whose effects add up, next to 39 sets like it."""
+    session: Any = SimpleNamespace(heads=[8] * 3, documents=[*range(units)], slices=lambda: [slice(0, units)])
+    session.cells = [(layer, head) for layer in range(3) for head in range(8)]
+    single = xr.Dataset({"loss_change": (("window", "ablation", "layer", "head"), np.zeros((units, 1, 3, 8)))})
+    low = []
+    for draw in range(SOME):
+        values = drawn(random, kind, (units, 24))
+        chosen = [(layer, int(random.integers(8))) for layer in range(3)]
+        with patch.object(ablation, "changes_by_sets", lambda _, sets, __, values=values: values @ sets[0].T):
+            found = ablation.joint_ablation(
+                session, [chosen], ["mean"], single.assign_coords(ablation=["mean"]), random=39, seed=draw
+            )
+        low.append(found.p.item() <= LEVEL)
+    return float(np.mean(low))
+
+
 def attends(random: np.random.Generator, units: int, kind: str) -> float:
     """Any of 12 heads attends more from one word to another than by chance: weights of random, peaked rows."""
     if units < LEAST:
@@ -656,6 +677,7 @@ TESTS: dict[str, tuple[str, Simulation]] = {
         for heads in (12, 144, 1024)
     },
     "`intervene`, three ablations": (SIGNS, intervened),
+    "`p` of `intervene --random`": ("rank among random sets", beside_random_sets),
     "`find`": (SIGNS, attends),
     "`diff`": ("t of exponential units, false discovery rate", differs(1)),
     "`diff`, documents of 8 windows": ("t of exponential units, false discovery rate", differs(8)),
