@@ -31,7 +31,7 @@ from attnscope.measure.labels import (
     of_all_heads,
 )
 from attnscope.measure.passes import HostOffloader, Marks, WindowBatch, measure_call, stacked
-from attnscope.measure.quantities import EQUAL, OF_ANY_TOKENS, PATCH_STATISTICS, STATISTICS, choose, wording
+from attnscope.measure.quantities import EQUAL, OF_ANY_TOKENS, PATCH_STATISTICS, STATISTICS, choose, of_any_tokens, wording
 from attnscope.measure.ranking import offset_name, patch_shares
 from attnscope.measure.reader import Read, Reader
 from attnscope.measure.rows import evenly
@@ -100,8 +100,7 @@ def _profile(places: Tensor, rows: int, band: int) -> Tensor:
     return profile
 
 
-KNOWN = (*PATCH_STATISTICS, *OF_ANY_TOKENS)
-DEFAULT = tuple(name for name in KNOWN if name != "learned_sink")
+DEFAULT = tuple(name for name in (*PATCH_STATISTICS, *OF_ANY_TOKENS) if name != "learned_sink")
 _TOKENS = 2048  # at a time
 _BAND = 3  # patches
 _LAYERS = 6  # that a note names
@@ -116,7 +115,8 @@ class ImageReader(Reader):
     packages = ("pillow",)
 
     def __init__(self, model: Model, images: Images, settings: ScanReading) -> None:
-        names = choose(settings["statistics"], KNOWN, DEFAULT, " of images")
+        known = lambda: (*PATCH_STATISTICS, *of_any_tokens())  # noqa: E731
+        names = choose(settings["statistics"], known, DEFAULT, " of images")
         self.vision = load_vision_model(
             model, processor=settings["tokenizer"], need_processor=not images.is_processed, loading=Loading.of(settings)
         )
@@ -151,8 +151,7 @@ class ImageReader(Reader):
         self.batch_size = (settings["batch_size"] or max(1, _TOKENS // tokens)) if self.has_maps else 1
 
     def signature_settings(self) -> dict[str, Any]:
-        own: dict[str, Any] = {"tower": self.vision.tower or None, "batch_size": self.batch_size, "band": self.band}
-        return own | {name: self.settings[name] for name in ("limit", "seed")} | {"statistics": list(self.names)}
+        return super().signature_settings() | {"tower": self.vision.tower or None, "batch_size": self.batch_size}
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
         return kinds_of_images(self.signature_settings())

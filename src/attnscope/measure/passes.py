@@ -27,10 +27,12 @@ from attnscope.measure.quantities import (
     KNOWN,
     SECOND_PASS,
     STRONGEST,
+    WEIGHTS,
+    RowMeasure,
+    attributes_of,
     dimensions,
     needs_of,
     of_rows,
-    wording,
 )
 from attnscope.measure.row_samples import sampled_statistics
 from attnscope.measure.rows import (
@@ -100,13 +102,13 @@ class WindowBatch:
 
 def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, equal: bool = False) -> Need:
     """Combine the needs of the statistics into one request for one pass."""
-    need = _planned(tuple(names), band, reach, equal)
-    return replace(need, columns=columns) if "columns" in needs_of(names, equal=equal) else need
+    wanted = needs_of(names, equal=equal)
+    need = _planned(wanted, band, reach)
+    return replace(need, columns=columns) if "columns" in wanted else need
 
 
 @lru_cache(maxsize=32)
-def _planned(names: tuple[str, ...], band: int, reach: int, equal: bool) -> Need:
-    wanted = needs_of(names, equal=equal)
+def _planned(wanted: frozenset[str | RowMeasure], band: int, reach: int) -> Need:
     flags: dict[str, Any] = {
         name: name in wanted for name in ("entropy", "offsets", "variance", "largest", "largest_key", "collision")
     }
@@ -207,7 +209,7 @@ class StatisticsObserver:
     def _waits(self) -> bool:
         """Whether all statistics are sums over the rows of one pass."""
         needs = needs_of(self.names) | needs_of(_nulls(self.names), equal=True)
-        by_pass = not needs & {*SECOND_PASS, CHOSEN, "blocks"} and not of_rows(needs)
+        by_pass = not needs & {*SECOND_PASS, CHOSEN, WEIGHTS, "blocks"} and not of_rows(needs)
         return by_pass and self.sample is None and not self.groups
 
     def _postponed(self, site: Site, call: AttentionCall) -> Tensor:
@@ -327,7 +329,7 @@ def measure_call(
         even, flat = equal_rows(call, need) if equal is None else measure(equal, need)[1], equal
         if flat is None:
             needs |= {"offset_sum"} if "distance" in needs else set()  # there is no mean offset to tell it by
-            flat = evenly(call) if needs & {*SECOND_PASS, CHOSEN} or of_rows(needs) else call
+            flat = evenly(call) if needs & {*SECOND_PASS, CHOSEN, WEIGHTS} or of_rows(needs) else call
         second = replace(sums(flat, even.log_sum_exp, needs=needs), blocks=even_blocks)
         of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
@@ -379,7 +381,7 @@ def labelled(
     tokens = {"long_name": unit, "units": unit}
     offsets = np.array(chosen, np.int64), {"long_name": "Chosen offset, key minus query", "units": unit}
     return xr.Dataset(
-        {name: (dims[name], array, _attributes(name, unit)) for name, array in arrays.items()}
+        {name: (dims[name], array, attributes_of(name, unit)) for name, array in arrays.items()}
         | {name: ("window", counts, tokens) for name, counts in lengths.items()}
         | {
             "source": ("window", np.array([source for source, _ in sources], dtype=object)),
@@ -399,12 +401,6 @@ def labelled(
             **{side: np.array(groups, dtype=object) for side in ("group_query", "group_key") if groups},
         },
     ).set_coords(["source", "start"])
-
-
-@lru_cache(maxsize=256)
-def _attributes(name: str, unit: str) -> dict[str, str]:
-    attributes = wording(name).attributes
-    return attributes | {"units": attributes["units"].replace("tokens", unit)}
 
 
 def bin_coordinates(band: int, reach: int) -> dict[str, Any]:

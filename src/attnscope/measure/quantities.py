@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -9,7 +10,8 @@ from functools import lru_cache, partial
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any
 
-from attnscope.support.errors import AttnscopeError
+from attnscope.support import registry
+from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -80,8 +82,8 @@ class Statistic:
 
     words: Wording
     reduce: Callable[[Rows], Tensor]  # rows -> ``(batch, head)``, or with more dimensions
-    # names of the fields of `Need`, ``band`` and ``columns`` among them, and of `SECOND_PASS`; `CHOSEN`; ``blocks``; or
-    # a measure of each row of its own
+    # names of the fields of `Need`, ``band`` and ``columns`` among them, and of `SECOND_PASS`; `CHOSEN`; ``blocks``;
+    # `WEIGHTS`; or a measure of each row of its own
     needs: tuple[str | RowMeasure, ...] = ()
     along: tuple[str, ...] = field(default=(), kw_only=True)  # the dimensions behind ``(batch, head)``
     has_equal: bool = field(default=False, kw_only=True)  # whether a result also has the number of uniform attention
@@ -94,6 +96,8 @@ class Statistic:
 #: Other values of `needs`: sums over queries, which take a second pass over the scores.
 SECOND_PASS = frozenset({"received", "recent", "offset_sum", "distance"})
 STRONGEST = "strongest"
+#: Every weight, a block of queries at a time.
+WEIGHTS = "weights"
 #: The weights at chosen offsets, from the log-sum-exp of each row.
 CHOSEN = "chosen"
 
@@ -284,7 +288,7 @@ OF_OFFSETS = _own("weight_at", CHOSEN, reduce=lambda rows: rows.summed("chosen")
 GROUP_ROWS = "group_rows"
 #: Further statistics of pooled windows: the weights of means over windows.
 OF_POOLED_GROUPS = _own(GROUP_ROWS, along=("group_query",), **_WITH_EQUAL)
-KNOWN = STATISTICS | OF_OFFSETS | OF_GROUPS | OF_POOLED_GROUPS
+KNOWN = ChainMap(STATISTICS, OF_OFFSETS, OF_GROUPS, OF_POOLED_GROUPS)
 
 
 def needs_of(names: Sequence[str], *, equal: bool = False) -> frozenset[str | RowMeasure]:
@@ -306,7 +310,7 @@ def of_rows(needs: Collection[str | RowMeasure]) -> list[RowMeasure]:
 def needing_all(names: Sequence[str]) -> list[str]:
     """The statistics that need all rows."""
     needs = {name: STATISTICS[name].needs for name in names}
-    return [name for name in names if {*SECOND_PASS, "blocks"} & {*needs[name]} or of_rows(needs[name])]
+    return [name for name in names if {*SECOND_PASS, "blocks", WEIGHTS} & {*needs[name]} or of_rows(needs[name])]
 
 
 def by_group(names: Sequence[str]) -> list[str]:
@@ -358,6 +362,15 @@ PATCH_STATISTICS = {
 }
 #: Statistics of `STATISTICS` that do not depend on the order of tokens.
 OF_ANY_TOKENS = ("entropy", "max_weight", "gini_simpson", "learned_sink")
+_OF_ANY_ORDER = {"entropy", "largest", "collision", "received", WEIGHTS}  # needs of such statistics
+
+
+def of_any_tokens() -> list[str]:
+    """Statistics that do not depend on the order of tokens, registered ones among them."""
+    needs = {name: STATISTICS[name].needs for name in registry.registered("statistic")}
+    return [*OF_ANY_TOKENS, *(name for name in needs if {*needs[name]} - {*of_rows(needs[name])} <= _OF_ANY_ORDER)]
+
+
 #: Variables that `summarize` adds to a scan; "cluster, centroid" are two variables with one sentence.
 SUMMARIES = {
     "label": Wording("Label of the head in each text, as its number in cluster"),
@@ -400,6 +413,13 @@ def wording(name: str) -> Wording:
     return replace(words, long_name=words.long_name + of)
 
 
+@lru_cache(maxsize=256)
+def attributes_of(name: str, unit: str) -> dict[str, str]:
+    """Attributes of a variable of a scan whose tokens are called so."""
+    attributes = wording(name).attributes
+    return attributes | {"units": attributes["units"].replace("tokens", unit)}
+
+
 def _of_one(name: str) -> Wording | None:
     """The wording of one of several numbers, such as ``block_recall_5`` or ``weight_at_-1``; None for other names."""
     own, _, one = name.rpartition("_")
@@ -428,7 +448,7 @@ _DEFAULT = "default"  # among names: all default statistics
 
 def choose(
     names: Sequence[str] | str | None,
-    known: Collection[str] = tuple(STATISTICS),
+    known: Callable[[], Collection[str]] = lambda: STATISTICS,
     default: tuple[str, ...] = DEFAULT,
     of: str = "",
     brought: Collection[str] = (),
@@ -438,12 +458,17 @@ def choose(
         return default
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",") if name.strip()]
-    unknown = [name for name in names if name not in known and name not in brought and name != _DEFAULT]
+    if not {*names} <= {*known(), *brought, _DEFAULT}:
+        registry.load_records()
+    every = known()
+    unknown = [name for name in names if name not in every and name not in brought and name != _DEFAULT]
     if unknown or not names:
-        reason = _unknown(unknown[0], known, of) if unknown else "found no name of a statistic"
-        raise AttnscopeError(f"{reason}. To list all: attnscope scan --statistics list")
+        reason = _unknown(unknown[0], every, of) if unknown else "found no name of a statistic"
+        raise AttnscopeError(
+            f"{reason}. To list all: attnscope scan --statistics list (one of your own once its module is imported)"
+        )
     chosen = {*names, *(default if _DEFAULT in names else ())}
-    return tuple(name for name in known if name in chosen)
+    return tuple(name for name in every if name in chosen)
 
 
 def _unknown(name: str, known: Collection[str], of: str) -> str:
@@ -462,3 +487,72 @@ def _unknown(name: str, known: Collection[str], of: str) -> str:
         return f"{name} is computed automatically and cannot be requested by name"
     nearest = "".join(f": the nearest is {near}" for near in get_close_matches(name, known, 1))
     return f"there is no statistic {name!r}{of}{nearest}"
+
+
+#: What the function of a statistic of one's own may need, and what it then finds in the rows.
+NEEDS = {
+    "entropy": "measures.entropy",
+    "largest": "measures.largest",
+    "largest_key": "measures.largest_key, largest_offset",
+    "collision": "measures.collision",
+    "offsets": "measures.mean_offset",
+    "variance": "measures.offset_variance",
+    "band": "measures.band, band_sum, weight_at(offset)",
+    "columns": "first_token, special_tokens",
+    "received": 'summed("received")',
+    "recent": 'summed("recent")',
+    "offset_sum": 'summed("offsets")',
+    WEIGHTS: "of_weights(function)",
+}
+
+
+def register_statistic(
+    function: Callable[[Rows], Tensor],
+    name: str,
+    needs: tuple[str | RowMeasure, ...],
+    null: Callable[[Rows], Tensor] | bool,
+    words: Wording,
+) -> None:
+    """Add a statistic of a caller's own to `STATISTICS`, with a check of all that its functions return."""
+    unknown = [need for need in needs if not isinstance(need, RowMeasure) and need not in NEEDS]
+    if unknown:
+        raise AttnscopeError(f"the statistic {name} needs {unknown[0]!r:.40}; expected {', '.join(NEEDS)}")
+    if without_end(name.removeprefix(EQUAL).removesuffix(BY_GROUP)) != name:
+        raise AttnscopeError(f"the statistic {name!r} has an ending or a beginning with a meaning: choose another name")
+    taken = {*KNOWN, *PATCH_STATISTICS, *_COMPUTED, "length", "start", "source", "by", "rows", "columns", "frames"}
+    registry.register("statistic", name, dict.fromkeys(taken), function, null, needs, words)
+    of_equal = None if isinstance(null, bool) else _checked(name, null)
+    needs_of_equal: Any = {"of_equal": of_equal, "needs_of_equal": needs if of_equal else ()}
+    reduce = _checked(name, function)
+    STATISTICS[name] = Statistic(words, reduce, needs, has_equal=bool(null), by_default=False, **needs_of_equal)
+    for cached in (_needs_of, dimensions, attributes_of):
+        cached.cache_clear()
+
+
+def _checked(name: str, function: Callable[[Rows], Tensor]) -> Callable[[Rows], Tensor]:
+    """The function of a statistic, with an error for anything but a finite number of each head, always the same."""
+    advice = "Correct its function, or add what it uses to its needs"
+    is_tried = False
+
+    def reduce(rows: Rows) -> Tensor:
+        nonlocal is_tried
+        with explaining(f"the statistic {name} failed", advice):
+            number: Any = function(rows)
+            again: Any = number if is_tried else function(rows)
+        shape = getattr(number, "shape", None)
+        if shape != rows.count.shape:
+            found = f"shape {tuple(shape)}" if shape is not None else f"a {type(number).__name__}"
+            raise AttnscopeError(
+                f"the statistic {name} returns {found}; expected a tensor of shape {tuple(rows.count.shape)}, a number "
+                "of each head, as rows.mean returns it"
+            )
+        if not is_tried and not bool(((number == again) | (number.isnan() & again.isnan())).all()):
+            raise AttnscopeError(f"the statistic {name} returns other numbers for the same rows: take out what is random")
+        if not bool((number.isfinite() | (rows.count == 0)).all()):
+            raise AttnscopeError(
+                f"the statistic {name} returns NaN or an infinite number for a head with rows: expected finite ones"
+            )
+        is_tried = True
+        return number.double()
+
+    return reduce

@@ -27,6 +27,7 @@ from attnscope.measure.labels import kinds_of
 from attnscope.measure.maps import ROWS, long_block, share_room
 from attnscope.measure.offset_shares import without_profile
 from attnscope.measure.passes import StatisticsObserver, WindowBatch, labelled, settings_of, stacked
+from attnscope.measure.quantities import KNOWN, WEIGHTS
 from attnscope.measure.row_samples import RowSample
 from attnscope.measure.sample import (
     KEYS,
@@ -49,6 +50,7 @@ from attnscope.statistics.units import LEAST, called_in, overlap_of, units_of
 from attnscope.store.arrays import in_a_row
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.runs import RunFolder
+from attnscope.support import registry
 from attnscope.support.checked import left_out
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
@@ -230,7 +232,8 @@ class Reader(Job, ABC):
         """The settings behind the numbers, besides model and inputs."""
         limit, seed = self.settings["limit"], self.settings["seed"]
         signed = {"limit": limit, "statistics": list(self.names), "band": self.band, "seed": seed}
-        return signed | settings_of(self.names, self.settings["observation"])
+        signed |= settings_of(self.names, self.settings["observation"])
+        return signed | registry.signed("statistic", self.names)
 
     @cached_property
     def signature(self) -> Signature:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -249,7 +252,19 @@ class Reader(Job, ABC):
         if self.show:
             reject_absent(self.show, len(self.sites), max(site.heads for site in self.sites))
         self.attributes = {"signature": self.signature.to_json()} | self.attributes
+        if not {*self.names}.isdisjoint(registry.registered("statistic")):
+            self._try_statistics()
         return run(self, self.settings["out"], task, repair=self.settings["repair"])
+
+    def _try_statistics(self) -> None:
+        """Measure the first input, for the errors of registered statistics, before a run folder is made."""
+        self.measure_batch([next(iter(self.items()))], [0])
+        whole = [name for name in self.names if WEIGHTS in KNOWN[name].needs] if "weights" not in self.notes else []
+        if whole:
+            self.notes["weights"] = (
+                f"{', '.join(whole)} need every weight: the scores of each layer are computed once more, in blocks of "
+                "at most 64 MiB."
+            )
 
     def piece(self, batches: Sequence[xr.Dataset]) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
         results = pools.joined(batches)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,13 +15,14 @@ from attnscope.kernels.bins import bin_ranges, segments, weights_at_offsets
 from attnscope.kernels.by_head import each_tile
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures
 from attnscope.kernels.engines import measure
+from attnscope.kernels.full import scores_of
 from attnscope.kernels.masks import forbids
 from attnscope.kernels.sums import column_sums, weight_sums
-from attnscope.measure.quantities import BY_GROUP, CHOSEN, KNOWN, SECOND_PASS, RowMeasure, by_group, of_rows
+from attnscope.measure.quantities import BY_GROUP, CHOSEN, KNOWN, SECOND_PASS, WEIGHTS, RowMeasure, by_group, of_rows
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from attnscope.measure.maps import BlockSums
 
@@ -85,7 +86,15 @@ def equal_rows(call: AttentionCall, need: Need) -> RowMeasures:
         bins = torch.cat([sides[..., : len(need.bins)], sides[..., len(need.bins) + 1 :]], -1).float()[:, None]
     entropy, mass = count.clamp_min(1).double().log()[:, None], (share > 0).double()[:, None]
     columns = None if columns is None else columns[:, None]
-    return RowMeasures(entropy, mass, entropy, band=band, bins=bins, columns=columns)
+    more: dict[str, Tensor] = {}
+    if need.largest or need.collision:
+        more |= {"largest": share.double()[:, None], "collision": share.double()[:, None]}
+    if need.largest_key:  # the first of all equal ones
+        more["largest_key"] = start.where(count > 0, -1).double()[:, None]
+    if need.offsets or need.variance:
+        more["mean_offset"] = ((start + stop - 1) / 2 - call.query_positions).double().where(count > 0, 0.0)[:, None]
+        more["offset_variance"] = ((count.double() ** 2 - 1) / 12).clamp_min(0)[:, None]
+    return RowMeasures(entropy, mass, entropy, band=band, bins=bins, columns=columns, **more)
 
 
 _ROUNDS = 50
@@ -266,6 +275,7 @@ class SecondPass:
     blocks: BlockSums | None = None  # the weights in blocks
     chosen: Tensor | None = None  # ``(batch, head, chosen offset)``: the weights at chosen offsets
     rows: Mapping[RowMeasure, Tensor] = field(default_factory=dict[RowMeasure, Tensor])  # ``(batch, head, query)`` each
+    weights: Callable[[], Iterator[tuple[Tensor, Tensor]]] | None = None  # see `weights_in_blocks`
 
 
 @dataclass(frozen=True, eq=False)
@@ -428,6 +438,14 @@ class Rows:
         present = (rows > 0) & groups.columns(groups.keys).any(1)[:, None, None]
         return (sums / rows.clamp_min(1)).where(present, torch.nan)
 
+    def of_weights(self, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """``(batch, head, query)``: a number of each row from its weights.
+
+        The function gets a block of weights ``(batch, head, some queries, key)``, 0 where masked, and the positions of
+        its queries, and returns ``(batch, head, some queries)``.
+        """
+        return torch.cat([function(weights, own).double() for own, weights in there(self.second.weights)()], 2)
+
     def mean_of(self, measure: str | RowMeasure) -> Tensor:
         """``(batch, head)``: mean over rows of a field of `RowMeasures`, or of a measure of the second pass."""
         of_pass = self.second.rows.get(measure) if isinstance(measure, RowMeasure) else getattr(self.measures, measure)
@@ -494,6 +512,19 @@ def row_measures(call: AttentionCall, log_sum_exp: Tensor, measures: Sequence[Ro
     return {one: one.finish(total).masked_fill(level.isnan(), torch.nan) for one, total in both}
 
 
+_WEIGHTS_AT_ONCE = 1 << 23  # numbers of a block of weights, 64 MiB
+
+
+def weights_in_blocks(call: AttentionCall, log_sum_exp: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every weight, float64: the positions of some queries, and their rows ``(batch, head, some queries, key)``."""
+    level = log_sum_exp.masked_fill(log_sum_exp < torch.finfo(torch.float32).min / 2, torch.inf)
+    batch, heads, queries, keys = *call.query.shape[:3], call.key.shape[2]
+    step = max(1, _WEIGHTS_AT_ONCE // (batch * heads * keys))
+    for own in torch.arange(queries, device=call.query.device).split(step):
+        rows = slice(int(own[0]), int(own[-1]) + 1)
+        yield own, (scores_of(call, rows).double() - level[..., rows, None]).exp_()
+
+
 _OFFSETS_AT_ONCE = 16  # offsets whose weights are in memory for every query before they are summed
 
 
@@ -520,8 +551,9 @@ def second_pass(
         at_chosen = torch.cat(sums, -1)
     measures = of_rows(needs)
     rows = row_measures(call, log_sum_exp, measures) if measures else {}
+    weights = partial(weights_in_blocks, call, log_sum_exp) if WEIGHTS in needs else None
     if not SECOND_PASS & {*needs}:
-        return SecondPass(chosen=at_chosen, rows=rows)
+        return SecondPass(chosen=at_chosen, rows=rows, weights=weights)
     # where no query may attend to a later key, the mean offset is the mean distance
     by_offset = "distance" in needs and not bool((call.extent[1] <= call.query_positions + 1).all())
     by_offset |= "offset_sum" in needs
@@ -530,4 +562,4 @@ def second_pass(
     offsets = both.offsets
     if offsets is not None:  # from -reach to reach; 0 at offsets that the text lacks
         offsets = pad(offsets, (reach - call.query.shape[2] + 1, reach - call.key.shape[2] + 1))
-    return SecondPass(both.received, recent, offsets, chosen=at_chosen, rows=rows)
+    return SecondPass(both.received, recent, offsets, chosen=at_chosen, rows=rows, weights=weights)

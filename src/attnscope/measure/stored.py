@@ -99,7 +99,7 @@ NOTES = (
     *("eager", "uncaptured", "positions", "beyond", "unknown", "doubled", "packed", "mixed", "ends", "decoder"),
     *("causality", "bias", "padding", "tower", "pooling", "points", "random", "patches", "sounds", "pictures"),
     *("videos", "words", "pool", "until", "cached", "observation", "rows", "left_out"),
-    *("skipped_files", "gaps"),
+    *("skipped_files", "gaps", "weights"),
 )
 SUMMARY, SAMPLE, EXAMPLES, WINDOWS, HEADS = "summary", "sample", "examples", "windows", "heads"
 _LOCAL = re.compile(r"\b(local|within [0-9]+)\b[^:,]*: [1-9]")
