@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import sys
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -133,6 +134,15 @@ def one_head_is_controlled(request):
         if request.module.__name__ != "tests.explanation.test_explain":
             patched.setattr("attnscope.explanation.analyses.shift._HEADS", 1)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def records_are_forgotten():
+    """Statistics and others that a file registers as its own are gone after it."""
+    yield
+    registry = sys.modules.get("attnscope.report.registry")
+    if registry is not None:
+        registry.forget()
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from .verbs.roles import roles as roles
 from .verbs.runs import runs as runs
 from .verbs.scan import scan as scan
 from .verbs.set_language import set_language as set_language
+from .verbs.statistic import statistic as statistic
 from .verbs.view import view as view
 from .verbs.watch import watch as watch
 from .verbs.weights import weights as weights

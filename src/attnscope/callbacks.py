@@ -23,11 +23,13 @@ from attnscope.capture.watching import watching
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from attnscope.measure.passes import WindowBatch, measure_call
-from attnscope.measure.quantities import EQUAL
+from attnscope.measure.quantities import EQUAL, KNOWN, choose, wording
+from attnscope.measure.reader import BAND
 from attnscope.measure.rows import Marks
 from attnscope.opened import window_length
-from attnscope.options import Count
+from attnscope.options import Count, Names
 from attnscope.read.encoded import texts_of, windows_of
+from attnscope.statistics.intervals import interval
 from attnscope.store.arrays import padded_heads
 from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError
@@ -70,6 +72,10 @@ class HeadMonitor(TrainerCallback):
         Tokenizer of the texts.
     every
         Steps between measurements; docs/guides/training.md states the cost.
+    statistics
+        Names of further statistics of `attnscope.scan`, your own too, with one number a head, in ``dataset`` alone: the
+        mean over texts, its 95% interval (``NAME_low``, ``NAME_high``, from 6 texts on), and the value under uniform
+        attention (``equal_NAME``). They take another pass over the scores of each measurement.
     log
         Function that takes a dict of scalars. ``trainer.log`` sends them to TensorBoard, wandb or trackio:
         ``heads/logit_max``, ``entropy_min``, ``entropy_share_min``, ``sink_max`` and ``reach_min`` over all heads, and
@@ -102,12 +108,22 @@ class HeadMonitor(TrainerCallback):
 
     @checked
     def __init__(
-        self, batch: Sources = None, tokenizer: Any = None, *, every: Count = 100, log: Log | None = None
+        self,
+        batch: Sources = None,
+        tokenizer: Any = None,
+        *,
+        every: Count = 100,
+        statistics: Names | str | None = None,
+        log: Log | None = None,
     ) -> None:
         """Read nothing yet: the batch is read with the model."""
         if batch is not None and not isinstance(batch, Mapping) and tokenizer is None:
             raise AttnscopeError("texts need a tokenizer: give it, or one batch as the model takes it")
         self.batch, self.tokenizer, self.every, self.log = batch, tokenizer, every, log
+        self.statistics = choose(statistics, default=())
+        several = [name for name in self.statistics if KNOWN[name].along]
+        if several:
+            raise AttnscopeError(f"statistics has {several[0]}, with several numbers a head: leave it out")
         self._inputs, self._sites = dict[str, Tensor](), list["Site"]()
         self._steps, self._reported, self._next = list[xr.Dataset](), set[str](), ExitStack()
         self._found: dict[int, dict[str, np.ndarray]] = {}  # by layer, at the last step
@@ -191,6 +207,11 @@ class HeadMonitor(TrainerCallback):
             layers = {f"/layer_{index}": float(getattr(row, end)()) for index, row in enumerate(rows)}
             layers[""] = float(getattr(np, end)([*layers.values()]))
             scalars |= {f"heads/{name}_{end}{of}": value for of, value in layers.items()}
+        further = self._found[self._sites[0].index].keys() - _NUMBERS.keys()
+        for name in sorted(further):
+            rows = [self._found[site.index][name] for site in self._sites]
+            dims = ("layer",) if name.startswith(EQUAL) else ("layer", "head")
+            made[name] = dims, np.stack(rows) if len(dims) == 1 else padded_heads(rows), wording(name).attributes
         self._steps.append(made.assign_coords(head=np.arange(made.sizes["head"])))
         self._report(step)
         return scalars
@@ -250,6 +271,14 @@ class HeadMonitor(TrainerCallback):
         logit = (rows.log_sum_exp + cast("Tensor", rows.largest).log()).masked_fill(hidden, -torch.inf).amax((0, 2))
         values = (logit, means["entropy"], entropy / means[f"{EQUAL}entropy"], *(means[n] for n in names[1:]))
         self._found[site.index] = {name: of.cpu().numpy() for name, of in zip(_NUMBERS, values, strict=True)}
+        if self.statistics:
+            further = measure_call(call, self.statistics, min(BAND, reach), reach, marks)[1]
+            for name, of in further.items():
+                mean = of.nanmean(0).cpu().numpy()
+                self._found[site.index][name] = mean[0] if name.startswith(EQUAL) else mean
+                if not name.startswith(EQUAL):
+                    low, high = interval(of.cpu().numpy(), range(len(of)))
+                    self._found[site.index] |= {f"{name}_low": low, f"{name}_high": high}
         return output
 
     def _report(self, step: int) -> None:

@@ -31,12 +31,21 @@ from attnscope.measure.labels import (
     of_all_heads,
 )
 from attnscope.measure.passes import HostOffloader, Marks, WindowBatch, measure_call, stacked
-from attnscope.measure.quantities import EQUAL, OF_ANY_TOKENS, PATCH_STATISTICS, STATISTICS, choose, of_any_tokens, wording
+from attnscope.measure.quantities import (
+    EQUAL,
+    OF_ANY_TOKENS,
+    PATCH_STATISTICS,
+    STATISTICS,
+    choose,
+    of_any_tokens,
+    wording,
+)
 from attnscope.measure.ranking import offset_name, patch_shares
 from attnscope.measure.reader import Read, Reader
 from attnscope.measure.rows import evenly
 from attnscope.options import ScanReading
 from attnscope.read.windows import Window
+from attnscope.report import registry
 from attnscope.statistics.agreement import label_shares
 from attnscope.support.errors import AttnscopeError, explaining
 
@@ -151,7 +160,9 @@ class ImageReader(Reader):
         self.batch_size = (settings["batch_size"] or max(1, _TOKENS // tokens)) if self.has_maps else 1
 
     def signature_settings(self) -> dict[str, Any]:
-        return super().signature_settings() | {"tower": self.vision.tower or None, "batch_size": self.batch_size}
+        own: dict[str, Any] = {"tower": self.vision.tower or None, "batch_size": self.batch_size, "band": self.band}
+        own |= {name: self.settings[name] for name in ("limit", "seed")} | {"statistics": list(self.names)}
+        return own | registry.signed("statistic", self.names)
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
         return kinds_of_images(self.signature_settings())

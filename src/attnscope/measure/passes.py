@@ -24,10 +24,10 @@ from attnscope.measure.maps import KEPT, BlockSums
 from attnscope.measure.quantities import (
     CHOSEN,
     EQUAL,
+    EVERY_WEIGHT,
     KNOWN,
     SECOND_PASS,
     STRONGEST,
-    WEIGHTS,
     RowMeasure,
     attributes_of,
     dimensions,
@@ -209,7 +209,7 @@ class StatisticsObserver:
     def _waits(self) -> bool:
         """Whether all statistics are sums over the rows of one pass."""
         needs = needs_of(self.names) | needs_of(_nulls(self.names), equal=True)
-        by_pass = not needs & {*SECOND_PASS, CHOSEN, WEIGHTS, "blocks"} and not of_rows(needs)
+        by_pass = not needs & {*SECOND_PASS, CHOSEN, EVERY_WEIGHT, "blocks"} and not of_rows(needs)
         return by_pass and self.sample is None and not self.groups
 
     def _postponed(self, site: Site, call: AttentionCall) -> Tensor:
@@ -329,7 +329,7 @@ def measure_call(
         even, flat = equal_rows(call, need) if equal is None else measure(equal, need)[1], equal
         if flat is None:
             needs |= {"offset_sum"} if "distance" in needs else set()  # there is no mean offset to tell it by
-            flat = evenly(call) if needs & {*SECOND_PASS, CHOSEN, WEIGHTS} or of_rows(needs) else call
+            flat = evenly(call) if needs & {*SECOND_PASS, CHOSEN, EVERY_WEIGHT} or of_rows(needs) else call
         second = replace(sums(flat, even.log_sum_exp, needs=needs), blocks=even_blocks)
         of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any
 
-from attnscope.support import registry
+from attnscope.report import registry
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Statistic:
     words: Wording
     reduce: Callable[[Rows], Tensor]  # rows -> ``(batch, head)``, or with more dimensions
     # names of the fields of `Need`, ``band`` and ``columns`` among them, and of `SECOND_PASS`; `CHOSEN`; ``blocks``;
-    # `WEIGHTS`; or a measure of each row of its own
+    # `EVERY_WEIGHT`; or a measure of each row of its own
     needs: tuple[str | RowMeasure, ...] = ()
     along: tuple[str, ...] = field(default=(), kw_only=True)  # the dimensions behind ``(batch, head)``
     has_equal: bool = field(default=False, kw_only=True)  # whether a result also has the number of uniform attention
@@ -97,7 +97,7 @@ class Statistic:
 SECOND_PASS = frozenset({"received", "recent", "offset_sum", "distance"})
 STRONGEST = "strongest"
 #: Every weight, a block of queries at a time.
-WEIGHTS = "weights"
+EVERY_WEIGHT = "weights"
 #: The weights at chosen offsets, from the log-sum-exp of each row.
 CHOSEN = "chosen"
 
@@ -310,7 +310,7 @@ def of_rows(needs: Collection[str | RowMeasure]) -> list[RowMeasure]:
 def needing_all(names: Sequence[str]) -> list[str]:
     """The statistics that need all rows."""
     needs = {name: STATISTICS[name].needs for name in names}
-    return [name for name in names if {*SECOND_PASS, "blocks", WEIGHTS} & {*needs[name]} or of_rows(needs[name])]
+    return [name for name in names if {*SECOND_PASS, "blocks", EVERY_WEIGHT} & {*needs[name]} or of_rows(needs[name])]
 
 
 def by_group(names: Sequence[str]) -> list[str]:
@@ -362,7 +362,7 @@ PATCH_STATISTICS = {
 }
 #: Statistics of `STATISTICS` that do not depend on the order of tokens.
 OF_ANY_TOKENS = ("entropy", "max_weight", "gini_simpson", "learned_sink")
-_OF_ANY_ORDER = {"entropy", "largest", "collision", "received", WEIGHTS}  # needs of such statistics
+_OF_ANY_ORDER = {"entropy", "largest", "collision", "received", EVERY_WEIGHT}  # needs of such statistics
 
 
 def of_any_tokens() -> list[str]:
@@ -443,6 +443,23 @@ _ENDS = {
     EFFECTIVE: "effective number of sampled rows",
 }
 _COMPUTED = {name for names in SUMMARIES for name in names.split(", ")}
+#: Coordinates and other variables of a scan, and words of the option.
+_TAKEN = (
+    *("window", "layer", "head", "offset", "offset_bin", "every_offset", "kept", "part", "layer_name", "layer_kind"),
+    *(
+        "length",
+        "target_length",
+        "sampled_rows",
+        "start",
+        "source",
+        "by",
+        "rows",
+        "columns",
+        "frames",
+        "default",
+        "list",
+    ),
+)
 _DEFAULT = "default"  # among names: all default statistics
 
 
@@ -468,7 +485,8 @@ def choose(
             f"{reason}. To list all: attnscope scan --statistics list (one of your own once its module is imported)"
         )
     chosen = {*names, *(default if _DEFAULT in names else ())}
-    return tuple(name for name in every if name in chosen)
+    added = registry.registered("statistic")  # in an order that does not depend on what was imported first
+    return tuple(name for name in (*(one for one in every if one not in added), *added) if name in chosen)
 
 
 def _unknown(name: str, known: Collection[str], of: str) -> str:
@@ -502,7 +520,7 @@ NEEDS = {
     "received": 'summed("received")',
     "recent": 'summed("recent")',
     "offset_sum": 'summed("offsets")',
-    WEIGHTS: "of_weights(function)",
+    EVERY_WEIGHT: "of_weights(function)",
 }
 
 
@@ -519,12 +537,12 @@ def register_statistic(
         raise AttnscopeError(f"the statistic {name} needs {unknown[0]!r:.40}; expected {', '.join(NEEDS)}")
     if without_end(name.removeprefix(EQUAL).removesuffix(BY_GROUP)) != name:
         raise AttnscopeError(f"the statistic {name!r} has an ending or a beginning with a meaning: choose another name")
-    taken = {*KNOWN, *PATCH_STATISTICS, *_COMPUTED, "length", "start", "source", "by", "rows", "columns", "frames"}
-    registry.register("statistic", name, dict.fromkeys(taken), function, null, needs, words)
     of_equal = None if isinstance(null, bool) else _checked(name, null)
     needs_of_equal: Any = {"of_equal": of_equal, "needs_of_equal": needs if of_equal else ()}
     reduce = _checked(name, function)
-    STATISTICS[name] = Statistic(words, reduce, needs, has_equal=bool(null), by_default=False, **needs_of_equal)
+    record = Statistic(words, reduce, needs, has_equal=bool(null), by_default=False, **needs_of_equal)
+    taken = {*KNOWN, *PATCH_STATISTICS, *_COMPUTED, *_TAKEN}
+    registry.register("statistic", name, record, STATISTICS, function, null, needs, words, taken=taken)
     for cached in (_needs_of, dimensions, attributes_of):
         cached.cache_clear()
 
@@ -547,7 +565,7 @@ def _checked(name: str, function: Callable[[Rows], Tensor]) -> Callable[[Rows], 
                 "of each head, as rows.mean returns it"
             )
         if not is_tried and not bool(((number == again) | (number.isnan() & again.isnan())).all()):
-            raise AttnscopeError(f"the statistic {name} returns other numbers for the same rows: take out what is random")
+            raise AttnscopeError(f"the statistic {name} returns other numbers for the same rows: remove random numbers")
         if not bool((number.isfinite() | (rows.count == 0)).all()):
             raise AttnscopeError(
                 f"the statistic {name} returns NaN or an infinite number for a head with rows: expected finite ones"

@@ -27,7 +27,7 @@ from attnscope.measure.labels import kinds_of
 from attnscope.measure.maps import ROWS, long_block, share_room
 from attnscope.measure.offset_shares import without_profile
 from attnscope.measure.passes import StatisticsObserver, WindowBatch, labelled, settings_of, stacked
-from attnscope.measure.quantities import KNOWN, WEIGHTS
+from attnscope.measure.quantities import EVERY_WEIGHT, KNOWN
 from attnscope.measure.row_samples import RowSample
 from attnscope.measure.sample import (
     KEYS,
@@ -44,13 +44,13 @@ from attnscope.measure.stored import EXAMPLES, HEADS, SAMPLE, SUMMARY, WINDOWS, 
 from attnscope.options import OBSERVATION, ScanReading
 from attnscope.read.windows import Window
 from attnscope.read.words import in_words
+from attnscope.report import registry
 from attnscope.report.signature import Signature
 from attnscope.statistics.intervals import FEW, interval, mean_by_document
 from attnscope.statistics.units import LEAST, called_in, overlap_of, units_of
 from attnscope.store.arrays import in_a_row
 from attnscope.store.run import Batch, Job, run
 from attnscope.store.runs import RunFolder
-from attnscope.support import registry
 from attnscope.support.checked import left_out
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
@@ -259,11 +259,11 @@ class Reader(Job, ABC):
     def _try_statistics(self) -> None:
         """Measure the first input, for the errors of registered statistics, before a run folder is made."""
         self.measure_batch([next(iter(self.items()))], [0])
-        whole = [name for name in self.names if WEIGHTS in KNOWN[name].needs] if "weights" not in self.notes else []
+        whole = [name for name in self.names if name in KNOWN and EVERY_WEIGHT in KNOWN[name].needs]
         if whole:
             self.notes["weights"] = (
-                f"{', '.join(whole)} need every weight: the scores of each layer are computed once more, in blocks of "
-                "at most 64 MiB."
+                f"Statistics of every weight ({', '.join(whole)}): the scores of each layer are computed once more, in "
+                "blocks of at most 64 MiB."
             )
 
     def piece(self, batches: Sequence[xr.Dataset]) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:

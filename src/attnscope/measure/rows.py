@@ -18,7 +18,16 @@ from attnscope.kernels.engines import measure
 from attnscope.kernels.full import scores_of
 from attnscope.kernels.masks import forbids
 from attnscope.kernels.sums import column_sums, weight_sums
-from attnscope.measure.quantities import BY_GROUP, CHOSEN, KNOWN, SECOND_PASS, WEIGHTS, RowMeasure, by_group, of_rows
+from attnscope.measure.quantities import (
+    BY_GROUP,
+    CHOSEN,
+    EVERY_WEIGHT,
+    KNOWN,
+    SECOND_PASS,
+    RowMeasure,
+    by_group,
+    of_rows,
+)
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -454,7 +463,7 @@ class Rows:
 
 def there(measured: Measured | None) -> Measured:
     if measured is None:  # the planner requests it
-        raise AttnscopeError("found a statistic that was not measured")
+        raise AttnscopeError("found no such measure of the rows: a statistic names in its needs what it uses")
     return measured
 
 
@@ -551,7 +560,7 @@ def second_pass(
         at_chosen = torch.cat(sums, -1)
     measures = of_rows(needs)
     rows = row_measures(call, log_sum_exp, measures) if measures else {}
-    weights = partial(weights_in_blocks, call, log_sum_exp) if WEIGHTS in needs else None
+    weights = partial(weights_in_blocks, call, log_sum_exp) if EVERY_WEIGHT in needs else None
     if not SECOND_PASS & {*needs}:
         return SecondPass(chosen=at_chosen, rows=rows, weights=weights)
     # where no query may attend to a later key, the mean offset is the mean distance

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -24,7 +25,8 @@ def identity_of(function: Callable[..., Any], what: str) -> dict[str, str]:
     """Name and hash of a caller's function; `what` names it in errors, such as "metric".
 
     Hashed are its code without comments and layout, its defaults, and the values that it closes over or finds in its
-    module, with the functions among them. Functions of installed packages count by name: a signature has versions.
+    module, with the functions among them. Functions of other installed packages count by name: a signature has
+    versions. Modules count by name too, those that are not installed also by their file.
 
     >>> def scaled(factor):
     ...     return lambda number: factor * number
@@ -36,7 +38,7 @@ def identity_of(function: Callable[..., Any], what: str) -> dict[str, str]:
     while isinstance(named, partial):
         named = named.func
     name = getattr(named, "__qualname__", type(named).__qualname__)
-    parts = _Parts(f"{what} {name}").of(function)
+    parts = _Parts(f"{what} {name}", str(named.__module__).partition(".")[0]).of(function)
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return {"name": f"{named.__module__}.{name}", "sha256": digest}
 
@@ -44,8 +46,8 @@ def identity_of(function: Callable[..., Any], what: str) -> dict[str, str]:
 class _Parts:
     """All that a value consists of, as JSON that is the same in every process."""
 
-    def __init__(self, owner: str) -> None:
-        self.owner = owner
+    def __init__(self, owner: str, package: str) -> None:
+        self.owner, self.package = owner, package
         self.numbers = dict[int, int]()  # of values so far, by `id`
         self.values = list[Any]()  # keeps them alive, so that no other gets the same `id`
 
@@ -53,6 +55,8 @@ class _Parts:
         """The parts of a value that a function calls by this name."""
         if isinstance(value, _PLAIN):
             return repr(value)
+        if isinstance(value, ModuleType) and not self._is_installed(value.__name__, getattr(value, "__file__", None)):
+            return [value.__name__, hashlib.sha256(Path(str(value.__file__)).read_bytes()).hexdigest()]
         if isinstance(value, type | ModuleType | BuiltinFunctionType):
             return [getattr(value, "__module__", ""), getattr(value, "__qualname__", value.__name__)]
         if id(value) in self.numbers:
@@ -109,8 +113,7 @@ class _Parts:
 
     def _of_function(self, function: FunctionType) -> Iterator[tuple[Any, str]]:
         """Its name if it is installed, else its code, defaults and all values that it uses."""
-        file = function.__code__.co_filename
-        if function.__module__.partition(".")[0] == "attnscope" or any(part in file for part in _INSTALLED):
+        if self._is_installed(function.__module__, function.__code__.co_filename):
             yield f"{function.__module__}.{function.__qualname__}", ""
             return
         yield function.__code__, ""
@@ -119,6 +122,13 @@ class _Parts:
         for name in sorted(_globals_of(function.__code__)):
             if name in function.__globals__:
                 yield function.__globals__[name], name
+
+    def _is_installed(self, module: str, file: str | None) -> bool:
+        """Whether a module is of a package with a version, and not of the function's own."""
+        name = module.partition(".")[0]
+        if name == self.package:
+            return False
+        return file is None or name == "attnscope" or any(part in file for part in _INSTALLED)
 
 
 def _globals_of(code: CodeType) -> set[str]:

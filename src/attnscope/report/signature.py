@@ -143,6 +143,7 @@ def tokenizer_sha256(tokenizer: Any) -> str:
 
 
 def _written(value: Any) -> str:
+    value = [*value] if isinstance(value, dict) else value
     if isinstance(value, list):
         return str(len(value)) if len(value) > _FEW else "+".join(map(str, value))
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

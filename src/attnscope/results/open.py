@@ -15,6 +15,7 @@ from pathlib import Path
 import xarray as xr
 
 from attnscope.catalogue import verb_of, verbs
+from attnscope.report.registry import check_registered
 from attnscope.report.signature import Signature
 from attnscope.store.files import MANIFEST, PIECES, RUN, TASKS, VIEWS, local_folder, read_as, texts_of
 from attnscope.store.folder import Manifest, OwnedFolder, damage, manifest_of
@@ -85,6 +86,7 @@ def unfinished(folder: Path, command: str) -> AttnscopeError:
 
 def _load(folder: OwnedFolder) -> xr.Dataset | xr.DataTree:
     """The results in a folder, by the function of its command."""
+    check_registered((folder.state.get("signature") or {}).get("settings"), folder.path)
     return pkgutil.resolve_name(verb_of(folder.command).load)(folder)
 
 
