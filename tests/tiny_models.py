@@ -174,12 +174,21 @@ MIXED = {
         T.FalconConfig(**_FALCON, multi_query=False, parallel_attn=False, bias=False)
     ),
 }
+# with parallel layers, experts, norms of outputs alone, and attention in two streams
+OTHERS = {
+    "gptj": lambda: T.GPTJForCausalLM(
+        T.GPTJConfig(n_embd=32, n_head=4, n_layer=2, vocab_size=60, rotary_dim=4, bos_token_id=1, eos_token_id=2)
+    ),
+    "mixtral": lambda: T.MixtralForCausalLM(T.MixtralConfig(**_DECODER, num_local_experts=4, num_experts_per_tok=2)),
+    "olmo2": lambda: T.Olmo2ForCausalLM(T.Olmo2Config(**_DECODER)),
+    "xlnet": lambda: T.XLNetLMHeadModel(T.XLNetConfig(d_model=32, n_layer=2, n_head=4, d_inner=48, vocab_size=60)),
+}
 
 
 def tiny(family):
     """A random model with weights large enough that no head is uniform, and no bias zero."""
     torch.manual_seed(0)
-    model = (MAKERS | UNREGISTERED | MIXED)[family]().eval()
+    model = (MAKERS | UNREGISTERED | MIXED | OTHERS)[family]().eval()
     torch.manual_seed(1)
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1:

@@ -246,7 +246,12 @@ def test_an_encoder_decoder_gives_its_kinds():
     [
         ({(9, 0): abs}, {}, "no layer 9 among the 2"),
         ({(0, 4): abs}, {}, "no head 4 in layer 0: choose from 0 to 3"),
-        ({"blocks.0.hook_z": abs}, {}, "found the name"),
+        ({"blocks.0.hook_z": abs}, {}, "found the name 'blocks.0.hook_z'; expected an activation, such as 3.resid_mid"),
+        ({"blocks.0.attn.hook_r": abs}, {}, "found the name"),
+        ({"blocks.0.cross_attn.hook_z": abs}, {}, "expected cross_attn of a block that has it: none has"),
+        ({"7.mlp_out": abs}, {}, r"no block 7 \('7.mlp_out'\): choose from 0 to 1"),
+        ({"0.mlp_out": abs, "blocks.0.hook_mlp_out": abs}, {}, "two functions for 0.mlp_out"),
+        ({"0.mlp_out": lambda out: out[:1]}, {}, r"0.mlp_out returned the shape \(1, 9, 32\)"),
         ({0: abs}, {}, "found the head 0"),
         ({(0, 0): 3}, {}, "found int"),
         ({}, {}, "found no heads"),

@@ -65,6 +65,12 @@ def is_norm(module: nn.Module) -> bool:
     return "Norm" in _class(module) and next(module.children(), None) is None  # else a layer named after its norms
 
 
+def is_activation(module: nn.Module) -> bool:
+    """Whether a module applies a function to each number, as between the layers of an MLP."""
+    room = type(module).__module__
+    return room in {"torch.nn.modules.activation", "transformers.activations"} and not any(module.parameters())
+
+
 # Layers that add an embedding of its own to each block (Gemma 4). Under another name, they count as part of the MLP.
 _ADDED_EMBEDDINGS = ("per_layer_projection",)
 

@@ -17,12 +17,15 @@ def edit(
     model: Annotated[
         Model, "Edit a model object (or a folder or hub id, to be loaded), in the mode that you have set."
     ],
-    heads: Annotated[
+    changes: Annotated[
         Mapping[Any, Any],
-        "Replace the tensors of these heads. A function for each head, ``{(layer, head): f}``. It takes the tensor "
-        "of that head and returns one of the same shape. A key can also be TransformerLens' name of a hook "
-        '(``"blocks.3.attn.hook_z"``: ``hook_result``, ``hook_z``, ``hook_pattern``, ``hook_attn_scores``); f then '
-        "takes all heads, in the shape of TransformerLens.",
+        "Replace these tensors. A function for each head, ``{(layer, head): f}``, or for another activation, "
+        '``{"3.resid_mid": f}``. It takes the tensor of that head, or the activation ``(batch, position, width)``, '
+        "and returns one of the same shape. Names of activations are in docs/questions/does-it-matter.md: the residual "
+        "stream (``resid_pre``, ``resid_mid``, ``resid_post``), ``attn_out``, ``mlp_out``, ``neurons``, norms "
+        "(``ln1``), ``embed``, ``logits``. A key can also be TransformerLens' name of a hook "
+        '(``"blocks.3.hook_resid_mid"``, ``"blocks.3.attn.hook_z"``); f then takes all heads, in the shape of '
+        "TransformerLens.",
     ],
     *,
     on: Annotated[
@@ -44,7 +47,7 @@ def edit(
         "Find the layers with these arguments of a forward pass, for a model that reads no tokens.",
     ] = None,
 ) -> "Generator[PreTrainedModel]":
-    """Replace tensors of chosen heads by what functions make of them, in every forward pass within the context.
+    """Replace tensors of heads and other activations by what functions make of them, in each pass within the context.
 
     Yields
     ------
@@ -54,8 +57,8 @@ def edit(
     Raises
     ------
     AttnscopeError
-        If a head does not exist, a function returns another shape, attention is not captured (see `attnscope.scan`),
-        or no linear layer reads the heads of an edited ``output``.
+        If a head or an activation does not exist, a function returns another shape, attention is not captured (see
+        `attnscope.scan`), or no linear layer reads the heads of an edited ``output``.
 
     Examples
     --------
@@ -68,19 +71,25 @@ def edit(
     ...     after = edited(ids).logits
     >>> bool((before - after).abs().max() > 0.1), torch.equal(loaded.model(ids).logits, before)
     (True, True)
+    >>> with edit(loaded.model, {"1.mlp_out": torch.zeros_like}) as edited:
+    ...     bool((edited(ids).logits - before).abs().max() > 0.1)
+    True
     """
     from transformers import PreTrainedModel
 
     from attnscope.capture.borrow import alone, inner_model
     from attnscope.capture.load import load_model
     from attnscope.capture.outline import rejecting
-    from attnscope.intervention.edit import changed_heads, changes_of, layers_and_outputs
+    from attnscope.intervention.activations import check_name
+    from attnscope.intervention.edit import Anatomy, changed, changes_of, is_hook_of_heads
 
     inner = inner_model(model)
-    pairs = [key for key in heads if isinstance(key, tuple) and [*map(type, key)] == [int, int]]
+    for key in changes:
+        if isinstance(key, str) and not is_hook_of_heads(key):
+            check_name(key)
+    pairs = [key for key in changes if isinstance(key, tuple) and [*map(type, key)] == [int, int]]
     first = rejecting(pairs, "heads", kind)
     inner = inner if isinstance(inner, PreTrainedModel) else load_model(model, need_tokenizer=False, first=first).model
-    sites, outputs = layers_and_outputs(inner, inputs)
-    changes = changes_of(heads, on, kind, sites)
-    with alone(inner), changed_heads(inner, changes, sites, outputs):
+    anatomy = Anatomy(inner, inputs)
+    with alone(inner), changed(anatomy, changes_of(changes, on, kind, anatomy)):
         yield inner

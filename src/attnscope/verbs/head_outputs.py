@@ -16,31 +16,36 @@ def head_outputs(
     *,
     on: Annotated[
         str,
-        "Return ``output``, ``z``, ``weights``, ``scores``, ``query``, ``key`` or ``value``, as in "
-        '`attnscope.edit`; or a layer by TransformerLens\' name of a hook (``"blocks.3.attn.hook_z"``).',
+        "Return ``output``, ``z``, ``weights``, ``scores``, ``query``, ``key`` or ``value`` of heads, or another "
+        'activation, as in `attnscope.edit`: ``"resid_mid"`` of all blocks, ``"3.resid_mid"`` of one, ``"embed"``, '
+        '``"logits"``; or by TransformerLens\' name of a hook (``"blocks.3.attn.hook_z"``).',
     ] = "output",
-    layer: Annotated[int | None, "Return tensors of this layer, counted from 0. By default of all."] = None,
+    layer: Annotated[
+        int | None, "Return tensors of this layer, or of this block, counted from 0. By default of all."
+    ] = None,
     head: Annotated[int | None, "Return tensors of this head, counted from 0. By default of all."] = None,
     kind: Annotated[
-        Literal["self", "causal", "cross"] | None, "Return only layers of this kind, as in `attnscope.edit`."
+        Literal["self", "causal", "cross"] | None,
+        "Return only layers of this kind, as in `attnscope.edit`. Of other activations, ``self`` means the encoder.",
     ] = None,
     **reading: Unpack[SessionReading],
 ) -> "xr.DataArray":
-    """Tensors of every head over texts, as arrays.
+    """Tensors of every head, or other activations, over texts, as arrays.
 
     Returns
     -------
     xarray.DataArray
         ``(window, layer, head, position, width)``, or ``(window, layer, head, query, key)`` of weights and scores;
-        float32, NaN beyond a window's tokens; without the dimensions of a chosen layer or head. Coordinates: ``source``
-        and ``length`` (tokens) of each window, and ``position_token``, or ``query_token`` and ``key_token``. The
-        outputs of all heads of a layer, plus the bias of its output matrix, sum to the output of the layer.
+        of activations ``(window, block, position, width)``, or ``(window, position, width)`` outside blocks. They are
+        float32, NaN beyond a window's tokens; without the dimensions of a chosen layer, block or head. Coordinates:
+        ``source`` and ``length`` (tokens) of each window, and ``position_token``, or ``query_token`` and ``key_token``.
+        The outputs of all heads of a layer, plus the bias of its output matrix, sum to the output of the layer.
 
     Raises
     ------
     AttnscopeError
-        If the layer or head does not exist, attention is not captured, the arrays need more than 1 GiB, or the layers
-        read several texts (source and target).
+        If the layer, head or activation does not exist, attention is not captured, the arrays need more than 1 GiB, or
+        the layers read several texts (source and target).
 
     Examples
     --------
@@ -51,29 +56,44 @@ def head_outputs(
     from typing import cast, get_args
 
     from attnscope.capture.placement import device_of
+    from attnscope.intervention.activations import check_name
     from attnscope.intervention.edit import (
+        Anatomy,
         On,
+        activations_by,
         chosen_site,
         hook_point,
-        labelled_tensors,
-        layers_and_outputs,
-        tensors_of_heads,
+        is_hook_of_heads,
+        labelled_activations,
+        labelled_heads,
+        padded,
+        recorded,
     )
     from attnscope.measure.passes import WindowBatch
     from attnscope.measure.texts import first_windows
     from attnscope.opened import Opened
     from attnscope.support.errors import AttnscopeError
 
-    if "." not in on and on not in get_args(On):
-        raise AttnscopeError(f"found on {on!r}; expected {', '.join(get_args(On))}, or the name of a hook")
-    named: Any = {"heads": [(layer, head)], "kind": kind}
+    of_heads = on in get_args(On) or is_hook_of_heads(on)
+    if not of_heads:
+        check_name(on)
+    if head is not None and not of_heads:
+        raise AttnscopeError(f"{on} is not of a head: leave out head")
+    named: Any = {"heads": [(layer, head)] if of_heads else [], "kind": kind}
     session = Opened.open("head_outputs", model, reading, texts, reading["targets"], in_pairs=True, **named)
     loaded, length = session.model, session.length(reading["window"])
     windows = first_windows(loaded, session.corpus, session.target, length=length, limit=reading["limit"])
     longest = WindowBatch.of([max(windows, key=len)], 0, device_of(loaded.model))
-    sites, outputs = layers_and_outputs(loaded.model, longest.inputs(loaded.model))
-    if "." in on:
-        site, what = hook_point(on, sites)
+    anatomy = Anatomy(loaded.model, longest.inputs(loaded.model))
+    if not of_heads:
+        activations, is_one = activations_by(anatomy, on, layer, kind)
+        decodes = loaded.model.config.is_encoder_decoder and not activations[0].name.startswith("encoder.")
+        values = padded(recorded(loaded, windows, anatomy, activations))
+        found = labelled_activations(values, windows, activations, decodes=decodes)
+        return found.isel({"block": 0}, drop=activations[0].block is None) if is_one else found
+    sites = anatomy.layers.sites
+    if is_hook_of_heads(on):
+        site, what = hook_point(on, anatomy)
         layers, layer = [site], 0
     else:
         site, what = chosen_site(sites, layer or 0, kind), cast("On", on)
@@ -82,6 +102,6 @@ def head_outputs(
         raise AttnscopeError("layers of encoder and decoder read several texts: choose a kind, or one layer")
     if head is not None and not 0 <= head < min(one.heads for one in layers):
         raise AttnscopeError(f"there is no head {head} in every layer: choose from 0 to {layers[0].heads - 1}")
-    values = tensors_of_heads(loaded, windows, layers, what, head, sites, outputs)
-    tensors = labelled_tensors(values, windows, layers, what, head)
+    taken = recorded(loaded, windows, anatomy, [(one, what) for one in layers], head)
+    tensors = labelled_heads(padded(taken), windows, layers, what, head)
     return tensors.isel(({} if layer is None else {"layer": 0}) | ({} if head is None else {"head": 0}))
