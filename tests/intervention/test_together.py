@@ -141,6 +141,57 @@ def test_sets_alone_run_no_single_head_and_count_against_all_others(tmp_path):
     assert "sets-against-random" in page
 
 
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+def test_patched_sets_count_against_all_others_in_the_direction_of_the_other_run(direction, tmp_path):
+    sets = [f"0.{first},1.{second}" for first in range(4) for second in range(4)]
+    tree = attnscope.patch(together=sets, random=20, steps=0, direction=direction)
+    found = tree["together"].to_dataset()
+    towards = 1 if direction == "denoising" else -1
+    for number in range(16):
+        others = np.sort(np.delete(found.effect.values, number))
+        np.testing.assert_allclose(np.sort(found.random_effect[number]), others, atol=1e-4)
+        reach = (towards * found.random_effect[number] >= towards * found.effect[number]).sum()
+        assert found.p[number] == pytest.approx((1 + reach) / 16)
+    assert found.p.values.argmin() == (towards * found.effect.values).argmax()
+    np.testing.assert_allclose(found.beyond, found.effect - found.random_effect.mean("draw"), atol=1e-6)
+    report = report_of("patch", tree)
+    assert any(
+        "patching all 15 other sets of as many heads in each layer, by" in one for one in report.finding.sentences
+    )
+    assert "Beyond them" in write_page(report, tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"random": 5}, "add together"),
+        ({"random": 5, "together": ["0.1,m0"]}, "are not heads alone"),
+        ({"random": 5, "together": ["0.1.q,1.1.v"]}, "are not heads alone"),
+        ({"random": 5, "together": ["0.0,0.1,0.2,0.3"]}, "found no other set like"),
+    ],
+)
+def test_patched_sets_without_random_ones_are_rejected(given, message):
+    with pytest.raises(AttnscopeError, match=message):
+        attnscope.patch(steps=0, **given)
+
+
+def test_random_sets_are_patched_in_pairs_of_every_length_and_query_by_query():
+    model, tokenizer = tiny_reader("llama")
+    pairs = [
+        {"clean": "The keys by the lamp", "corrupted": "The dogs by the lamp", "answer": " are", "wrong": " is"},
+        {
+            "clean": "The old red keys by the lamp",
+            "corrupted": "The old red dogs by the lamp",
+            "answer": " is",
+            "wrong": " a",
+        },
+    ]
+    given = {"tokenizer": tokenizer, "steps": 0, "random": 4, "matched": "size"}
+    tree = attnscope.patch(model, pairs, together=["0.1.q,1.2.q"], **given)
+    assert tree["pairs"].random.shape == (2, 1, 4)
+    assert bool(np.isfinite(tree["pairs"].random).all())
+
+
 def test_heads_with_random_sets_are_one_set():
     one = attnscope.intervene(texts=TEXTS[:2], ablations=["mean"], heads=[(0, 1), (1, 2)], random=5)["together"]
     other = attnscope.intervene(texts=TEXTS[:2], ablations=["mean"], heads=[[(0, 1), (1, 2)]], random=5)["together"]

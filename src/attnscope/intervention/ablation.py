@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain, combinations, pairwise, product
-from math import ceil, comb, prod
+from itertools import chain, pairwise
+from math import ceil
 from typing import Any, cast
 
 import numpy as np
@@ -14,14 +14,14 @@ from scipy import stats
 from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
-from attnscope.intervention.arrays import random_sets, sparse_effects
+from attnscope.intervention.arrays import Heads, in_layers, random_sets, sets_like, sparse_effects
 from attnscope.intervention.gradients import attribution, gates_towards, importance, loss_gradients
 from attnscope.intervention.predictions import Ablation, PredictionBatch, PredictionSession, Questions
 from attnscope.intervention.stack import Edit, replacing, replacing_sets
 from attnscope.options import HeadsOrSets
-from attnscope.statistics.effects import effect_variables, joint_variables
+from attnscope.statistics.effects import joint_variables, random_variables
 from attnscope.statistics.units import numbered, units_of
-from attnscope.store.arrays import by_layer, of_layers, padded_heads
+from attnscope.store.arrays import by_layer, of_layers
 from attnscope.support.errors import AttnscopeError
 
 ESTIMATES = ("attribution", "integrated", "eap_ig")
@@ -252,9 +252,6 @@ def _sets_of(
     return np.stack([rank < count for rank in ranks for count in removed])
 
 
-Heads = Sequence[tuple[int, int]]
-
-
 def alone_and_together(
     heads: HeadsOrSets | None, together: Sequence[Heads], *, as_one_set: bool
 ) -> tuple[list[tuple[int, int]] | None, list[Heads]]:
@@ -293,7 +290,7 @@ def joint_ablation(
     """
     cells, generator = session.cells, np.random.default_rng(seed)
     groups = _alike(session, matched, ablations[0]) if random else []
-    others = [_random_sets(heads, groups, random, generator) for heads in sets]
+    others = [sets_like(heads, groups, random, generator) for heads in sets]
     every = [*sets, *chain(*others)]
     batches = [np.array([[cell in set(heads) for cell in cells] for heads in every])] * len(session.slices())
     measured = np.stack([changes_by_sets(session, batches, ablation) for ablation in ablations], 1)
@@ -310,16 +307,7 @@ def joint_ablation(
     if random:
         at = np.cumsum([len(sets), *map(len, others)])
         drawn = [measured[..., start:stop] for start, stop in pairwise(at)]
-        effect = padded_heads([part.mean(0) for part in drawn], 1).swapaxes(0, 1)  # (ablation, set, draw)
-        above = np.stack([(part.mean(0) >= changes[..., [at]].mean(0)).sum(-1) for at, part in enumerate(drawn)], -1)
-        count = np.array([part.shape[-1] for part in drawn])
-        means = np.stack([part.mean(-1) for part in drawn], -1)
-        beyond = f"{words}, less the mean of random sets"
-        variables |= {
-            "random_effect": ((*dims, "draw"), effect, {"long_name": f"{words}, random sets", "units": "nats"}),
-            "p": (dims, (1 + above) / (1 + count), {"long_name": "Share of sets that change it as much", "units": "1"}),
-            **effect_variables(changes - means, units, dims, beyond, name="beyond", prefix="beyond_", **how),
-        }
+        variables |= random_variables(changes, drawn, units, dims, words, **how)
     coordinates = {
         "source": ("window", np.array(session.documents, dtype=object)),
         "ablation": list(ablations),
@@ -333,7 +321,7 @@ def _alike(session: PredictionSession, matched: str, ablation: Ablation) -> list
     """The heads in groups, from each of which a random set has as many as the chosen one."""
     if matched == "size":
         return [session.cells]
-    layers = [[cell for cell in session.cells if cell[0] == layer] for layer in range(len(session.heads))]
+    layers = in_layers(session.cells)
     if matched == "layer":
         return layers
     estimated = _first_order(session, ablation)
@@ -350,24 +338,3 @@ def _first_order(session: PredictionSession, ablation: Ablation) -> np.ndarray:
             questions, others = batch.questions, batch.replacements[ablation]
         estimates.append(by_layer(attribution(loss_gradients(session.model, questions), others)))
     return np.concatenate(estimates).mean(0)
-
-
-def _random_sets(chosen: Heads, groups: Sequence[Heads], draws: int, generator: np.random.Generator) -> list[Heads]:
-    """Random sets with as many heads of each group, other than the chosen one; all, where there are no more."""
-    if not draws:
-        return []
-    sizes = [len({*group} & {*chosen}) for group in groups]
-    possible = prod(comb(len(group), size) for group, size in zip(groups, sizes, strict=True))
-    if possible == 1:
-        names = ", ".join(f"{layer}.{head}" for layer, head in chosen)
-        raise AttnscopeError(f"found no other set like {names}, which are all heads there: leave out random (--random)")
-    if possible - 1 <= draws:
-        every = product(*(combinations(group, size) for group, size in zip(groups, sizes, strict=True)))
-        return [[*chain(*parts)] for parts in every if {*chain(*parts)} != {*chosen}]
-    drawn: list[Heads] = []
-    while len(drawn) < draws:
-        parts = [generator.permutation(len(group))[:size] for group, size in zip(groups, sizes, strict=True)]
-        one = [group[int(at)] for group, part in zip(groups, parts, strict=True) for at in part]
-        if {*one} != {*chosen}:
-            drawn.append(one)
-    return drawn

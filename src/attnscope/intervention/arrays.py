@@ -1,6 +1,9 @@
 """Replacement weights for a head, attention rollout and flow, and sparse regression, in NumPy alone."""
 
 from collections.abc import Hashable, Sequence
+from itertools import chain, combinations, groupby, product
+from math import comb, prod
+from operator import itemgetter
 from typing import Literal
 
 import numpy as np
@@ -14,6 +17,8 @@ from attnscope.support.errors import AttnscopeError
 
 #: Which keys each query may attend to; None for all
 Allowed = Bool[np.ndarray, "query key"] | None
+#: Heads, as (layer, head)
+Heads = Sequence[tuple[int, int]]
 
 
 def permuted_weights(
@@ -232,6 +237,32 @@ def attention_flow(
 
 
 _FOLDS = 5
+
+
+def in_layers(heads: Heads) -> list[list[tuple[int, int]]]:
+    """The heads of each layer, in groups."""
+    return [[*group] for _, group in groupby(heads, key=itemgetter(0))]
+
+
+def sets_like(chosen: Heads, groups: Sequence[Heads], draws: int, generator: np.random.Generator) -> list[Heads]:
+    """Random sets with as many heads of each group, other than the chosen one; all, where there are no more."""
+    if not draws:
+        return []
+    sizes = [len({*group} & {*chosen}) for group in groups]
+    possible = prod(comb(len(group), size) for group, size in zip(groups, sizes, strict=True))
+    if possible == 1:
+        names = ", ".join(f"{layer}.{head}" for layer, head in chosen)
+        raise AttnscopeError(f"found no other set like {names}, which are all heads there: leave out random (--random)")
+    if possible - 1 <= draws:
+        every = product(*(combinations(group, size) for group, size in zip(groups, sizes, strict=True)))
+        return [[*chain(*parts)] for parts in every if {*chain(*parts)} != {*chosen}]
+    drawn: list[Heads] = []
+    while len(drawn) < draws:
+        parts = [generator.permutation(len(group))[:size] for group, size in zip(groups, sizes, strict=True)]
+        one = [group[int(at)] for group, part in zip(groups, parts, strict=True) for at in part]
+        if {*one} != {*chosen}:
+            drawn.append(one)
+    return drawn
 
 
 def random_sets(

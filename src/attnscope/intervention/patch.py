@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, starmap
+from itertools import chain, pairwise, starmap
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +26,7 @@ from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.capture.weights import blocks_of
 from attnscope.explanation.sublayers import BlockRun, sublayers
 from attnscope.intervention import stack
+from attnscope.intervention.arrays import in_layers, sets_like
 from attnscope.intervention.components import Component, components_of, put_in
 from attnscope.intervention.edit import On, attend_changed
 from attnscope.intervention.effects import order_agreement
@@ -36,7 +37,13 @@ from attnscope.intervention.predictions import TOKENS, check_read
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import weights_of
 from attnscope.opened import window_length
-from attnscope.statistics.effects import by_document, effect_variables, interval_variables, joint_variables
+from attnscope.statistics.effects import (
+    by_document,
+    effect_variables,
+    interval_variables,
+    joint_variables,
+    random_variables,
+)
 from attnscope.store.arrays import by_layer, padded_heads
 from attnscope.store.run import Batch, Job
 from attnscope.support.errors import AttnscopeError
@@ -107,6 +114,9 @@ class PatchJob(Job):
     together: tuple[tuple[Component, ...], ...] = ()
     seed: int = 0
     heads: Sequence[tuple[int, int]] | None = None  # that are patched; None: all
+    random: int = 0  # sets of heads beside each that is patched together
+    matched: str = "layer"  # whether these have as many heads in each layer, or only as many
+    drawn: list[list[tuple[Component, ...]]] = field(default_factory=list[Any])  # for each set
     encoded: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with numbers of pairs, from 1
     skips: bool = True  # whether passes skip the computations that all variants share
     scale: str = "logits"  # of differences; nats, if an answer has several tokens
@@ -174,12 +184,30 @@ class PatchJob(Job):
                     f"found {part.name}; expected a head of layers 0 to {len(sites) - 1} that exists, or the MLP of a "
                     f"block (m0){'; a receiver (--receiver) is of layers 1 and up' * bool(self.receivers)}"
                 )
+        if self.random:
+            self._draw([output.shape[1] for output in passes.outputs])
         if self.receivers and self.heads is not None:
             last = max(part.senders(passes) for part in self.receivers)
             if min(layer for layer, _ in self.heads) >= last:
                 raise AttnscopeError(f"none of the heads (--heads) precedes {names_of(self.receivers)}: choose others")
         simple = not self.mlps and all(part.on == "z" for part in parts)
         self.skips = simple and stack.same_without_what_is_skipped(loaded.model, inputs, positions, states=states)
+
+    def _draw(self, heads: Sequence[int]) -> None:
+        """Random sets of heads like each that is patched together."""
+        generator = np.random.default_rng(self.seed)
+        cells = [(layer, head) for layer, count in enumerate(heads) for head in range(count)]
+        groups = in_layers(cells) if self.matched == "layer" else [cells]
+        for chosen in self.together:
+            kinds: set[On] = {part.on for part in chosen}
+            names = [(part.layer, part.head) for part in chosen if part.head is not None]
+            if len(names) < len(chosen) or len(kinds) > 1:
+                raise AttnscopeError(
+                    f"{names_of(chosen)} (--together) are not heads alone, and random sets are: leave out random "
+                    "(--random), or what is not a head"
+                )
+            like = sets_like(names, groups, self.random, generator)
+            self.drawn.append([tuple(Component(*cell, *kinds) for cell in one) for one in like])
 
     def batches(self) -> Iterator[Batch]:
         first = 0
@@ -204,6 +232,8 @@ class PatchJob(Job):
     def of_batch(self, numbers: list[int], encoded: EncodedPairs) -> xr.Dataset:
         """Differences and estimates of some pairs, ``(pair, ...)``."""
         attributes: dict[str, Any] = {"direction": self.direction, "what": self.what, **self.attributes_of_answers}
+        if self.random:
+            attributes |= {"random": self.random, "matched": self.matched}
         dims = ("pair", "layer", "head", *(["position"] if self.by_position else []))
         with self._runs(encoded) as runs:
             head = np.arange(max(output.shape[1] for output in runs.donor.outputs))
@@ -327,18 +357,24 @@ class PatchJob(Job):
             blocks.append(runs.sweep(runs.encoded.positions_of_text, edits, of=OF_BLOCKS[self.what]))
         return np.stack(blocks, 1)
 
-    def _together(self, runs: Runs) -> dict[str, tuple[tuple[str, str], Any] | list[str]]:
+    def _together(self, runs: Runs) -> dict[str, Any]:
         """Answer minus wrong answer with each set of components patched at once, and with each component alone."""
-        parts = list(dict.fromkeys(chain(*self.together)))
+        alone = list(dict.fromkeys(chain(*self.together)))
+        sets = [*self.together, *chain(*self.drawn), *((one,) for one in alone)]
+        parts = list(dict.fromkeys(chain(*sets)))
         donors = [part.donor(runs.donor) for part in parts]
-        rows = torch.tensor([[one in some for one in parts] for some in (*self.together, *([one] for one in parts))])
+        rows = torch.tensor([[one in some for one in parts] for some in sets])
         found = runs.sweep(range(len(rows)), lambda some: put_in(parts, donors, rows[some.start : some.stop]), of="all")
-        sets = len(self.together)
+        ends = np.cumsum([0, len(self.together), *map(len, self.drawn), len(alone)])
+        together, *drawn, single = (found[:, start:end] for start, end in pairwise(ends))
+        most = max((part.shape[1] for part in drawn), default=0)
+        padded = [np.pad(part, ((0, 0), (0, most - part.shape[1])), constant_values=np.nan) for part in drawn]
         return {
-            "together": (("pair", "set"), found[:, :sets]),
-            "single": (("pair", "component"), found[:, sets:]),
+            "together": (("pair", "set"), together),
+            "single": (("pair", "component"), single),
+            **({"random": (("pair", "set", "draw"), np.stack(padded, 1))} if drawn else {}),
             "set": [names_of(some) for some in self.together],
-            "component": [one.name for one in parts],
+            "component": [one.name for one in alone],
         }
 
     def _through(self, runs: Runs, receivers: Sequence[Component]) -> np.ndarray:
@@ -435,7 +471,15 @@ def together_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     alone = np.stack([single.sel(component=name.split(", ")).sum("component") for name in pairs["set"].values], -1)
     how: Any = {"unit": pairs.attrs.get("unit", "logits"), "corrected": "all sets", "seed": seed}
     joint = joint_variables(change.values, alone, each, ("set",), words, **how)
-    return xr.Dataset(joint | _shares(pairs, change, joint["shown"][1], seed), {"set": pairs["set"]})
+    if "random" in pairs:
+        others = _changes(pairs, "random")
+        drawn = [others.isel(set=at).dropna("draw").values for at in range(others.sizes["set"])]
+        source, base = ends_of(pairs)
+        towards = float(np.sign((source - base).mean()))
+        joint |= random_variables(change.values, drawn, each, ("set",), words, sign=towards, **how)
+    variables = joint | _shares(pairs, change, joint["shown"][1], seed)
+    drawing = {name: pairs.attrs[name] for name in ("random", "matched") if name in pairs.attrs}
+    return xr.Dataset(variables, {"set": pairs["set"]}, drawing)
 
 
 def has_one_sign(difference: np.ndarray) -> bool:

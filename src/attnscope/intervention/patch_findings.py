@@ -12,7 +12,18 @@ from scipy.stats import binom
 
 from attnscope.intervention.pairs import texts_of
 from attnscope.intervention.patch import MOVED
-from attnscope.intervention.verdicts import ESTIMATORS, HEADS, SURE, describe_agreement, describe_largest, together_rows
+from attnscope.intervention.verdicts import (
+    ESTIMATORS,
+    HEADS,
+    OF_P,
+    SURE,
+    beside_random,
+    describe_agreement,
+    describe_effect,
+    describe_largest,
+    listed,
+    together_rows,
+)
 from attnscope.report.reads import reads
 from attnscope.report.schema import HEAD, Effect, Finding, Quantity, Report, Row, Table, heads_by, rows_of, with_ends
 from attnscope.statistics.effects import EFFECTS, INTERVALS
@@ -37,6 +48,11 @@ _TOGETHER = (
     with_ends("recovered", "recovered", "percent", _OF_SUMS),
     Quantity("alone", "sum alone", "logits", "sum of the changes with each patched alone"),
     with_ends("between", "difference", "logits", "all at once minus it", significant="between_shown", interval=True),
+)
+_AGAINST_CHANCE = (
+    Quantity("random", "random sets", "logits", "mean change by patching a random set"),
+    Quantity("p", "p", "p", "share of these sets, this one included, that move the answer at least as far"),
+    with_ends("beyond", "beyond them", "logits", "all at once minus the mean of the random sets", interval=True),
 )
 _AGREEMENT = (Quantity("estimator"), *(Quantity(name, unit="share") for name in ("rank_correlation", "chance")))
 _CARE = {
@@ -110,6 +126,8 @@ def report(tree: xr.DataTree) -> Report:
         care["Intervals are for pairs like these."] = "Pairs from one template say little about other sentences."
     if "agreement" in tree.children:
         care["Estimates are linear."] = "They are off where the change is large; the figure shows by how much."
+    if "together" in tree.children and "p" in tree["together"]:
+        care |= OF_P
     model = str(tree.attrs.get("model", "the model"))
     return Report(
         title=f"Activation patching in {model}",
@@ -158,9 +176,10 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
     all_of = f"for all {_kinds(rows)}"
     tables = [Table("patched", "Patched activations", quantities, rows, corrected=all_of, least=least)]
     if "together" in tree.children:
-        sets = together_rows(tree["together"].to_dataset(), "recovered", "recovered_low", "recovered_high")
+        sets = _rows_of_sets(tree["together"].to_dataset())
+        quantities = (*_TOGETHER, *(_AGAINST_CHANCE if "p" in sets[0] else ()))
         words = "Heads and MLPs patched together"
-        tables.append(Table("together", words, _TOGETHER, sets, corrected="for all sets", least=least))
+        tables.append(Table("together", words, quantities, sets, corrected="for all sets", least=least))
     if "agreement" in tree.children:
         agreement = tree["agreement"].to_dataset()
         ranked = rows_of({str(name): agreement[name] for name in agreement}, agreement.rank_correlation)
@@ -174,6 +193,30 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
         return replace(one, heading=heading, unit=unit if one.unit == "logits" else one.unit)
 
     return [replace(table, quantities=[*map(own, table.quantities)]) for table in tables]
+
+
+def _rows_of_sets(sets: xr.Dataset) -> list[Row]:
+    more = ["recovered", "recovered_low", "recovered_high"]
+    if "p" in sets:
+        sets = sets.assign(random=sets.random_effect.mean("draw"))
+        more += ["p", "random"]
+    return together_rows(sets, *more)
+
+
+def _describe_sets(tree: xr.DataTree) -> list[str]:
+    """The effect of each set of heads, next to those of random sets."""
+    if "together" not in tree.children or "p" not in tree["together"]:
+        return []
+    sets, unit = tree["together"].to_dataset(), tree["pairs"].attrs.get("unit", "logits")
+    sentences: list[str] = []
+    for row in _rows_of_sets(sets):
+        heads, effect = listed(row["set"].split(", ")), describe_effect(_EFFECT.effect(row))
+        those, alike, mean, low, high = beside_random(row, sets)
+        sentences.append(
+            f"Patching {heads} together changes answer minus wrong answer by {effect} {unit}; patching {those} of "
+            f"{alike}, by {mean} ({low} to {high}): p = {row['p']:.3f}."
+        )
+    return sentences
 
 
 def _kinds(rows: Sequence[Row]) -> str:
@@ -233,6 +276,7 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     if "agreement" in tree.children:
         orders = tree["agreement"].to_dataset()
         agreement = describe_agreement(orders, orders.estimator.values.tolist())
+    sentences += _describe_sets(tree)
     return [*sentences, *([f"Rank correlation of estimates with measured changes: {agreement}."] * bool(agreement))]
 
 

@@ -162,7 +162,7 @@ _ALIKE = {
     "size": "as many heads",
 }
 
-_OF_P = {
+OF_P = {
     "The p-value holds for a set that was chosen without looking at its effect on these texts.": "Choose it on other "
     "texts, by its role or by its weights."
 }
@@ -245,7 +245,7 @@ def report(tree: xr.DataTree) -> Report:
     if "agreement" in tree.children:
         care["Estimates are linear."] = "They are off where the loss is curved; the figure shows by how much."
     if "together" in tree.children and "p" in tree["together"]:
-        care |= _OF_P
+        care |= OF_P
     model = str(tree.attrs.get("model", "the model"))
     hint = _QUESTIONS.get(str(tree.attrs.get("prediction", "")), "")
     if "shuffled" in tree.children:
@@ -332,7 +332,7 @@ def _report_of_sets(tree: xr.DataTree) -> Report:
     tested = bool(sets.tested.any())
     model = str(tree.attrs.get("model", "the model"))
     care = {
-        **(_OF_P if "p" in sets else {}),
+        **(OF_P if "p" in sets else {}),
         "Effects depend on the texts and the task.": "Intervals are for other texts of the same kind."
         if tested
         else "Without intervals, their variation over texts is unknown.",
@@ -356,7 +356,7 @@ def _report_of_sets(tree: xr.DataTree) -> Report:
 
 
 def _headline_of_set(row: Row) -> str:
-    change = f"Without {_listed(str(row['set']).split())}, the loss changes by {row['effect']:+.3f}"
+    change = f"Without {listed(str(row['set']).split())}, the loss changes by {row['effect']:+.3f}"
     if row.get("p") is None:
         return change
     return f"{change}; without random sets of heads, by {row['random']:+.3f} (p = {row['p']:.3f})"
@@ -365,20 +365,23 @@ def _headline_of_set(row: Row) -> str:
 def _describe_set(row: Row, sets: xr.Dataset) -> str:
     """The change of the loss without one set, next to that without random ones."""
     change = describe_effect(_TOGETHER[2].effect(row))
-    heads = _listed(str(row["set"]).split())
+    heads = listed(str(row["set"]).split())
     sentence = f"Without {heads} ({row['ablation']} ablation), the loss changes by {change}"
     if row.get("p") is None:
         return f"{sentence}."
-    drawn = sets.random_effect.sel(set=row["set"], ablation=row["ablation"]).values
-    drawn = drawn[np.isfinite(drawn)]
+    those, alike, mean, low, high = beside_random(row, sets)
+    return f"{sentence}; without {those} of {alike}, by {mean} ({low} to {high}): p = {row['p']:.3f}."
+
+
+def beside_random(row: Row, sets: xr.Dataset) -> tuple[str, str, str, str, str]:
+    """The number of random sets like one, in words, what is alike, and their effects: mean, low and high."""
+    where = {name: row[name] for name in sets.random_effect.dims if name in row}
+    drawn = sets.random_effect.sel(where).dropna("draw").values
     is_many = len(drawn) >= _MANY_SETS
     low, high = np.quantile(drawn, [0.025, 0.975] if is_many else [0, 1])
-    alike = _ALIKE[sets.attrs["matched"]]
     those = f"{len(drawn)} random sets" if len(drawn) >= sets.attrs["random"] else f"all {len(drawn)} other sets"
-    return (
-        f"{sentence}; without {those} of {alike}, by {drawn.mean():+.3f} ({'95% of them ' * is_many}{low:+.3f} to "
-        f"{high:+.3f}): p = {row['p']:.3f}."
-    )
+    numbers = [f"{value:+.3f}".replace("-", "−") for value in (drawn.mean(), low, high)]
+    return those, _ALIKE[sets.attrs["matched"]], numbers[0], "95% of them " * is_many + numbers[1], numbers[2]
 
 
 def together_rows(sets: xr.Dataset, *more: str) -> list[Row]:
@@ -485,11 +488,11 @@ def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: s
     sentences: list[str] = []
     if idle == len(rows):
         sentences.append(
-            f"None of {heads} significantly changes the loss when removed, by {_listed(ablations, 'or')} ablation "
+            f"None of {heads} significantly changes the loss when removed, by {listed(ablations, 'or')} ablation "
             f"(p < 0.05, corrected for all heads{' and ablations' * several}, over {over})."
         )
     else:
-        how = f"each of {_listed(ablations)} ablation" if several else f"{ablations[0]} ablation"
+        how = f"each of {listed(ablations)} ablation" if several else f"{ablations[0]} ablation"
         rest = [f" For {some} more it depends on the ablation."] * (some > 0)
         rest += [f" {idle} {'has' if idle == 1 else 'have'} no significant effect."] * (idle > 0)
         sentences.append(
@@ -518,7 +521,7 @@ def _counted(rows: Sequence[Row], name: str) -> str:
 
 
 def _forbidden_names(tree: xr.DataTree) -> str:
-    return _listed([str(name).replace("-", "−") for name in tree["forbidden"].attrs["forbid"]])
+    return listed([str(name).replace("-", "−") for name in tree["forbidden"].attrs["forbid"]])
 
 
 def _describe_forbidden(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
@@ -582,7 +585,7 @@ def describe_agreement(agreement: xr.Dataset, names: Sequence[str]) -> str:
     return "; ".join(parts)
 
 
-def _listed(names: Sequence[str], last: str = "and") -> str:
+def listed(names: Sequence[str], last: str = "and") -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {last} {names[-1]}"
 
 

@@ -128,6 +128,36 @@ def joint_variables(changes: np.ndarray, alone: np.ndarray, units: Any, dims: An
     }
 
 
+def random_variables(
+    changes: np.ndarray,
+    drawn: Sequence[np.ndarray],
+    units: Any,
+    dims: Any,
+    words: str,
+    *,
+    sign: float = 1.0,
+    **how: Any,
+) -> dict[str, Any]:
+    """Effects of sets ``(text, ..., set)`` and of random sets like each, ``(text, ..., draw)``.
+
+    ``p`` is the share of all these sets, the chosen one included, whose effect has the `sign` and is at least as large:
+    the p-value of a permutation test, exact if all sets are as likely to be chosen under the null.
+    """
+    most = max(part.shape[-1] for part in drawn)
+    effects = np.full((*changes.shape[1:], most), np.nan)
+    for at, part in enumerate(drawn):
+        effects[..., at, : part.shape[-1]] = part.mean(0)
+    reach = (sign * effects >= sign * changes.mean(0)[..., None]).sum(-1)
+    count = np.isfinite(effects).sum(-1)
+    beyond: Any = {"name": "beyond", "prefix": "beyond_", **how}
+    less_random = changes - np.stack([part.mean(-1) for part in drawn], -1)
+    return {
+        "random_effect": ((*dims, "draw"), effects, {"long_name": f"{words}, random sets", "units": how["unit"]}),
+        "p": (dims, (1 + reach) / (1 + count), {"long_name": "Share of sets that change it as much", "units": "1"}),
+        **effect_variables(less_random, units, dims, f"{words}, less the mean of random sets", **beyond),
+    }
+
+
 def interval_variables(
     interval: Interval, dims: Sequence[Hashable], long_name: str, *, name: str, unit: str
 ) -> dict[str, Any]:

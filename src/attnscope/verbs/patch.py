@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
-from attnscope.options import SCALE, Count, Heads, ModelOrBundled, PairReading, PairsOrBundled, Steps, Typed
+from attnscope.options import SCALE, Count, Heads, ModelOrBundled, Natural, PairReading, PairsOrBundled, Steps, Typed
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -63,6 +63,14 @@ def patch(
         "Patch these heads and MLPs together, in addition, as in 4.2,3.1,m3; may be repeated. They are patched at "
         "all positions: of heads the tensor `what`.",
     ] = (),
+    random: Annotated[
+        Natural,
+        "Compare each set of `together` with this many random sets of heads of its size. How many of them move the "
+        "answer at least as far is a p-value.",
+    ] = 0,
+    matched: Annotated[
+        Literal["layer", "size"], "Draw random sets with as many heads in each layer, or only of the same size."
+    ] = "layer",
     steps: Annotated[Steps, "Take this many gradients of the EAP-IG estimate; 0 leaves out all estimates."] = 5,
     batch_size: Annotated[
         Count | None, SCALE, "Measure this many pairs at a time. By default about 1,024 tokens' worth."
@@ -88,7 +96,8 @@ def patch(
         the two runs, and ``estimate`` ``(pair, estimator, layer, head[, position])``. ``patched``: means over pairs
         with intervals, see `patched_of`. ``agreement``: rank correlations of the estimates. ``together``: of each set
         ``effect`` and ``recovered``, ``alone``, the sum of the changes with each component alone, and ``between``, the
-        change beyond that sum, with intervals.
+        change beyond that sum, with intervals; with `random` also ``random_effect`` ``(set, draw)``, ``p``, and
+        ``beyond``, the effect less the mean of random sets.
 
     Raises
     ------
@@ -121,6 +130,8 @@ def patch(
     sets = tuple(components_of(names, "together (--together)", on) for names in together)
     if heads is not None and not heads:
         raise AttnscopeError("found no heads (--heads); expected at least one, such as 3.6")
+    if random and not sets:
+        raise AttnscopeError("random (--random) draws sets of heads for a set: add together (--together)")
     chosen = pairs_for(pairs, model, answer, wrong)
     session = Opened.of(model)
 
@@ -154,6 +165,8 @@ def patch(
         sets,
         reading["seed"],
         heads,
+        random,
+        matched,
     )
     job.read(batch_size)
     settings = {
@@ -162,6 +175,7 @@ def patch(
         "direction": job.direction,
         "receiver": None if receivers is None else names_of(receivers),
         **({"together": [names_of(parts) for parts in sets]} if sets else {}),
+        **({"random": random, "matched": matched} if random else {}),
         **({} if heads is None else {"heads": [f"{layer}.{head}" for layer, head in heads]}),
         "steps": job.steps,
         "batch_size": batch_size,
