@@ -26,8 +26,7 @@ import argparse
 import json
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +39,18 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import check_same_model, load_model
 from attnscope.detection.card import ANSWERS, stability
 from attnscope.detection.head_files import STREAMS, head_files
-from attnscope.intervention.limits import changes_by_limits
+from attnscope.intervention.limits import changes_by_limits, key_heads, loss_by_size
 from attnscope.intervention.predictions import PredictionSession, prediction_session
 from attnscope.measure.texts import first_windows
 from attnscope.read.encoded import texts_of
 from attnscope.report.signature import Signature
-from attnscope.results.figures.panels import curve
-from attnscope.results.figures.style import Figure, figure_style, save_figure, system_colours
-from attnscope.statistics.effects import effect_variables
-from attnscope.statistics.units import units_of
+from attnscope.results.figures.roles import limited_keys
+from attnscope.results.figures.style import save_figure
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, no_progress
-
-_STEPS = 4  # points of a curve after the first
+from attnscope.support.progress import Tell, no_progress
 
 
-def loss_by_size(
+def curves_of(
     session: PredictionSession,
     card: xr.Dataset,
     peer: np.ndarray | None = None,
@@ -70,76 +65,33 @@ def loss_by_size(
     caches = [cache for cache in known if sum(cache) < shortest]
     if not caches:
         raise AttnscopeError(f"a window has {shortest} tokens, and no cache of the card has fewer: use longer texts")
-    return _measured(session, card, caches, peer, orders, seed, tell)
-
-
-def _measured(
-    session: PredictionSession,
-    card: xr.Dataset,
-    caches: Sequence[tuple[int, int]],
-    peer: np.ndarray | None,
-    random_orders: int,
-    seed: int,
-    tell: Tell,
-) -> xr.Dataset:
-    # number of the key-value head of each query head, layer by layer; those of cross-attention are never limited
     shared, causal = card.query_heads.values, card.layer_kind.values == "causal"
-    groups = np.array([(layer, head // shared[layer]) for layer, head in session.cells])
-    _, member = np.unique(groups, axis=0, return_inverse=True)
-    free = np.array([causal[layer] for layer, _ in session.cells])
-    heads = np.unique(member[free])
-    limited = np.unique(np.linspace(0, len(heads), _STEPS + 1).round().astype(int))[1:]
-    generator = np.random.default_rng(seed)
-    shuffles = [generator.permutation(heads) for _ in range(random_orders)]
-    cells = tuple(np.array(session.cells).T)
-    lengths = np.array([len(window) for window in session.windows])
-    by_cache, predicted, sizes = [], [], []
-    for number, (recent, sinks) in enumerate(caches):
-        lost = 1.0 - card.score.sel(role=f"reach_{recent}_{sinks}").values[cells]
-        most = np.array([lost[member == head].max() for head in heads])
-        chosen = [heads[np.argsort(most, kind="stable")]]
+    cells, member = tuple(np.array(session.cells).T), key_heads(session, shared)
+    predicted: dict[tuple[int, int], np.ndarray] = {}  # by cache, for each key-value head
+
+    def costs_of(cache: tuple[int, int]) -> dict[str, list[np.ndarray]]:
+        lost = 1.0 - card.score.sel(role="reach_{}_{}".format(*cache)).values
+        costs = {"card": [lost]}
         if peer is not None:  # low scores need the latest keys alone
-            own_scores = np.array([peer[tuple(groups[member == head][0])] for head in heads])
-            chosen.append(heads[np.argsort(own_scores, kind="stable")])
-        each = _predicted(card, cells, member, np.nan_to_num(lost), f"limit_{recent}_{sinks}")
+            costs["kvpress"] = [np.repeat(peer, shared[0], 1)]
+        each = _predicted(card, cells, member, np.nan_to_num(lost[cells]), "limit_{}_{}".format(*cache))
         if each is not None:  # what a key-value head is predicted to cost
-            chosen.append(heads[np.argsort([each[member == head].sum() for head in heads], kind="stable")])
-        orders = [*chosen, *shuffles]
-        sets = np.stack([np.isin(member, order[:count]) for order in orders for count in limited])
+            predicted[cache] = np.bincount(member, each)
+            costs["effects"] = [np.full(lost.shape, np.nan)]
+            costs["effects"][0][cells] = predicted[cache][member]
+        return costs
 
-        def progress(at: Progress, number: int = number) -> None:
-            tell(replace(at, share=(number + at.share) / len(caches)))
-
-        changes = changes_by_limits(session, sets, recent, sinks, progress=progress)
-        changes = changes.reshape(len(changes), len(orders), len(limited))
-        by_cache.append(np.stack([*changes.swapaxes(0, 1)[: len(chosen)], changes[:, len(chosen) :].mean(1)], 1))
-        if each is not None:
-            sums = (sets @ each).reshape(len(orders), len(limited))
-            predicted.append(np.stack([*sums[: len(chosen)], sums[len(chosen) :].mean(0)]))
-        share = np.minimum(1.0, (recent + sinks) / lengths).mean()
-        sizes.append(1 - limited / len(heads) * (1 - share))
-    change, units = np.stack(by_cache, 1), units_of(session.documents)[0]
-    dims, words = ("cache", "order", "point"), "Change of the loss with limited keys"
-    apart = effect_variables(
-        change[:, :, 0] - change[:, :, -1], units, ("cache", "point"), f"{words}, beyond that of random heads",
-        name="difference", prefix="difference_", corrected="all caches and points", seed=seed,
-    )  # fmt: skip
-    made = xr.Dataset(
-        {
-            "loss_change": (("window", *dims), change, {"long_name": words, "units": "nats"}),
-            **effect_variables(change, units, dims, words, corrected="all caches, orders and points", seed=seed),
-            **apart,
-            "size": (("cache", "point"), np.stack(sizes), {"long_name": "Share of the keys kept", "units": "share"}),
-            "limited": ("point", limited, {"long_name": "Key-value heads that are limited", "units": "heads"}),
-        },
-        {
-            "source": ("window", np.array(session.documents, dtype=object)),
-            "cache": [f"{recent}+{sinks}" for recent, sinks in caches],
-            "order": ["card", *["kvpress"] * (peer is not None), *["effects"] * bool(predicted), "random"],
-        },
-        {"heads": len(heads), "random_orders": random_orders},
-    )
-    return made.assign(predicted=(dims, np.stack(predicted))) if predicted else made
+    made = loss_by_size(session, shared, causal, caches, costs_of, draws=orders, seed=seed, tell=tell)
+    if not predicted:
+        return made
+    sums = np.full(made.effect.shape, np.nan)  # of the heads that are limited, in each order
+    for number, cache in enumerate(caches):
+        heads = np.unique(member[causal[cells[0]]])
+        for order, (cost,) in enumerate(costs_of(cache).values()):
+            ranked = heads[np.argsort([cost[cells][member == head].max() for head in heads], kind="stable")]
+            sums[number, order] = [predicted[cache][ranked[:count]].sum() for count in made.limited.values]
+        sums[number, -1] = predicted[cache][heads].sum() * made.limited / len(heads)
+    return made.assign(predicted=(made.effect.dims, sums))
 
 
 def _predicted(
@@ -251,31 +203,6 @@ def beside_minference(python: str, loaded: LoadedModel, session: PredictionSessi
     )
 
 
-_WORDS = {"card": "by the card", "kvpress": "by kvpress", "effects": "by predicted loss", "random": "at random"}
-
-
-@figure_style()
-def curves(made: xr.Dataset) -> Figure:
-    """Draw the change of the loss against the keys that are kept, a panel for each cache, with 95% intervals."""
-    figure = Figure(figsize=(3.3 * made.sizes["cache"], 2.9), layout="constrained")
-    panels = figure.subplots(1, made.sizes["cache"], sharey=True, squeeze=False)[0]
-    names = [str(name) for name in made.order.values]
-    for axes, cache in zip(panels, made.cache.values, strict=True):
-        at = made.sel(cache=cache)
-        for name, colour, mark in zip(names, system_colours(len(names)), "osD^", strict=False):
-            one = at.sel(order=name)
-            mean, low, high = (np.append(0, one[end].values) for end in ("effect", "effect_low", "effect_high"))
-            kept = 100 * np.append(1, at["size"].values)
-            curve(axes, kept, (mean, low, high), colour, marker=mark, markersize=4, label=_WORDS[name])
-        recent, sinks = cache.split("+")
-        axes.set(title=f"latest {recent}, first {sinks} tokens", xlabel="keys kept (%)")
-        axes.axhline(0, color="0.6", linewidth=0.6)
-        axes.invert_xaxis()
-    panels[0].set_ylabel("change of the loss (nats)")
-    panels[0].legend(loc="upper left")
-    return figure
-
-
 def main() -> None:
     """Print the table of one model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -312,11 +239,13 @@ def main() -> None:
     for role in reaches if given.minference else ():
         print(beside_minference(given.minference, loaded, session, card, role))
     with Console(stderr=True).status("measuring") as status:
-        made = loss_by_size(
+        made = curves_of(
             session, card, peer, orders=given.orders, seed=given.seed, tell=lambda at: status.update(f"{at.share:.0%}")
         )
     if given.figure:
-        save_figure(curves(made), given.figure, ("png",))
+        save_figure(
+            limited_keys(made.rename({name: f"check_{name}" for name in made.data_vars})), given.figure, ("png",)
+        )
     print(f"{len(session.windows)} windows of {given.model}; change of the loss in nats, 95% intervals")
     for cache in made.cache.values:
         for point, limited in enumerate(made.limited.values):

@@ -32,7 +32,11 @@ from attnscope_zoo.catalogue import build
 #: Others that users import, by their group.
 ELSEWHERE = {
     "Look": ("attnscope.Session", "attnscope.callbacks.HeadMonitor"),
-    "Runs": ("attnscope.results.describe.describe", "attnscope.results.export.export", "attnscope.results.merge.merge"),
+    "Runs": (
+        *(f"attnscope.results.{name}.{name}" for name in ("describe", "export", "merge", "methods")),
+        "attnscope.export.kvpress",
+        "attnscope.export.graph",
+    ),
 }
 
 

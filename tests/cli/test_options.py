@@ -56,7 +56,7 @@ def test_flags_and_parameters_have_the_same_names(name):
 #: Packages whose messages are of these commands alone: what they name must be their flags; of others, of any.
 COMMANDS_OF = {"detection": ("roles", "examples", "card", "runs"), "explanation": ("explain",)}
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
-OF_OTHERS = {"--nproc-per-node", "--help", "--models", "--texts"}  # of torchrun, typer and benchmarks
+OF_OTHERS = {"--no-deps", "--nproc-per-node", "--help", "--models", "--texts"}  # of torchrun, typer and benchmarks
 
 
 def flags_below(command):

@@ -3,12 +3,13 @@
 import io
 import json
 import os
+import re
 
 import numpy as np
 import pytest
 import torch
 import xarray as xr
-from benchmarks.compression import loss_by_size
+from benchmarks.compression import curves_of
 from rich.console import Console
 from scipy import stats
 from transformers import AttentionInterface
@@ -17,9 +18,9 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.load import load_model
 from attnscope.detection.card import answer_effects, stability
-from attnscope.detection.head_files import agreement, duo_pattern, head_files, listing_of, pooled, read_heads
+from attnscope.detection.head_files import agreement, duo_table, head_files, listing_of, pooled, read_heads
 from attnscope.detection.probes import Answer
-from attnscope.intervention.limits import changes_by_limits
+from attnscope.intervention.limits import changes_by_limits, loss_by_size
 from attnscope.intervention.predictions import prediction_session
 from attnscope.read.encoded import texts_of
 from attnscope.report.render import print_report
@@ -215,7 +216,7 @@ def test_the_pattern_of_kvpress_keeps_its_dimensions(heads, grouped, tmp_path):
     card = grouped.assign(query_heads=("layer", [4 // heads] * 3))
     for name, text in head_files(card, "duo").items():
         (tmp_path / name).write_text(text)
-    sinks, recent, scores = duo_pattern(tmp_path)
+    scores, _, sinks, recent, _ = duo_table(card)
     assert (sinks, recent, scores.shape) == (4, 64, (3, heads))
     streaming = torch.zeros(scores.shape, dtype=torch.bool)
     streaming[np.unravel_index(np.argsort(scores, axis=None)[: scores.size // 2], scores.shape)] = True
@@ -225,9 +226,6 @@ def test_the_pattern_of_kvpress_keeps_its_dimensions(heads, grouped, tmp_path):
         assert masked.sum() == 32 * row.sum()
     listed = read_heads(listing_of(tmp_path), card)
     np.testing.assert_array_equal(listed > 0, scores.repeat(4 // heads, 1) >= 0.5)
-    (tmp_path / "config.json").unlink()
-    with pytest.raises(AttnscopeError, match="expected a folder of attnscope runs export --to duo"):
-        duo_pattern(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -370,6 +368,8 @@ def test_limits_of_a_card_are_the_loss_of_a_model_with_one_key_value_head_limite
     own = alone[:, ::2]  # DuoAttention clips to 0 to 1, where rises and falls in nats would be ties
     np.testing.assert_allclose(table, (own - own.min()) / (own.max() - own.min()), atol=1e-2)
     np.testing.assert_array_equal(table.clip(0, 1), table)
+    low, spread = re.search(r"\(limit_4_2 - (.*)\) / (.*), with limit_4_2 in nats", duo_table(card).mapping).groups()
+    np.testing.assert_allclose(table * float(spread) + float(low), card.effect[0, :, ::2], atol=1e-6)
     costliest = [divmod(int(at), 4) for at in np.argsort(-alone, axis=None, kind="stable")[:2]]
     listed = "".join(f"L{layer}H{head}\n" for layer, head in costliest)
     assert head_files(card, "names", "limit_4_2", top=2)["heads.txt"] == listed
@@ -389,7 +389,7 @@ def test_heads_are_limited_in_the_order_of_their_measured_limits():
     card = attnscope.card(circuit.model, **reading, kept=[(2, 0)], controls="none", limits=True)
     texts = texts_of(reading["texts"], field=None, by_line=False)
     session = prediction_session(load_model(circuit.model, tokenizer=circuit.tokenizer), texts, window=512, limit=100)
-    result = loss_by_size(session, card).isel(cache=0)
+    result = curves_of(session, card).isel(cache=0)
     assert np.unravel_index(card.effect[0].values.argmax(), (2, 4)) == (1, 1)
     assert abs(result.effect.sel(order="effects")[:3]).max() < 0.5 < float(card.effect.max()) / 2
     np.testing.assert_allclose(result.predicted[:, -1], card.effect.sum())
@@ -399,7 +399,7 @@ def test_the_order_of_the_card_loses_less_than_random_orders(planted):
     model, reading, card, _, _ = planted
     texts = texts_of(reading["texts"], field=None, by_line=False)
     session = prediction_session(load_model(model.model, tokenizer=model.tokenizer), texts, window=512, limit=100)
-    result = loss_by_size(session, card).sel(cache=["2+0"])
+    result = curves_of(session, card).sel(cache=["2+0"])
     assert result.limited.values.tolist() == [2, 4, 6, 8]
     every = result.effect.isel(point=-1)
     assert float(every[0, 0]) == pytest.approx(float(every[0, 1]))  # in any order all heads are limited at last
@@ -411,6 +411,49 @@ def test_the_order_of_the_card_loses_less_than_random_orders(planted):
     apart = result.predicted - result.predicted.sel(order="effects")
     assert bool((apart > -1e-9).all()), "no other order has a lower prediction at any size"
     assert float(apart.max()) > 0
+
+
+def test_a_check_limits_heads_in_the_order_of_the_other_half(planted):
+    model, reading, _, _, _ = planted
+    card = attnscope.card(model.model, **reading, kept=[(2, 0)], controls="none", check=True)
+    texts = texts_of(reading["texts"], field=None, by_line=False)
+    session = prediction_session(load_model(model.model, tokenizer=model.tokenizer), texts, window=512, limit=100)
+    half, reach = np.arange(12) % 2, card.half_score.sel(role="reach_2_0").values
+    changes = np.empty((12, 3))
+    for side in (0, 1):
+        order = np.argsort(1 - reach[side], axis=None, kind="stable")
+        sets = np.array([np.isin(np.arange(8), order[:count]) for count in (2, 4, 6)])
+        changes[half != side] = changes_by_limits(session, sets, 2, 0)[half != side]
+    found = card.isel(cache=0)
+    np.testing.assert_allclose(found.check_effect.sel(order="card")[:3], changes.mean(0), atol=1e-6)
+    assert found.check_limited.values.tolist() == [2, 4, 6, 8]
+    assert float(found.check_difference[-1]) == pytest.approx(0, abs=1e-6)
+    assert float(found.check_p) * 20 == pytest.approx(round(float(found.check_p) * 20))
+    report = report_of("card", card)
+    rows = next(table for table in report.tables if table.name == "check").rows
+    assert [row["limited"] for row in rows] == [2, 4, 6]
+    assert "With 4 key-value heads limited to 2+0 tokens, the loss changes by" in " ".join(report.finding.sentences)
+    with pytest.raises(AttnscopeError, match="needs two or more windows, all longer than a cache"):
+        attnscope.card(model.model, [reading["texts"][0]], tokenizer=model.tokenizer, kept=[(2, 0)], controls="none",
+                       check=True)  # fmt: skip
+
+
+def test_an_order_that_says_nothing_passes_its_check_as_often_as_stated(planted, monkeypatch):
+    model, reading, card, _, _ = planted
+    texts = texts_of(reading["texts"], field=None, by_line=False)
+    session = prediction_session(load_model(model.model, tokenizer=model.tokenizer), texts, window=512, limit=4)
+    worth = np.random.default_rng(0).exponential(size=8)
+    monkeypatch.setattr("attnscope.intervention.limits.changes_by_limits",
+                        lambda _, sets, *__, **___: np.tile(sets @ worth, (len(session.windows), 1)))  # fmt: skip
+    shared, causal = card.query_heads.values, card.layer_kind.values == "causal"
+
+    def p_of(seed):
+        costs = np.random.default_rng([1, seed]).random((2, 4))
+        return loss_by_size(session, shared, causal, [(2, 0)], lambda _: {"card": [costs]}, seed=seed).p.item()
+
+    assert np.mean([p_of(seed) <= 0.1 for seed in range(200)]) == pytest.approx(0.1, abs=0.05)
+    ranked = loss_by_size(session, shared, causal, [(2, 0)], lambda _: {"card": [worth.reshape(2, 4)]})
+    assert ranked.p.item() == 1 / 20
 
 
 def test_the_commands_make_a_card_a_list_and_a_comparison(tmp_path):

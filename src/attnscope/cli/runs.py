@@ -240,8 +240,9 @@ def export(
         typer.Option(
             metavar="FORMAT",
             help="Format: tidy tables (parquet, csv), one for each set of dimensions; one netCDF file (nc); a Zarr "
-            "store (zarr), for large runs; tables, methods and references of a paper (latex); or, of a card, heads as "
-            "other tools read them (duo for DuoAttention and kvpress, minference, qrhead, alignment, names).",
+            "store (zarr), for large runs; tables, methods and references of a paper (latex); of edges or attribute, "
+            "a graph for circuit-tracer and Neuronpedia (graph); or, of a card, heads as other tools read them (duo "
+            "for DuoAttention and kvpress, minference, qrhead, alignment, names).",
         ),
     ],
     out: Annotated[
@@ -256,7 +257,8 @@ def export(
         str | None, typer.Option(help="Variables to write, with commas between; of a card, a role.", show_default="all")
     ] = None,
     top: Annotated[
-        int | None, typer.Option(help="Number of heads in a list.", show_default="those at the threshold")
+        int | None,
+        typer.Option(help="Number of heads in a list, or of links of a graph.", show_default="those at the threshold"),
     ] = None,
 ) -> None:
     """Export a run's arrays to other tools: Parquet or CSV tables, netCDF or Zarr arrays."""

@@ -18,18 +18,19 @@ from attnscope.detection.head_files import agreement, read_heads
 from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED
 from attnscope.intervention.ablation import half_of
-from attnscope.intervention.limits import alone
+from attnscope.intervention.limits import alone, loss_by_size
 from attnscope.intervention.predictions import PredictionSession, check_read, kind_of_question
 from attnscope.intervention.stack import Edit, replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
 from attnscope.options import Reading
 from attnscope.statistics.effects import effect_variables
 from attnscope.statistics.units import LEAST, numbered, units_of
 from attnscope.store.arrays import by_layer
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.borrow import LoadedModel
     from attnscope.detection.probes import Answer, Probe
-    from attnscope.read.windows import Window
 
 ANSWERS = ("answer", "prompt")
 
@@ -90,6 +91,7 @@ class Additions:
     effects: xr.DataTree | None
     answers: bool
     limits: bool
+    check: bool
     listing: tuple[Path, str] | None
 
     def added(
@@ -103,8 +105,17 @@ class Additions:
             variables = answer_effects(self.loaded, probes[-1].answers, seed=self.reading["seed"])
             parts.insert(0, xr.Dataset(variables, {"ablation": list(ANSWERS)}))
         caches = [cache for cache in self.caches if "reach_{}_{}".format(*cache) in result.role.values]
-        if self.limits and caches:
-            parts.insert(0, self._limit_effects(result, of_windows, documents, probes[0].windows, caches))
+        changes = None
+        if caches and (self.limits or self.check):
+            seed, windows = self.reading["seed"], list(probes[0].windows)
+            session = PredictionSession(self.loaded, windows, kind_of_question(self.loaded.model), seed)
+            if self.limits:
+                changes = alone(session, of_windows[SHARED].values, caches, self.reading["progress"])
+                parts.insert(0, self._limit_effects(result, of_windows, documents, caches, changes))
+            if self.check:
+                session.check()
+                checked = self._checked(result, of_windows, documents, session, caches, changes)
+                result = result.assign({f"check_{name}": values for name, values in checked.data_vars.items()})
         if parts:
             heads = xr.concat(parts, "ablation", coords="minimal", compat="override", join="override")
             heads = heads.transpose("ablation", "layer", "head")
@@ -117,16 +128,14 @@ class Additions:
         result: xr.Dataset,
         of_windows: xr.Dataset,
         documents: list[str],
-        windows: Sequence[Window],
         caches: Sequence[tuple[int, int]],
+        changes: np.ndarray,
     ) -> xr.Dataset:
         """Change of the loss with the keys of one key-value head limited to each cache, for its query heads."""
         seed = self.reading["seed"]
-        session = PredictionSession(self.loaded, list(windows), kind_of_question(self.loaded.model), seed)
         reaches = ["reach_{}_{}".format(*cache) for cache in caches]
         names = ["limit_{}_{}".format(*cache) for cache in caches]
         causal = result.score.sel(role=reaches).notnull().values
-        changes = alone(session, of_windows[SHARED].values, caches, self.reading["progress"])
         changes = np.where(causal, changes, np.nan)
         # caches that the same windows exceed are tested together
         by_windows: dict[tuple[int, ...], list[int]] = {}
@@ -140,6 +149,42 @@ class Additions:
             variables = effect_variables(changes[[*rows]][:, some], *about, seed=seed)
             parts.append(xr.Dataset(variables, {"ablation": [names[at] for at in some]}))
         return xr.concat(parts, "ablation").sel(ablation=names)
+
+    def _checked(
+        self,
+        result: xr.Dataset,
+        of_windows: xr.Dataset,
+        documents: list[str],
+        session: PredictionSession,
+        caches: Sequence[tuple[int, int]],
+        changes: np.ndarray | None,
+    ) -> xr.Dataset:
+        """Loss with more and more heads limited, in the order that the other half of the texts gives, and at random."""
+        half, lengths = half_of(documents), np.array([len(window) for window in session.windows])
+        exceeded = [cache for cache in caches if sum(cache) < lengths.min()]
+        if not exceeded or not half.any():
+            raise AttnscopeError(
+                f"check (--check) needs two or more windows, all longer than a cache; found {len(lengths)} of "
+                f"{lengths.min()} tokens or more. Use longer texts, or smaller caches (--kept)"
+            )
+
+        def costs_of(cache: tuple[int, int]) -> dict[str, list[np.ndarray]]:
+            if changes is None:
+                each = 1.0 - of_windows["reach_{}_{}".format(*cache)].values
+            else:
+                each = changes[:, caches.index(cache)]
+            return {"card": [each[half == side].mean(0) for side in (0, 1)]}
+
+        return loss_by_size(
+            session,
+            of_windows[SHARED].values,
+            result.layer_kind.values == "causal",
+            exceeded,
+            costs_of,
+            half=half,
+            seed=self.reading["seed"],
+            tell=self.reading["progress"] or no_progress,
+        ).drop_vars(["source", "loss_change"])
 
     def _with_listed(self, result: xr.Dataset, listing: tuple[Path, str]) -> xr.Dataset:
         """The same with the heads of a published list, and how well each score ranks them above the others."""

@@ -55,38 +55,76 @@ def _numbers(card: xr.Dataset, to: str = "") -> dict[int, int]:
     return dict(zip(numbers, rows, strict=True))
 
 
+class _Choice(NamedTuple):
+    """The role or effect of a card that chooses heads."""
+
+    role: str
+    is_change: bool  # of the loss, in nats
+    is_reach: bool
+    scores: np.ndarray  # (layer, head)
+    rows: dict[int, int]  # of layers, by their numbers
+    sinks: int
+    recent: int
+
+    @classmethod
+    def of(cls, card: xr.Dataset, to: str, role: str | None) -> _Choice:
+        reaches = [str(name) for name in card.role.values if str(name).startswith("reach_")]
+        changes = card.ablation.values.tolist() if "effect" in card else []
+        limits = [name for name in changes if name.startswith("limit_")]
+        first = {"duo": [*limits, *reaches], "minference": reaches}
+        role = role or next(iter(first.get(to, ["retrieval"])), "reach")
+        choices = [*map(str, card.role.values), *changes]
+        if role not in choices:
+            raise AttnscopeError(f"the card has no {role!r} (--variables); it has {', '.join(choices)}")
+        recent, sinks = (int(size) for size in role.split("_")[1:]) if role in [*reaches, *limits] else (256, 128)
+        is_change = role in changes
+        scores = (card.effect.sel(ablation=role) if is_change else card.score.sel(role=role)).values
+        return cls(role, is_change, role in reaches, scores, _numbers(card, to), sinks, recent)
+
+
+class DuoTable(NamedTuple):
+    """DuoAttention's table of key-value heads."""
+
+    scores: np.ndarray  # (layer, key_head), from 0 to 1: heads with a high score need the whole context
+    numbers: list[int]  # of the layers
+    sinks: int
+    recent: int
+    mapping: str  # from what the card has
+
+
+@reads("card")
+def duo_table(card: xr.Dataset, role: str | None = None) -> DuoTable:
+    """The table of DuoAttention, from a reach, another role or an effect of a card."""
+    one = _Choice.of(card, "duo", role)
+    full = pooled(card, one.scores, lowest=one.is_reach)[[*one.rows.values()]]
+    mapping = f"1 - {one.role}" if one.is_reach else one.role
+    if one.is_change:  # DuoAttention clips its table to 0 to 1, where changes in nats would be ties
+        low, high = float(np.nanmin(full)), float(np.nanmax(full))
+        full = (full - low) / max(high - low, np.finfo(float).tiny)
+        mapping = f"({one.role} - {low:.6g}) / {high - low:.6g}, with {one.role} in nats"
+    return DuoTable(1 - full if one.is_reach else full, [*one.rows], one.sinks, one.recent, mapping)
+
+
 @reads("card")
 def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | None = None) -> dict[str, str]:
     """Names and texts of the files of a format, from a role or an effect; see `attnscope.results.export.export`."""
-    reaches = [str(name) for name in card.role.values if str(name).startswith("reach_")]
-    changes = card.ablation.values.tolist() if "effect" in card else []
-    limits = [name for name in changes if name.startswith("limit_")]
-    first = {"duo": [*limits, *reaches], "minference": reaches}
-    role = role or next(iter(first.get(to, ["retrieval"])), "reach")
     if to == "alignment" and "cross" not in card.layer_kind.values:
         raise AttnscopeError(
             f"alignment heads are of cross-attention, which {card.attrs['model']} lacks: use --to names or --to qrhead"
         )
-    choices = [*map(str, card.role.values), *changes]
-    if role not in choices:
-        raise AttnscopeError(f"the card has no {role!r} (--variables); it has {', '.join(choices)}")
-    is_reach, rows = role in reaches, _numbers(card, to)
-    recent, sinks = (int(size) for size in role.split("_")[1:]) if role in [*reaches, *limits] else (256, 128)
-    scores = (card.effect.sel(ablation=role) if role in changes else card.score.sel(role=role)).values
+    role, is_change, is_reach, scores, rows, sinks, recent = _Choice.of(card, to, role)
     check_whole(1, int(np.isfinite(scores[[*rows.values()]]).sum()), top=1 if top is None else top)
-    threshold = None if role in changes else ROLES[role].threshold
+    threshold = None if is_change else ROLES[role].threshold
     if to == "duo":
-        full = pooled(card, scores, lowest=is_reach)[[*rows.values()]]
-        table = io.StringIO()
-        if role in changes:  # DuoAttention clips its table to 0 to 1, where changes in nats would be ties
-            full = (full - np.nanmin(full)) / max(float(np.nanmax(full) - np.nanmin(full)), np.finfo(float).tiny)
-        np.savetxt(table, 1 - full if is_reach else full, delimiter="\t")
+        duo, table = duo_table(card, role), io.StringIO()
+        np.savetxt(table, duo.scores, delimiter="\t")
         signature = Signature.from_json(card.attrs["signature"]).format()
-        config = {"model_name": card.attrs["model"], "sink_size": sinks, "recent_size": recent, "signature": signature}
+        config = {"model_name": card.attrs["model"], "sink_size": sinks, "recent_size": recent}
+        config |= {"scores": duo.mapping, "signature": signature}
         return {"full_attention_heads.tsv": table.getvalue(), "config.json": json.dumps(config)}
     if to == "minference":
         if not is_reach:
-            raise AttnscopeError(f"minference needs a reach, such as {next(iter(reaches), 'reach_64_4')} (--variables)")
+            raise AttnscopeError("minference needs a reach, such as reach_64_4 (--variables)")
         least = STREAMS if top is None else np.sort(scores[[*rows.values()]], axis=None)[-top]
         patterns = [
             {
@@ -158,7 +196,7 @@ def check_listing(listing: tuple[Path, str], outline: LoadedModel) -> None:
 
 def _table(text: str, card: xr.Dataset) -> list[tuple[int, int]]:
     """Heads of a table of gates, layers by key-value heads, from 0.5 on."""
-    gates, numbers = _gates(io.StringIO(text)), _numbers(card)
+    gates, numbers = np.loadtxt(io.StringIO(text), delimiter="\t", ndmin=2), _numbers(card)
     sizes = [(int(card[SHARED].values[row]), int(card.score[0, row].size)) for row in numbers.values()]
     shape = len(numbers), sizes[0][1] // sizes[0][0]
     if gates.shape != shape:
@@ -169,45 +207,6 @@ def _table(text: str, card: xr.Dataset) -> list[tuple[int, int]]:
     for layer, row, (size, _) in zip(numbers, gates, sizes, strict=True):
         pairs += [(layer, head) for head in np.flatnonzero(row.repeat(size) >= _GATE).tolist()]
     return pairs
-
-
-def _gates(table: Path | io.StringIO) -> np.ndarray:
-    """A table of layers by key-value heads, of which there may be one."""
-    return np.loadtxt(table, delimiter="\t", ndmin=2)
-
-
-def duo_pattern(folder: str | Path) -> tuple[int, int, np.ndarray]:
-    """Read the pattern of heads in a folder of ``attnscope runs export --to duo``.
-
-    kvpress (DuoAttentionPress) reads its own patterns in the same form.
-
-    Parameters
-    ----------
-    folder
-        The exported folder, with ``config.json`` and ``full_attention_heads.tsv``.
-
-    Returns
-    -------
-    tuple
-        Number of first tokens, number of latest tokens, and the score of every head, float64, ``(layer, key_head)``:
-        heads with a high score need the whole context.
-
-    Raises
-    ------
-    AttnscopeError
-        If the folder lacks the files, or they have another form.
-
-    References
-    ----------
-    Xiao et al. (2024), DuoAttention.
-    """
-    try:
-        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-        return int(config["sink_size"]), int(config["recent_size"]), _gates(Path(folder) / "full_attention_heads.tsv")
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise AttnscopeError(
-            f"cannot read the pattern in {folder} ({error}); expected a folder of attnscope runs export --to duo"
-        ) from error
 
 
 def _pairs(text: str, card: xr.Dataset) -> list[tuple[int, int]]:

@@ -116,8 +116,8 @@ def _text(value: Any) -> str:
 
 
 Format: TypeAlias = Literal[
-    "parquet", "csv", "nc", "zarr", "duo", "minference", "qrhead", "alignment", "names", "latex"
-]
+    "parquet", "csv", "nc", "zarr", "duo", "minference", "qrhead", "alignment", "names", "latex", "graph"
+]  # fmt: skip
 ABOUT = "about.json"
 _SAFE = "The run is unchanged, and no partial export remains. Free some disk space, or use another --out"
 _TABLES = {"parquet": parquet_file, "csv": csv_file}
@@ -150,15 +150,16 @@ def export(
         writes the tables of the terminal, a paragraph on methods and its references (`attnscope.results.methods`).
         A card (`attnscope.card`) becomes a folder with the heads as a tool reads them: ``duo`` (DuoAttention and
         kvpress) from the lowest reach or highest score of the query heads that share a key-value head; ``minference``;
-        ``qrhead``; ``alignment`` (Whisper's generation config); ``names`` (TransformerLens).
+        ``qrhead``; ``alignment`` (Whisper's generation config); ``names`` (TransformerLens). A run of edges or
+        attribute becomes a ``graph`` for circuit-tracer and Neuronpedia, see `attnscope.export.graph`.
     out
         The folder or file to write; by default in the current folder, named after the run.
     variables
         Names of the variables to write; by default all. For files of heads, the role that chooses them: by default the
         first reach for ``duo`` and ``minference``, else ``retrieval``.
     top
-        Number of heads in a list, and of limited heads for ``minference``; by default those that reach the role's
-        threshold, or a reach of 0.95.
+        Number of heads in a list, of limited heads for ``minference``, and of links of a ``graph`` (500 by default). By
+        default those heads that reach the role's threshold, or a reach of 0.95.
     progress
         Called with a `Progress` from time to time.
 
@@ -190,30 +191,24 @@ def export(
     window_layer_head.csv window,layer,head,layer_kind,layer_name,source,start,entropy
     window_layer_head_offset.csv window,layer,head,offset,layer_kind,layer_name,source,start,profile
     """
-    expected = [*_TABLES, "nc", "zarr", "latex", *FORMATS]
+    expected = [*_TABLES, "nc", "zarr", "latex", "graph", *FORMATS]
     if to not in expected:
         raise AttnscopeError(f"to (--to) is {to!r:.40}; expected {', '.join(expected)}")
     if to in _NEEDED:
         check_installed(f"to (--to) {to}", *_NEEDED[to])
     run, tell = known_run(local_folder(path)), progress or no_progress
-    if to in FORMATS and run.command != "card":
-        raise AttnscopeError(f"found a run of {run.command}; --to {to} takes a card. Use --to parquet, csv, nc or zarr")
+    takes = {**dict.fromkeys(FORMATS, ("card",)), "graph": ("edges", "attribute")}.get(to, (run.command,))
+    if run.command not in takes:
+        what = " or ".join(f"a run of {one}" if to == "graph" else f"a {one}" for one in takes)
+        raise AttnscopeError(f"found a run of {run.command}; --to {to} takes {what}. Use --to parquet, csv, nc or zarr")
     name = run.path.resolve().name
     usual = f"{name}.{to}" if to in {"nc", "zarr"} else f"{name}-{to}"
     target = local_folder(usual if out is None else out)
     names = None if variables is None else list(variables)
     with _whole(target) as new, read_as(run.path):
-        if to in FORMATS:
+        if to in {*FORMATS, "latex", "graph"}:
             new.mkdir()
-            for file, text in head_files(read_run(run), to, None if names is None else names[0], top).items():  # pyright: ignore[reportArgumentType] checked there
-                (new / file).write_text(text, encoding="utf-8")
-        elif to == "latex":
-            from attnscope.results.methods import methods
-
-            new.mkdir()
-            described = methods(run.path)
-            files = {"tables.tex": described.tables, "methods.tex": described.latex, "references.bib": described.bibtex}
-            for file, text in files.items():
+            for file, text in _files(run, to, names, top).items():
                 (new / file).write_text(text, encoding="utf-8")
         elif to == "nc":
             _write_netcdf(run, names, new)
@@ -222,6 +217,22 @@ def export(
         else:
             _write_tables(run, names, new, to, tell)
     return target
+
+
+def _files(run: Run, to: str, names: Sequence[str] | None, top: int | None) -> dict[str, str]:
+    """Names and texts of the files of a format for papers or for other tools."""
+    if to == "latex":
+        from attnscope.results.methods import methods
+
+        described = methods(run.path)
+        return {"tables.tex": described.tables, "methods.tex": described.latex, "references.bib": described.bibtex}
+    if to == "graph":
+        from attnscope.export import graph
+
+        made = graph(read_run(run), **({} if top is None else {"top": top}))
+        listed = {"graphs": [made["metadata"]]}
+        return {f"{made['metadata']['slug']}.json": json.dumps(made), "graph-metadata.json": json.dumps(listed)}
+    return head_files(read_run(run), to, None if names is None else names[0], top)  # pyright: ignore[reportArgumentType] checked there
 
 
 @contextmanager

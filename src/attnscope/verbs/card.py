@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ("attnscope card gpt2 corpus.txt --json", "the card of every head, as JSON"),
         ("attnscope card gpt2 corpus.txt --effects runs/intervene", "with the effects of a run"),
         ("attnscope card gpt2 corpus.txt --published heads.tsv", "next to a published list"),
+        ("attnscope card gpt2 corpus.txt --check --kept 64+4", "loss with more and more heads limited"),
     ),
 )
 def card(
@@ -63,6 +64,12 @@ def card(
         "Measure the loss if the keys of a key-value head are limited to each cache: a pass for each. Keys are "
         "limited by masks, in a pass for each batch of windows, cache and key-value head.",
     ] = False,
+    check: Annotated[
+        bool,
+        "Check the order of heads by the loss with more and more key-value heads limited, next to random orders. The "
+        "heads that need the cache least come first: by `limits`, or else by reach, on the other half of the texts. "
+        "There are 19 random orders.",
+    ] = False,
     controls: Annotated[
         Names | str | None,
         "Compare with these untrained controls, with commas between: initialised, shuffled; or none. "
@@ -90,7 +97,9 @@ def card(
         where given; with `answers`, of the ``answer`` and of as many tokens of the ``prompt`` if the head has its mean
         over the prompt, with intervals and tests from 6 needles that the model answers; with `limits`, the
         change of the loss ``limit_W_S`` over the windows of ``reach_W_S``, for each query head that of its key-value
-        head. With a published
+        head. With `check`, over ``cache, order, point``: ``check_effect``, the change of the loss with
+        ``check_limited`` key-value heads limited, in the order ``card`` and at ``random``, with intervals;
+        ``check_difference`` of both, and ``check_p`` of each cache, by random orders. With a published
         list: ``listed`` ``(layer, head)``, and over ``role`` ``auroc``, its interval and ``auroc_p``, of random lists
         of as many heads of each layer, corrected for all roles.
 
@@ -137,12 +146,13 @@ def card(
 
     names = [*ROLES, *(f"reach_{recent}_{sinks}" for recent, sinks in caches)]
     scoring = Scoring.of("card", session, reading, names, hidden, drawn, batch_size, caches)
-    scoring.more = Additions(session.model, reading, caches, effects, answers, limits, listing).added
+    scoring.more = Additions(session.model, reading, caches, effects, answers, limits, check, listing).added
     settings = scoring.settings | {
         "answers": answers,
         "limits": limits,
         "effects": None if effects is None else short_hash(json.loads(effects.attrs["signature"])),
         "published": None if listing is None else short_hash(listing[1]),
+        **({"check": True} if check else {}),
     }
     beyond = beyond_note(session.model, scoring.length)
     return session.run("card", Once(scoring.scores), settings, reading, attributes=beyond)
