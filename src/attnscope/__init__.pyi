@@ -28,6 +28,7 @@ from .verbs.open_run import open_run as open_run
 from .verbs.pairs import pairs as pairs
 from .verbs.patch import patch as patch
 from .verbs.received import received as received
+from .verbs.role import role as role
 from .verbs.roles import roles as roles
 from .verbs.runs import runs as runs
 from .verbs.scan import scan as scan

@@ -97,6 +97,7 @@ VERBS = {
     "contrasts": Verb("Compare", "Dataset", ("p",)),
     "expect": Verb("Compare"),
     "statistic": Verb("Add"),
+    "role": Verb("Add"),
     "open_run": Verb("Runs"),
     "runs": Verb("Runs"),
 }  # fmt: skip

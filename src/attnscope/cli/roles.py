@@ -16,7 +16,9 @@ def roles(arguments: dict[str, Any], output: Output) -> None:
         run("roles", output, **arguments)
         return
     from attnscope.detection.role import ROLES
+    from attnscope.report.registry import load_records
 
+    load_records()
     console = new_console()
     for role in ROLES.values():
         console.print(f"{role.name}: {role.definition}")

@@ -33,7 +33,9 @@ def scan(arguments: dict[str, Any], output: Output) -> None:
 def list_statistics() -> None:
     """The output of ``--statistics list``."""
     from attnscope.measure.quantities import DEFAULT, OF_GROUPS, OF_OFFSETS, PATCH_STATISTICS, STATISTICS, SUMMARIES
+    from attnscope.report.registry import load_records
 
+    load_records()
     lines = [
         f"{name:28}{_with_units(statistic.words)}" + (" (not by default)" if name not in DEFAULT else "")
         for name, statistic in STATISTICS.items()

@@ -15,14 +15,15 @@ import torch
 
 from attnscope.capture.borrow import quiet
 from attnscope.capture.placement import device_of
-from attnscope.detection.role import Kind, Nearness, NeedleCalls, RepeatedCalls, TextCalls
+from attnscope.detection.role import ExpectedCalls, Nearness, NeedleCalls, RepeatedCalls, Role, TextCalls
 from attnscope.explanation.inputs import TOKENS_AT_ONCE
+from attnscope.read.encoded import texts_of, windows_of
 from attnscope.read.files import json_objects
 from attnscope.read.groups import grouping_of
 from attnscope.read.shown import tokens_of
 from attnscope.read.windows import Window
 from attnscope.support.checks import check_kind, shortly
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _SEQUENCES, _REPEATED = 16, 50
 class Probe:
     """Windows, and how one attention call over some of them is measured."""
 
-    kind: Kind  # as a role names it
+    kind: str  # as a role names it
     windows: tuple[Window, ...]  # at least one
     # from windows of one length, by number, and a call over them to what it shows, with its ``output``
     look: Callable[[Sequence[int], AttentionCall], Any]
@@ -107,6 +108,48 @@ def repeated_probe(around: Window, words: Sequence[int], length: int, seed: int,
         drawn = tuple(generator.choice(np.asarray(words), period, replace=False).tolist())
         windows.append(plain_window((*prefix, *drawn, *drawn, *suffix), f"random tokens {number + 1}"))
     return Probe("repeated", tuple(windows), lambda _, call: RepeatedCalls.of(call, begins, period), batch_size)
+
+
+def expected_probe(
+    loaded: LoadedModel, role: Role, corpus: Sequence[Window], length: int, batch_size: int | None
+) -> Probe:
+    """The texts of a role with a probe of its own, or the windows of the corpus, and what it expects in each."""
+    windows = [*corpus]
+    if role.texts is not None:
+        windows = [*windows_of(texts_of([*role.texts]), loaded.tokenizer, length=length)]
+        if len(windows) != len(role.texts):
+            raise AttnscopeError(
+                f"the role {role.name} has {count(len(role.texts), 'text')}, which are {count(len(windows), 'window')} "
+                f"of at most {length} tokens: shorten its texts, or use a larger --window"
+            )
+    are_ids = role.texts is not None and not isinstance(role.texts[0], str)
+    every = [_expected(role, window.ids if are_ids else window.tokens) for window in windows]
+    asked = [number for number, counts in enumerate(every) if bool((counts > 0).any())]
+    if not asked:
+        raise AttnscopeError(f"the role {role.name} expects no key in any of {count(len(every), 'text')}")
+
+    def look(numbers: Sequence[int], call: AttentionCall) -> ExpectedCalls:
+        return ExpectedCalls.of(call, torch.stack([every[asked[number]] for number in numbers]))
+
+    return Probe(role.probe, tuple(windows[number] for number in asked), look, batch_size)
+
+
+def _expected(role: Role, tokens: Sequence[Any]) -> torch.Tensor:
+    """How much the weight on each key counts for each query, ``(query, key)``, as a role says of some tokens."""
+    assert role.expecting is not None  # noqa: S101 its probe is its own
+    advice = "Correct its function"
+    with explaining(f"the role {role.name} failed on {count(len(tokens), 'token')}", advice):
+        counts, again = (torch.as_tensor(role.expecting(tokens), dtype=torch.float64) for _ in range(2))
+    if counts.shape != (len(tokens), len(tokens)):
+        raise AttnscopeError(
+            f"the role {role.name} returns shape {tuple(counts.shape)} for {count(len(tokens), 'token')}; expected "
+            f"(query, key), {(len(tokens),) * 2}"
+        )
+    if not bool(((counts >= 0) & (counts <= 1)).all()):
+        raise AttnscopeError(f"the role {role.name} returns NaN or numbers that are not between 0 and 1")
+    if not torch.equal(counts, again):
+        raise AttnscopeError(f"the role {role.name} returns other numbers for the same text: remove random numbers")
+    return counts
 
 
 def _special_at_start(special: Sequence[bool]) -> int:

@@ -157,7 +157,13 @@ def texts_read(roles: xr.Dataset) -> list[str]:
     tokens = f"{least} to {most}" if least < most else str(most)
     read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
     read += [f"{notes['repeated']} repeated texts of random tokens"] if "repeated" in notes else []
+    read += [f"{notes[ROLES[name].probe]} texts of {ROLES[name].title}" for name in _with_texts(roles)]
     return read + ([f"{notes['needle']} of {notes['prompts']} needle prompts answered"] if "needle" in notes else [])
+
+
+def _with_texts(roles: xr.Dataset) -> list[str]:
+    """Roles with texts of their own."""
+    return [str(name) for name in roles.role.values if ROLES[str(name)].texts is not None]
 
 
 def role_notes(roles: xr.Dataset) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import getdoc
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,6 +17,9 @@ from attnscope.kernels.engines import measure
 from attnscope.kernels.full import attend_in_full
 from attnscope.kernels.sums import column_sums
 from attnscope.measure.labels import LOCAL, MORE
+from attnscope.measure.rows import weights_in_blocks
+from attnscope.report import registry
+from attnscope.support.checks import chosen
 
 if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall, RowMeasures
@@ -157,7 +161,26 @@ def _known(measured: Tensor | None) -> Tensor:
     return measured
 
 
+@dataclass(frozen=True, eq=False)
+class ExpectedCalls:
+    """A call over texts in which some keys are expected of some queries."""
+
+    output: Tensor  # what it gives
+    expected: Tensor  # ``(batch, head)``: mean over these queries of the weight on the keys expected of each
+
+    @classmethod
+    def of(cls, call: AttentionCall, counts: Tensor) -> ExpectedCalls:
+        """Measure a call; ``counts (batch, query, key)`` is how much the weight on a key counts, from 0 to 1."""
+        output, rows = measure(call, Need())
+        counts = counts.to(call.query.device)
+        sums = [(weights * counts[:, None, own]).sum(-1) for own, weights in weights_in_blocks(call, rows.log_sum_exp)]
+        asked = (counts > 0).any(-1)[:, None]
+        return cls(output, torch.cat(sums, -1).where(asked, 0.0).sum(-1) / asked.sum(-1))
+
+
 Kind = Literal["text", "repeated", "needle"]
+#: From the tokens of a window to ``(query, key)``: see `ExpectedCalls`.
+Expecting = Callable[[Sequence[Any]], Any]
 LOOKS_BACK, LOOKS_AROUND, ANY = ("causal",), ("self", "causal"), ("self", "causal", "cross")
 
 
@@ -171,12 +194,15 @@ class Role:
     source: str  # who defined it
     score: Callable[[Any], Tensor]  # from the measurements of a call to ``(batch, head)``
     # windows of the corpus, random tokens repeated once, or a sentence hidden in a text and a question about it
-    probe: Kind = "text"
+    probe: Kind | str = "text"
     threshold: float | None = None  # score from which a head has the role, where its source has one
     layers: tuple[str, ...] = LOOKS_AROUND  # kinds of attention calls that may have it
     otherwise: str = "no layer attends within one text"  # why it is left out where there are no such layers
     more: float = 0.0  # how many times uniform attention's score it must also be
     exceeds: int = 0  # tokens that a window must exceed
+    # for a probe of its own: what is expected in a window, and its texts, by default the windows of the corpus
+    expecting: Expecting | None = None
+    texts: Sequence[Any] | None = None
 
     def reached(self, scores: np.ndarray, equal: np.ndarray) -> np.ndarray:
         """Which scores ``(..., layer, head)`` have the role, given those of uniform attention ``(..., layer)``."""
@@ -320,6 +346,40 @@ ROLES: dict[str, Role] = _Roles(
         ),
     )
 )
+
+PUBLISHED = tuple(ROLES)
+
+
+def chosen_roles(only: Sequence[str] | str | None) -> list[str]:
+    """The roles that are requested: by default the published ones; ``default`` among names stands for them."""
+    if only is None:
+        return [*PUBLISHED]
+    registry.load_records()
+    names = [name.strip() for name in only.split(",")] if isinstance(only, str) else [*only]
+    names += PUBLISHED if "default" in names else ()
+    return chosen("role", [name for name in names if name != "default"], [*PUBLISHED, *registry.registered("role")])
+
+
+def register_role(
+    function: Expecting, name: str, texts: Sequence[Any] | None, threshold: float, layers: tuple[str, ...], more: float
+) -> None:
+    """Add a role of a caller's own to `ROLES`, from what is expected in a text."""
+    module = getattr(function, "func", function).__module__
+    definition = " ".join((getdoc(function) or f"Weight that {name} expects.").split())
+    record = Role(
+        name,
+        name.replace("_", " "),
+        definition,
+        f"a role of {module}",
+        lambda measured: measured.expected,
+        f"{name}_texts",
+        threshold,
+        layers,
+        more=more,
+        expecting=function,
+        texts=texts,
+    )
+    registry.register("role", name, record, ROLES, function, texts, threshold, layers, more)
 
 
 #: Descriptions of the controls' weights, by name.

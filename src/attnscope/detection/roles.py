@@ -26,6 +26,7 @@ from attnscope.capture.weights import embedding_within, is_packed
 from attnscope.detection.probes import (
     Needle,
     Probe,
+    expected_probe,
     left_out_note,
     needle_probe,
     needles_of,
@@ -42,6 +43,7 @@ from attnscope.opened import Opened
 from attnscope.options import Reading
 from attnscope.read.encoded import windows_of
 from attnscope.read.windows import Window
+from attnscope.report import registry
 from attnscope.statistics.intervals import interval
 from attnscope.statistics.units import units_of
 from attnscope.store.arrays import padded_heads
@@ -108,7 +110,7 @@ class Scoring:
         reach = Nearness(kept=tuple(dict.fromkeys((*Nearness().kept, *kept))))
         settings: dict[str, Any] = {"roles": [*names], "controls": [*controls], "window": length, "limit": limit}
         settings["needles"] = None if needles is None else [needle.text for needle in needles]
-        settings |= {"seed": reading["seed"], "batch_size": batch_size}
+        settings |= {"seed": reading["seed"], "batch_size": batch_size} | registry.signed("role", names)
         asked = needles_of(None) if needles is None else needles
         return cls(command, loaded, windows, reach, asked, settings, reading["progress"] or no_progress)
 
@@ -140,6 +142,8 @@ class Scoring:
         documents = [window.source for window in text.windows]
         # prompts of one needle are alike
         units = {"text": units_of(documents)[0], "needle": [one.hidden for probe in probes for one in probe.answers]}
+        of_own = [probe for probe in probes if probe.kind not in {*units, "repeated"}]
+        units |= {probe.kind: units_of([window.source for window in probe.windows])[0] for probe in of_own}
         summary = summed_up(roles, of_windows, of_controls, units, self.settings["seed"])
         summary = summary if self.more is None else self.more(summary, of_windows, documents, probes)
         return summary.assign_attrs(skipped=json.dumps(self.skipped), notes=json.dumps(self.notes), **left_out)
@@ -167,7 +171,9 @@ class Scoring:
                 if self.settings["needles"] is not None and "prompts" not in self.notes and _continues(self.loaded):
                     raise
                 self.skipped["retrieval"] = str(error)
-        return probes
+        own = [ROLES[name] for name in self.settings["roles"] if ROLES[name].expecting and name not in self.skipped]
+        how: Any = (text.windows, self.length, self.settings["batch_size"])
+        return probes + [expected_probe(self.loaded, role, *how) for role in own]
 
     def _measured(self, name: str, sites: Sequence[Site], probes: Sequence[Probe], roles: Sequence[str]) -> xr.Dataset:
         """Scores of windows, of the model with its own weights or with those of a control."""

@@ -124,7 +124,7 @@ def card(
     from attnscope.detection.card import MOST, Additions
     from attnscope.detection.head_files import check_listing, listing_of
     from attnscope.detection.probes import needles_of
-    from attnscope.detection.role import ROLES
+    from attnscope.detection.role import PUBLISHED
     from attnscope.detection.roles import Scoring, wanted_controls
     from attnscope.measure.texts import beyond_note
     from attnscope.opened import Opened
@@ -144,7 +144,7 @@ def card(
     if effects is not None:
         check_same_model(effects, session.model, "effects (--effects)")
 
-    names = [*ROLES, *(f"reach_{recent}_{sinks}" for recent, sinks in caches)]
+    names = [*PUBLISHED, *(f"reach_{recent}_{sinks}" for recent, sinks in caches)]
     scoring = Scoring.of("card", session, reading, names, hidden, drawn, batch_size, caches)
     scoring.more = Additions(session.model, reading, caches, effects, answers, limits, check, listing).added
     settings = scoring.settings | {

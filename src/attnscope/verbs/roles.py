@@ -25,7 +25,8 @@ def roles(
         Names | str | None,
         "Score only these roles, with commas between; list names them all. They are of "
         "``attnscope.detection.role.ROLES``. Roles that are undefined for a model are left out; ``skipped`` has "
-        "the reasons. By default all.",
+        "the reasons. ``default`` stands for the published ones, to add one of your own (`attnscope.role`). By default "
+        "the published ones.",
     ] = None,
     needles: Annotated[
         Needles | None,
@@ -77,15 +78,14 @@ def roles(
     ({'layer': 0, 'head': 3}, [0.5, 0.5])
     """
     from attnscope.detection.probes import needles_of
-    from attnscope.detection.role import ROLES
+    from attnscope.detection.role import ROLES, chosen_roles
     from attnscope.detection.roles import Scoring, wanted_controls
     from attnscope.measure.texts import beyond_note
     from attnscope.opened import Opened
     from attnscope.store.run import Once
-    from attnscope.support.checks import chosen
     from attnscope.support.errors import AttnscopeError
 
-    names, drawn = chosen("role", only, ROLES), wanted_controls(controls)
+    names, drawn = chosen_roles(only), wanted_controls(controls)
     if needles is not None and all(ROLES[name].probe != "needle" for name in names):
         raise AttnscopeError("needles (--needles) need retrieval heads: add retrieval (--only)")
     hidden = None if needles is None else needles_of(needles)
