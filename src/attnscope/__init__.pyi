@@ -9,6 +9,7 @@ from . import results as results
 from . import testing as testing
 from .session import Session as Session
 from .support.errors import AttnscopeError as AttnscopeError
+from .verbs.ablation import ablation as ablation
 from .verbs.attribute import attribute as attribute
 from .verbs.card import card as card
 from .verbs.circuits import circuits as circuits

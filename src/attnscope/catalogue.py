@@ -98,6 +98,7 @@ VERBS = {
     "expect": Verb("Compare"),
     "statistic": Verb("Add"),
     "role": Verb("Add"),
+    "ablation": Verb("Add"),
     "open_run": Verb("Runs"),
     "runs": Verb("Runs"),
 }  # fmt: skip

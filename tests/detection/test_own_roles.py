@@ -125,7 +125,7 @@ def test_a_bad_function_is_an_error_and_leaves_no_folder(function, says, tmp_pat
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"name": "induction"}, "there is a role 'induction' of attnscope: choose another name"),
+        ({"name": "induction"}, "the role 'induction' is one of attnscope: choose another name"),
         ({"name": "In"}, "needs a name of small letters, digits and _"),
         ({"layers": ["decoder"]}, "layers has 'decoder'; expected self, causal, cross"),
     ],

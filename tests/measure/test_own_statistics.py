@@ -198,10 +198,10 @@ def test_a_bad_function_is_an_error_before_anything_is_written(function, says, t
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"name": "entropy"}, "there is a statistic 'entropy' of attnscope: choose another name"),
+        ({"name": "entropy"}, "the statistic 'entropy' is one of attnscope: choose another name"),
         ({"name": "Mine!"}, "needs a name of small letters, digits and _"),
         ({"name": "mine_error"}, "has an ending or a beginning with a meaning"),
-        ({"name": "window"}, "there is a statistic 'window' of attnscope"),
+        ({"name": "window"}, "the statistic 'window' is one of attnscope"),
         ({"name": "mine", "needs": ["entropies"]}, "the statistic mine needs 'entropies'; expected entropy, largest"),
     ],
 )
@@ -214,7 +214,7 @@ def test_a_name_or_a_need_that_cannot_be_is_an_error(how, says):
 def test_another_module_does_not_replace_it():
     space = {"__name__": "elsewhere"}
     exec("def own_entropy(rows):\n    return rows.count", space)  # noqa: S102 a function of another module
-    with pytest.raises(AttnscopeError, match=r"there is a statistic 'own_entropy' in tests.own_records: choose"):
+    with pytest.raises(AttnscopeError, match=r"the statistic 'own_entropy' is one of tests.own_records: choose"):
         attnscope.statistic(needs=["entropy"])(space["own_entropy"])
 
 

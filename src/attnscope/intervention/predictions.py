@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from inspect import getdoc
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,7 +34,8 @@ from attnscope.options import StudyReading
 from attnscope.read.encoded import EncodedTexts, Sources, Texts
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, window_name
-from attnscope.support.errors import AttnscopeError
+from attnscope.report import registry
+from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
 
 MASKED = 0.15  # share of tokens that is masked for a masked language model (Devlin et al. 2019)
@@ -215,8 +217,73 @@ def _hidden(window: Window, seed: int) -> np.ndarray:
     return np.sort(generator.choice(words, max(1, round(MASKED * len(words))), replace=False))
 
 
-Ablation = Literal["zero", "mean", "resample"]
-ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
+Ablation = str  # its name
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What an ablation puts in place of the output of a head."""
+
+    meaning: str  # of its effect
+    # from the outputs of the heads of a call, ``(text, head, query, value_width)``, the batch, the call, and the mean
+    # of each head over all texts, if that was measured, to outputs of the same shape
+    of: Callable[[Tensor, Questions, Site, Tensor | None], Tensor]
+
+
+def _zero(output: Tensor, *_: Any) -> Tensor:
+    return torch.zeros_like(output)
+
+
+def _mean(output: Tensor, questions: Questions, site: Site, mean: Tensor | None) -> Tensor:  # noqa: ARG001
+    assert mean is not None  # noqa: S101 `PredictionSession.passes` measures it
+    return mean.to(output)[None, :, None].expand_as(output)
+
+
+def _resample(output: Tensor, questions: Questions, site: Site, mean: Tensor | None) -> Tensor:  # noqa: ARG001
+    index = donor_positions(questions.batch.sides(site.kind)[0].valid, questions.rows)
+    return output.roll(questions.rows, 0).gather(2, index[:, None, :, None].expand_as(output))
+
+
+#: Ablations by name; a caller's own follow.
+ABLATIONS: dict[Ablation, Replacement] = {
+    "zero": Replacement("change of the loss when the head's output is zero", _zero),
+    "mean": Replacement("change of the loss when the head's output is its mean", _mean),
+    "resample": Replacement("change of the loss when the head's output is that on another text", _resample),
+}
+
+
+def register_ablation(function: Callable[[Tensor], Tensor], name: str) -> None:
+    """Add an ablation of a caller's own to `ABLATIONS`, from a function of the output of one head on one text."""
+    is_tried = False
+
+    def of(output: Tensor, questions: Questions, site: Site, mean: Tensor | None) -> Tensor:  # noqa: ARG001
+        nonlocal is_tried
+        others = output.clone()
+        for text, real in enumerate(questions.batch.sides(site.kind)[0].valid):
+            for head in range(output.shape[1]):
+                own = output[text, head, real][None]
+                others[text, head, real] = _ablated(name, function, own, tries=not is_tried)[0].to(output)
+                is_tried = True
+        return others
+
+    doc = " ".join((getdoc(function) or "").split())
+    meaning = f"change of the loss under the ablation {name}" + (f": {doc}" if doc else "")
+    registry.register("ablation", name, Replacement(meaning, of), ABLATIONS, function)
+
+
+def _ablated(name: str, function: Callable[[Tensor], Tensor], output: Tensor, *, tries: bool) -> Tensor:
+    """What a function makes of a head's output, ``(1, query, value_width)``, checked; tried twice if it `tries`."""
+    with explaining(f"the ablation {name} failed", "Correct its function"):
+        other: Any = function(output.clone())
+        again: Any = function(output.clone()) if tries else other
+    if not isinstance(other, Tensor) or other.shape != output.shape:
+        found = f"shape {tuple(other.shape)}" if isinstance(other, Tensor) else f"a {type(other).__name__}"
+        raise AttnscopeError(f"the ablation {name} returns {found}; expected a tensor of shape {tuple(output.shape)}")
+    if not bool(other.isfinite().all()):
+        raise AttnscopeError(f"the ablation {name} returns NaN or an infinite number: expected finite ones")
+    if tries and not torch.equal(other, again):
+        raise AttnscopeError(f"the ablation {name} returns other numbers for the same output: remove random numbers")
+    return other
 
 
 def donor_positions(valid: Tensor, rows: int = 1) -> Tensor:
@@ -387,16 +454,9 @@ class PredictionBatch:
 def _replacements(
     name: Ablation, questions: Questions, passes: stack.StackedPasses, means: list[Tensor]
 ) -> list[Tensor]:
-    others: list[Tensor] = []
-    for call, (output, site) in enumerate(zip(passes.outputs, passes.sites, strict=True)):
-        if name == "zero":
-            others.append(torch.zeros_like(output))
-        elif name == "mean":
-            others.append(means[call].to(output)[None, :, None].expand_as(output))
-        else:
-            index = donor_positions(questions.batch.sides(site.kind)[0].valid, questions.rows)
-            others.append(output.roll(questions.rows, 0).gather(2, index[:, None, :, None].expand_as(output)))
-    return others
+    both = enumerate(zip(passes.outputs, passes.sites, strict=True))
+    of = ABLATIONS[name].of
+    return [of(output, questions, site, means[call] if means else None) for call, (output, site) in both]
 
 
 def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
@@ -408,13 +468,20 @@ def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
         )
 
 
-def check_ablations(names: Sequence[str]) -> None:
-    """Reject names of ablations that do not exist."""
+def chosen_ablations(names: Sequence[str]) -> list[Ablation]:
+    """The ablations of these names, in their order; an error for those that do not exist."""
+    if not {*names} <= {*ABLATIONS}:
+        registry.load_records()
     unknown = [name for name in names if name not in ABLATIONS]
     if unknown or not names:
         found = repr(unknown[0] if unknown else names)
         expected = ", ".join(map(repr, ABLATIONS))  # quoted: these are not translated
-        raise AttnscopeError(f"found ablations (--ablations) {found}; expected one or more of {expected}")
+        raise AttnscopeError(
+            f"found ablations (--ablations) {found}; expected one or more of {expected} (one of your own once its "
+            "module is imported)"
+        )
+    added = registry.registered("ablation")
+    return [name for name in (*(one for one in ABLATIONS if one not in added), *added) if name in names]
 
 
 def open_predictions(

@@ -11,6 +11,7 @@ import xarray as xr
 
 from attnscope.explanation.analyses.verdict import POSITION
 from attnscope.intervention.edits import HARDLY
+from attnscope.intervention.predictions import ABLATIONS
 from attnscope.report.reads import reads
 from attnscope.report.schema import (
     Effect,
@@ -42,11 +43,6 @@ _WHERE, _WHY, _TRUST = "Where it attends", "Why there", "Can its weights be trus
 
 _WHETHER, _METRIC = "Change of the loss without it, nats", "Change of the metric without it"
 _PEAK = "offset (key minus query position, in tokens) with the largest share of all weight"
-_LOSS = {
-    "zero": "change of the loss when the head's output is zero",
-    "mean": "change of the loss when the head's output is its mean",
-    "resample": "change of the loss when the head's output is that on another text",
-}
 
 PEAK = Quantity("peak_weight", "weight", "share", "share of all weight at the peak", group=_WHERE)
 HEADS = (
@@ -89,11 +85,8 @@ HEADS = (
         "head attends (Jain and Wallace 2019)",
         group=_TRUST,
     ),
-    *(effect_quantity(name, heading=name, meaning=meaning, group=_WHETHER) for name, meaning in _LOSS.items()),
-    *(
-        effect_quantity(f"metric_{name}", "", heading=name, meaning="the same for your metric", group=_METRIC)
-        for name in _LOSS
-    ),
+)
+_MORE = (
     Quantity(
         "searched",
         "search",
@@ -111,6 +104,16 @@ HEADS = (
         meaning="1: every ablation significantly raises the loss; -1: every ablation lowers it; 0: neither",
     ),
 )
+
+
+def quantities_of_heads() -> list[Quantity]:
+    """The columns of a table of heads, with those of every ablation."""
+    same = "the same for your metric"
+    ablations = ABLATIONS.items()
+    loss = (effect_quantity(name, heading=name, meaning=one.meaning, group=_WHETHER) for name, one in ablations)
+    metric = (effect_quantity(f"metric_{name}", "", heading=name, meaning=same, group=_METRIC) for name in ABLATIONS)
+    return [*HEADS, *loss, *metric, *_MORE]
+
 
 _FORBIDDEN_HEADS = (
     *HEADS[:2],
@@ -183,7 +186,7 @@ _QUESTIONS = {
 
 @reads("intervene")
 def verdicts(tree: xr.DataTree) -> list[Row]:
-    """A row of `HEADS` for each head: where it attends, why, and whether it matters; the largest effect first."""
+    """A row for each head: where it attends, why, and whether it matters; the largest effect first."""
     nodes = {name: node.to_dataset() for name, node in tree.children.items()}
     heads, where = nodes["heads"], nodes["where"]
     why, trust = (nodes.get(name, xr.Dataset()) for name in ("why", "trust"))
@@ -279,9 +282,9 @@ def _change(row: Row, ablations: Sequence[str]) -> str:
 
 
 def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
-    quantities = HEADS
+    quantities = quantities_of_heads()
     if len({row["attention"] for row in rows}) > 1:
-        quantities = [replace(one, detail="table") if one.name == "attention" else one for one in HEADS]
+        quantities = [replace(one, detail="table") if one.name == "attention" else one for one in quantities]
     tables = [Table("heads", "Where, why, whether", quantities, rows, corrected=_CORRECTED, least=_LEAST)]
     if "forbidden" in tree.children:
         known = sorted(

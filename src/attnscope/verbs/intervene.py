@@ -43,7 +43,7 @@ def intervene(
     ablations: Annotated[
         Names,
         "Replace a head's output by zero, mean or resample, with commas between. ``mean`` is the head's mean over "
-        "all texts, ``resample`` its output on another text.",
+        "all texts, ``resample`` its output on another text; others are your own (`attnscope.ablation`).",
     ] = ("zero", "mean", "resample"),
     metric: Annotated[
         Callable[..., Any] | Sequence[tuple[str, str]] | None,
@@ -147,7 +147,8 @@ def intervene(
     from attnscope.intervention.calls import checked_heads
     from attnscope.intervention.edits import Forbidden
     from attnscope.intervention.intervene import Effects, answers_of
-    from attnscope.intervention.predictions import ABLATIONS, Ablation, check_ablations, open_predictions
+    from attnscope.intervention.predictions import chosen_ablations, open_predictions
+    from attnscope.report import registry
     from attnscope.store.units import task_for
     from attnscope.support.checks import check_installed
     from attnscope.support.errors import AttnscopeError
@@ -156,7 +157,7 @@ def intervene(
     if search:
         check_installed("search (--search)", "sklearn", "sklearn")
     task = task_for(intervene, locals())
-    check_ablations(ablations)
+    chosen = chosen_ablations(ablations)
     if callable(metric) and reading["out"] is not None:
         raise AttnscopeError("a run folder cannot name a metric that is a function: leave out metric or out (--out)")
 
@@ -194,11 +195,12 @@ def intervene(
 
     is_one = len(session.windows) == 1 and metric is not None
     skipped = {"resample": "it needs 2 or more texts"} if is_one and "resample" in ablations else {}
-    chosen: list[Ablation] = [one for one in ABLATIONS if one in ablations and one not in skipped]
+    chosen = [one for one in chosen if one not in skipped]
     settings = {
         **session.settings,
         "forbid": rule.words,
         "ablations": chosen,
+        **registry.signed("ablation", chosen),
         **({} if metric is None else {"metric": "a function" if callable(metric) else [list(pair) for pair in metric]}),
         "steps": steps if alone is None else 0,  # estimates are of all heads
         "search": search,

@@ -79,7 +79,9 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
         return
     rows = report.rows[:LISTED]
     names = [f"{row['layer']}.{row['head']}  {row['label']}".strip() for row in rows]
-    series = {name: (*_MARKS[name], [effect_of(row, name) for row in rows]) for name in _ablations(report)}
+    series = {
+        name: (*_MARKS.get(name, ("^", "0.5")), [effect_of(row, name) for row in rows]) for name in _ablations(report)
+    }
     yield "effect-intervals", interval_rows(names, series, "Change of the loss without the head, nats")
     yield "effect-maps", grid(report)
     if any(row[PEAK.name] is not None for row in report.rows):
