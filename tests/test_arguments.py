@@ -45,6 +45,7 @@ GIVEN = {
     "results": xr.Dataset(),
     "layer": 0,
     "head": 0,
+    "threshold": 0.5,
 }
 
 

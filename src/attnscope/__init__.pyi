@@ -28,6 +28,7 @@ from .verbs.measure_weights import measure_weights as measure_weights
 from .verbs.open_run import open_run as open_run
 from .verbs.pairs import pairs as pairs
 from .verbs.patch import patch as patch
+from .verbs.reader import reader as reader
 from .verbs.received import received as received
 from .verbs.role import role as role
 from .verbs.roles import roles as roles

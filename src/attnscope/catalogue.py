@@ -99,6 +99,7 @@ VERBS = {
     "statistic": Verb("Add"),
     "role": Verb("Add"),
     "ablation": Verb("Add"),
+    "reader": Verb("Add"),
     "open_run": Verb("Runs"),
     "runs": Verb("Runs"),
 }  # fmt: skip

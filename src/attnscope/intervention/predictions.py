@@ -222,7 +222,7 @@ Ablation = str  # its name
 
 @dataclass(frozen=True)
 class Replacement:
-    """What an ablation puts in place of the output of a head."""
+    """The replacement of a head's output by an ablation."""
 
     meaning: str  # of its effect
     # from the outputs of the heads of a call, ``(text, head, query, value_width)``, the batch, the call, and the mean
@@ -272,7 +272,7 @@ def register_ablation(function: Callable[[Tensor], Tensor], name: str) -> None:
 
 
 def _ablated(name: str, function: Callable[[Tensor], Tensor], output: Tensor, *, tries: bool) -> Tensor:
-    """What a function makes of a head's output, ``(1, query, value_width)``, checked; tried twice if it `tries`."""
+    """The result of a function of a head's output, ``(1, query, value_width)``, checked; called twice if it `tries`."""
     with explaining(f"the ablation {name} failed", "Correct its function"):
         other: Any = function(output.clone())
         again: Any = function(output.clone()) if tries else other

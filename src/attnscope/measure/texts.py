@@ -43,12 +43,12 @@ from attnscope.opened import Opened
 from attnscope.options import ScanReading
 from attnscope.read.chats import Chats, ChatTexts, are_chats
 from attnscope.read.encoded import EncodedTexts, Sources, Texts, windows_of
-from attnscope.read.groups import GroupedWindows, Grouping, Groups, grouping_of
+from attnscope.read.groups import GroupedWindows, Grouping, Groups, grouping_of, grouping_of_rows
 from attnscope.read.picture_parts import PLACES
 from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Window, window_name
-from attnscope.read.words import WordedWindows, word_rule_of
+from attnscope.read.words import WordedWindows, WordRule, word_rule_of
 from attnscope.support.checks import check_installed, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
@@ -122,6 +122,8 @@ def read_sides(
 def grouping_for(groups: Groups | None, corpus: Texts | Chats) -> Grouping | None:
     """The chosen groups; for chats, by default their roles."""
     is_chat = isinstance(corpus, Chats)
+    if groups is None and isinstance(corpus, EncodedTexts) and "groups" in corpus.inputs:
+        return grouping_of_rows()
     if isinstance(groups, str) and groups == "roles" and not is_chat:
         raise AttnscopeError(
             "roles need chats, but the texts are not chats: give JSON Lines with messages, or choose other groups"
@@ -157,8 +159,12 @@ class TextReader(Reader):
         of_groups = () if grouping is None else (*OF_GROUPS, *(() if settings["pool"] is None else OF_POOLED_GROUPS))
         default = DEFAULT if settings["pool"] or settings["rows"] else (*DEFAULT, STRONGEST)
         names = choose(settings["statistics"], default=default, brought=(*of_offsets, *of_groups))
-        _reject_together(settings, names, grouped=grouping is not None)
         word_rule = None if settings["words"] is None else word_rule_of(settings["words"])
+        if isinstance(corpus, EncodedTexts) and "words" in corpus.inputs:
+            if word_rule is not None:
+                raise AttnscopeError("the token ids have words of their own: leave out words (--words)")
+            word_rule = WordRule("given with the token ids", lambda _: [])
+        _reject_together(settings, names, merges=grouping is not None or word_rule is not None)
         shown = heads_to_show(settings["show"])
         option = "show, --show" if shown else "head, --head"
         loaded = session.load(settings, heads=shown or self.heads, option=option)
@@ -464,7 +470,7 @@ def _reject_beyond(settings: ScanReading, length: int) -> None:
         )
 
 
-def _reject_together(settings: ScanReading, names: Sequence[str], *, grouped: bool) -> None:
+def _reject_together(settings: ScanReading, names: Sequence[str], *, merges: bool) -> None:
     """Reject settings that cannot be combined in one scan."""
     if settings["until"] is not None and settings["task"] is not None:
         raise AttnscopeError(
@@ -483,7 +489,7 @@ def _reject_together(settings: ScanReading, names: Sequence[str], *, grouped: bo
     RowSample(settings["rows"])
     if settings["pool"] is not None:
         raise AttnscopeError("rows (--rows) are drawn from single windows: leave out rows or pool (--pool)")
-    if grouped or settings["words"] is not None:
+    if merges:
         raise AttnscopeError("groups and words need all rows: leave out rows (--rows), or groups and words")
     whole = needing_all(names)
     if whole:

@@ -4,9 +4,9 @@ import hashlib
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, pairwise
+from itertools import islice, pairwise, zip_longest
 from numbers import Integral, Number
 from typing import Any, cast
 
@@ -32,6 +32,7 @@ _IGNORED = frozenset(["special_tokens_mask", "offset_mapping", "length", "labels
 _OF_TOKENS = ("token_type_ids", "position_ids")  # inputs of the forward pass for each token
 _DOCUMENTS = ("document_ids", "seq_idx")  # names of the document of each token, the second one transformers'
 _READ = ("input_ids", "attention_mask", *_OF_TOKENS, *_DOCUMENTS)
+_MARKS = ("groups", "words")  # of each token, for scan: the name of its group, and the number of its word
 _MATRIX, _WITH_HEADS = 2, 3  # dimensions of the mask of one text
 _FEW = 1 << 17  # tokens of windows that are kept in memory
 _FORBIDS = -1e4  # largest bias of a masked score
@@ -46,11 +47,13 @@ class _Row:
     # other inputs of the forward pass: of each token, and ``attention_mask`` with the visible keys of each query
     inputs: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     masked: bool = False  # whether a mask says what is padding
+    marks: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, "tuple[Any, ...]"])  # by `_MARKS`
 
     def at(self, name: str, tokens: Sequence[int]) -> "_Row":
         """A selection of its tokens; of a mask in both dimensions."""
         inputs = {key: values[np.ix_(*[tokens] * values.ndim)] for key, values in self.inputs.items()}
-        return _Row(name, tuple(self.ids[token] for token in tokens), inputs, self.masked)
+        marks = {key: tuple(values[token] for token in tokens) for key, values in self.marks.items()}
+        return _Row(name, tuple(self.ids[token] for token in tokens), inputs, self.masked, marks)
 
 
 class EncodedTexts:
@@ -76,8 +79,8 @@ class EncodedTexts:
 
     @property
     def inputs(self) -> list[str]:
-        """Inputs of the forward passes other than token ids."""
-        return sorted({name for row in self._rows for name in row.inputs})
+        """What is given with the token ids: inputs of the forward passes, groups and words."""
+        return sorted({name for row in self._rows for name in (*row.inputs, *row.marks)})
 
     def characters(self) -> int:
         """The length of all texts, in tokens."""
@@ -90,6 +93,8 @@ class EncodedTexts:
             digest.update(len(row.ids).to_bytes(8, "big") + array("q", row.ids).tobytes())
             if row.inputs:
                 digest.update(json.dumps({name: value.tolist() for name, value in sorted(row.inputs.items())}).encode())
+            if row.marks:
+                digest.update(json.dumps(row.marks, sort_keys=True).encode())
         return digest.hexdigest()
 
     def windows(self, tokenizer: Any, *, length: int, limit: int | None = None) -> list[Window]:
@@ -119,7 +124,8 @@ class EncodedTexts:
             inputs = tuple((name, values.tobytes()) for name, values in row.inputs.items())
             name = repeats.named(row.name, (row.ids, inputs))
             shown = ShownTokens(partial(names.of, row.ids))
-            windows.append(Window(row.ids, marks, spans, name, 0, shown, inputs=row.inputs))
+            of = {"roles": row.marks.get("groups", ()), "words": _numbered(row.marks.get("words", ()))}
+            windows.append(Window(row.ids, marks, spans, name, 0, shown, inputs=row.inputs, **of))
         if cut:
             self.notes["ends"] = (
                 f"{count(cut, 'row')} of {len(windows)} without an attention_mask had padding tokens at an end, which "
@@ -133,17 +139,20 @@ class EncodedTexts:
         beside = {name: value for name, value in batch.items() if name not in _IGNORED and value is not None}
         if "sequences" in batch:  # what `generate` returns; its scores and caches are of another pass
             beside = {"input_ids": ids}
-        unknown = sorted(beside.keys() - {*_READ})
+        unknown = sorted(beside.keys() - {*_READ, *_MARKS, "name"})
         if unknown:
             raise AttnscopeError(
                 f"found {unknown[0]!r} with the token ids; only {', '.join(_READ)} are used: leave it out to measure "
                 "without it"
             )
         of_rows = {name: _of_rows(name, beside[name], rows) for name in _READ[1:] if name in beside}
+        marks = {name: _marks(name, beside[name], rows) for name in _MARKS if name in beside}
         first = len(self._rows) + 1
         for at, row in enumerate(rows):
             values = {name: of_row[at] for name, of_row in of_rows.items()}
-            self._rows += self._documents(_Row(f"text {first + at}", row), values)
+            name = str(beside.get("name", f"text {first + at}"))
+            marked = {mark: of_row[at] for mark, of_row in marks.items()}
+            self._rows += self._documents(_Row(name, row, marks=marked), values)
 
     def _documents(self, row: _Row, values: dict[str, np.ndarray]) -> list[_Row]:
         """The documents packed in a row: named, or separated by restarting positions or the mask."""
@@ -161,7 +170,7 @@ class EncodedTexts:
                 )
             if mask.ndim == _MATRIX:
                 values["attention_mask"] = mask
-        row = _Row(row.name, row.ids, values, masked=mask is not None).at(row.name, real.tolist())
+        row = replace(row, inputs=values, masked=mask is not None).at(row.name, real.tolist())
         restarts = _changes(np.cumsum(np.diff(row.inputs.get("position_ids", real), prepend=0) <= 0))
         borders = restarts
         if mask is not None:
@@ -345,6 +354,26 @@ def _of_rows(name: str, given: Any, rows: list[tuple[int, ...]]) -> list[np.ndar
                 f"the {name} of text {number} does not fit; expected a whole number from 0 for each token{more}"
             )
     return fitting
+
+
+def _marks(name: str, given: Any, rows: list[tuple[int, ...]]) -> list[tuple[Any, ...]]:
+    """Names of groups or numbers of words for each token of each row."""
+    many = _plain(given)
+    many = [_plain(values) for values in many] if isinstance(many, list | tuple) and many else [()]
+    many = [many] if len(rows) == 1 and not isinstance(many[0], list | tuple) else many
+    kind_of, expected = (str, "a name") if name == "groups" else (int, "a whole number, none below the one before,")
+    for number, (row, values) in enumerate(zip_longest(rows, many, fillvalue=()), start=1):
+        fits = isinstance(values, list | tuple) and len(values) == len(row)
+        if not fits or not all(isinstance(value, kind_of) for value in values):
+            raise AttnscopeError(f"the {name} of text {number} do not fit; expected {expected} for each token")
+        if name == "words" and [*values] != sorted(values):
+            raise AttnscopeError(f"the {name} of text {number} do not fit; expected {expected} for each token")
+    return [tuple(values) for values in many]
+
+
+def _numbered(words: Sequence[int]) -> tuple[int, ...]:
+    """The words of a window numbered from 0."""
+    return tuple(np.unique(words, return_inverse=True)[1].tolist()) if words else ()
 
 
 def _pairs(mask: np.ndarray) -> np.ndarray | None:

@@ -106,6 +106,11 @@ def grouping_of(given: Groups) -> Grouping:
     raise AttnscopeError(f"there is no rule of groups {given!r}: choose types or roles, or a file")
 
 
+def grouping_of_rows() -> Grouping:
+    """The groups that are given with token ids, as `EncodedTexts` reads them."""
+    return Grouping("rows", (), lambda window: window.roles or (OTHER,) * len(window))
+
+
 def kinds_of(window: Window) -> list[str]:
     """The kind of each token, by its characters: one of `KINDS`."""
     kinds: list[str] = []

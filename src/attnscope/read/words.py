@@ -66,6 +66,9 @@ class WordedWindows:
             yield replace(self._worded(window, number), target=target)
 
     def _worded(self, window: Window, number: int) -> Window:
+        if window.words:  # given with the token ids
+            self.tokens += len(window)
+            return window
         if not window.text:
             raise AttnscopeError(
                 f"{window_name(window, number)} has no words, as the characters of its tokens are unknown: give texts "

@@ -58,7 +58,9 @@ def _wrapped(paragraph: str) -> str:
 def _on_models(name: str, arguments: dict[str, Any]) -> Generator[None]:
     """Borrow the models among the arguments of a verb, and make `out` a local folder."""
     from attnscope.capture.borrow import borrowed_arguments
+    from attnscope.read.readers import with_rows
 
+    arguments |= {"texts": with_rows(arguments["texts"])} if "texts" in arguments else {}
     with _in_own_state(), borrowed_arguments(name, arguments):
         yield
 
