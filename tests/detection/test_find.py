@@ -84,7 +84,10 @@ def test_it_attends_to_the_noun_that_the_reason_fits(reason, noun):
 def test_the_general_model_has_no_such_head():
     report = report_of("find", attnscope.find(None, ANIMAL, query="it", key="animal"))
     assert report.finding.leading == []
-    assert report.finding.sentences[0].startswith("The largest weight from 'it' to 'animal' is ")
+    assert report.finding.sentences[0].startswith("Furthest above both baselines is head ")
+    assert [row["above_mean"] for row in report.rows] == sorted(
+        (row["above_mean"] for row in report.rows), reverse=True
+    )
     assert "'animal' has rank" in report.finding.sentences[-1]
     assert "heads" not in " ".join(report.finding.sentences)  # one sentence is no test
 
@@ -98,9 +101,10 @@ def test_heads_are_counted_if_they_were_tested():
         report_of("find", attnscope.find("bundled:pronoun", read, query="it", key="animal")) for read in (ANIMAL, texts)
     )
     assert one.finding.leading == [(1, 0)]
-    assert "The largest weight from 'it' to 'animal' is 1 (head 1.0)" in one.finding.sentences[0]
+    assert "Furthest above both baselines is head 1.0, weight 1 from 'it' to 'animal'" in one.finding.sentences[0]
     assert not re.search(r"heads? attend", " ".join([one.finding.headline, *one.finding.sentences]))
-    shown = [row for row in many.rows if row["above_shown"]]
+    shown = [row for row in many.rows if row["above_shown"] and row["above_mean"] >= 0.1]
+    assert len(shown) < sum(bool(row["above_shown"]) for row in many.rows)  # head 0.0, 0.06 above both, is too small
     assert many.finding.sentences[0].startswith(f"{len(shown)} of 2 heads attend")
     general = report_of("find", attnscope.find("bundled", texts, query="it", key="animal"))
     assert general.finding.sentences[0].startswith("No head of 12 attends from 'it' most to 'animal', significantly")

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
@@ -197,3 +198,24 @@ def test_an_induction_head_is_a_retrieval_head_where_the_needle_begins_the_quest
     row = role_rows(result)[0]
     assert (row["layer"], row["head"]) == planted(animal, "induction head")
     assert row["above"] >= 1
+
+
+def test_the_heads_that_pass_are_named_the_best_first():
+    """At the threshold; without one, above all controls and before the largest gap; else the best in parentheses."""
+    score = np.array([[[0.9, 0.2], [0.95, np.nan]], [[0.4, 0.1], [0.35, 0.02]], [[0.1, 0.2], [0.05, 0.0]]])
+    names = ["previous_token", "induction", "first_token"]
+    cells = ("role", "layer", "head")
+    roles = xr.Dataset(
+        {
+            **dict.fromkeys(("score", "low", "high"), (cells, score)),
+            "equal": (cells[:2], np.zeros((3, 2))),
+            "windows": ("role", [9] * 3),
+            "threshold": ("role", [0.5, np.nan, 0.3]),
+            "control_score": (("control", *cells), score[None] * 0 + 0.05),
+        },
+        {"role": names, "layer": [0, 1], "control": ["shuffled"]}
+        | dict.fromkeys(("title", "definition", "source"), ("role", names)),
+    )
+    assert [row["passing"] for row in role_rows(roles)] == ["1.0 0.0", "0.0 1.0", "(0.1)"]
+    many = roles.isel(role=[0]).isel(head=[0] * 7).assign_coords(head=range(7))
+    assert role_rows(many)[0]["passing"] == "1.0 1.1 1.2 1.3 1.4 +9"

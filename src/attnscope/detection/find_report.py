@@ -26,10 +26,10 @@ def report(result: xr.Dataset) -> schema.Report:
         **schema.effect_columns(result, "above", "above"),
         **{name: result[name] for name in ("uniform", "same_offset", "first_of", "rank", "strongest")},
     }
-    rows = sorted(schema.rows_of(columns, result.weight), key=lambda row: -row["weight"])
+    rows = sorted(schema.rows_of(columns, result.weight), key=lambda row: -row["above_mean"])
     tested = any(row["above_shown"] is not None for row in rows)
-    # the word gets the most of all words in most texts, and more than both baselines
-    beyond = [row for row in rows if row["first_of"] > _MOST and row["above_mean"] > 0]
+    # the word gets the most of all words in most texts, and clearly more than both baselines
+    beyond = [row for row in rows if row["first_of"] > _MOST and row["above_mean"] >= _SIZE]
     beyond = [row for row in beyond if row["above_shown"] or (not tested and row is rows[0])]
     certainty = (
         f"95% intervals over {result.attrs['intervals_over']}; above both baselines, corrected for all heads"
@@ -57,7 +57,7 @@ def report(result: xr.Dataset) -> schema.Report:
                 f"Weight from {query!r} to {key!r}",
                 _HEADS,
                 rows,
-                reading="Heads by weight, next to uniform attention, the same offset, and the other words of the text.",
+                reading="Heads by weight above both baselines: uniform attention, and other words at the same offset.",
                 corrected="for all heads",
                 least=f"{LEAST} or more windows with both words",
             )
@@ -77,20 +77,23 @@ def _sentences(rows: list[schema.Row], beyond: list[schema.Row], query: str, key
     if beyond:
         attend = (
             f"{len(beyond)} of {len(rows)} heads attend{'s' * (len(beyond) == 1)} from {query!r} most to {key!r}, "
-            "significantly beyond both baselines."
+            f"significantly and by {_SIZE:g} or more beyond both baselines."
         )
     else:
-        attend = f"No head of {len(rows)} attends from {query!r} most to {key!r}, significantly beyond both baselines."
-    which = "largest weight among them" if tested and beyond else f"largest weight from {query!r} to {key!r}"
+        attend = (
+            f"No head of {len(rows)} attends from {query!r} most to {key!r}, significantly and by {_SIZE:g} or more "
+            "beyond both baselines."
+        )
     largest = (
-        f"The {which} is {weight} (head {top['layer']}.{top['head']}); uniform attention {uniform}, the same offset "
-        f"from other words {position}."
+        f"Furthest above both baselines is head {top['layer']}.{top['head']}, weight {weight} from {query!r} to "
+        f"{key!r}; uniform attention {uniform}, the same offset from other words {position}."
     )
     rank = f"In this head {key!r} has rank {int(top['rank'])} among the words, and {top['strongest']!r} gets the most."
     return [attend] * tested + [largest] + [rank] * (not tested or not beyond)
 
 
 _MOST = 0.5  # share of the windows
+_SIZE = 0.1  # weight above both baselines, from which a head counts: smaller ones are significant in many texts
 _HEADS = (
     *schema.HEAD,
     schema.Quantity(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _NAMED = 3  # kinds of heads in the headline
+_LISTED = 5  # heads of a role in its row
 
 
 def role_rows(roles: xr.Dataset) -> list[Row]:
@@ -38,7 +39,8 @@ def role_rows(roles: xr.Dataset) -> list[Row]:
         A row for each role: ``reached``, the number of heads at the threshold (None without one) of ``heads`` for which
         the role is defined; the same for each control under its name (``initialised``, ``shuffled``); ``best``, the
         highest score, of ``layer`` and ``head``, with its interval ``low`` and ``high``; ``controls_best``, the highest
-        score of the controls; ``above``, the number of heads above that; and ``equal``, the score of uniform attention.
+        score of the controls; ``above``, the number of heads above that; ``passing``, the first heads that reach the
+        threshold, or without one, those of `elbow`, as text; and ``equal``, the score of uniform attention.
     """
     rows: list[Row] = []
     controls = controls_of(roles)
@@ -59,6 +61,7 @@ def role_rows(roles: xr.Dataset) -> list[Row]:
                 **{control: _count(name, values, equal) for control, values in others.items()},
                 "controls_best": highest,
                 "above": None if highest is None else int((score > highest).sum()),
+                "passing": _passing_heads(part, name, highest),
                 "layer": int(roles.layer.values[layer]),
                 "head": int(head),
                 "best": float(score[layer, head]),
@@ -68,6 +71,33 @@ def role_rows(roles: xr.Dataset) -> list[Row]:
             }
         )
     return rows
+
+
+def elbow(scores: np.ndarray, least: float) -> int:
+    """How many of the highest scores stand out: those above `least`, up to the largest gap between adjacent ones.
+
+    >>> elbow(np.array([0.1, 0.9, 0.2, 0.8]), 0.15)
+    2
+    """
+    ordered = np.sort(scores[np.isfinite(scores)])[::-1]
+    above = int((ordered > least).sum())
+    gaps = -np.diff(ordered)[:above]
+    return int(gaps.argmax()) + 1 if len(gaps) else above
+
+
+def _passing_heads(part: xr.Dataset, name: str, controls: float | None) -> str:
+    """The heads with a role, the highest score first; if none has it, the best in parentheses."""
+    score, equal = part["score"].values, part["equal"].values
+    ordered = np.argsort(-np.nan_to_num(score, nan=-np.inf), axis=None)
+    named = [f"{part.layer.values[at // score.shape[1]]}.{at % score.shape[1]}" for at in ordered]
+    if ROLES[name].threshold is None:
+        number = elbow(score, float(np.nanmax(equal)) if controls is None else controls)
+    else:
+        reached = ROLES[name].reached(score, equal).reshape(-1)[ordered]
+        named = [head for head, reaches in zip(named, reached, strict=True) if reaches] or named
+        number = int(reached.sum())
+    more = f" +{number - _LISTED}" if number > _LISTED else ""
+    return " ".join(named[: min(number, _LISTED)]) + more if number else f"({named[0]})"
 
 
 def _count(name: str, scores: np.ndarray, equal: np.ndarray) -> int | None:
@@ -219,7 +249,14 @@ def _counts(controls: Sequence[str]) -> list[Quantity]:
             "above", unit="count", meaning="heads above all of those; of an untrained model about one, or half a head"
         ),
         Quantity("layer", unit="count", detail="data"),
-        Quantity("head", "best head", "head", "the head with the highest score, layer.head"),
+        Quantity(
+            "passing",
+            "which heads",
+            "text",
+            "heads that reach the threshold, the highest score first; without a threshold, those above all controls, "
+            "up to the largest gap between scores; in parentheses the best head, where none passes",
+        ),
+        Quantity("head", "best head", "head", "the head with the highest score, layer.head", detail="page"),
         Quantity("best", "highest", "share", "its score", low="low", high="high"),
         Quantity("equal", "uniform", "share", "score of uniform attention"),
     ]
