@@ -88,7 +88,7 @@ def elbow(scores: np.ndarray, least: float) -> int:
 def _passing_heads(part: xr.Dataset, name: str, controls: float | None) -> str:
     """The heads with a role, the highest score first; if none has it, the best in parentheses."""
     score, equal = part["score"].values, part["equal"].values
-    ordered = np.argsort(-np.nan_to_num(score, nan=-np.inf), axis=None)
+    ordered = np.argsort(-np.nan_to_num(score, nan=-np.inf), axis=None, kind="stable")
     named = [f"{part.layer.values[at // score.shape[1]]}.{at % score.shape[1]}" for at in ordered]
     if ROLES[name].threshold is None:
         number = elbow(score, float(np.nanmax(equal)) if controls is None else controls)

@@ -124,7 +124,7 @@ class EncodedTexts:
             inputs = tuple((name, values.tobytes()) for name, values in row.inputs.items())
             name = repeats.named(row.name, (row.ids, inputs))
             shown = ShownTokens(partial(names.of, row.ids))
-            of = {"roles": row.marks.get("groups", ()), "words": _numbered(row.marks.get("words", ()))}
+            of: Any = {"roles": row.marks.get("groups", ()), "words": _numbered(row.marks.get("words", ()))}
             windows.append(Window(row.ids, marks, spans, name, 0, shown, inputs=row.inputs, **of))
         if cut:
             self.notes["ends"] = (
@@ -358,7 +358,7 @@ def _of_rows(name: str, given: Any, rows: list[tuple[int, ...]]) -> list[np.ndar
 
 def _marks(name: str, given: Any, rows: list[tuple[int, ...]]) -> list[tuple[Any, ...]]:
     """Names of groups or numbers of words for each token of each row."""
-    many = _plain(given)
+    many: Any = _plain(given)
     many = [_plain(values) for values in many] if isinstance(many, list | tuple) and many else [()]
     many = [many] if len(rows) == 1 and not isinstance(many[0], list | tuple) else many
     kind_of, expected = (str, "a name") if name == "groups" else (int, "a whole number, none below the one before,")
