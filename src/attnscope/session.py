@@ -12,7 +12,6 @@ from weakref import ref
 from attnscope.capture.watch import way_of
 from attnscope.opened import Opened
 from attnscope.options import CorpusOptions, SessionReading
-from attnscope.read.readers import with_rows
 from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs.examples import examples
@@ -73,7 +72,7 @@ class Session(Opened):
     @checked
     def __init__(self, model: Model | None = None, texts: Sources = None, **reading: Unpack[SessionReading]) -> None:
         """Load the model."""
-        self.source, self.texts, self.known = model, _repeatable(with_rows(texts)), {}
+        self.source, self.texts, self.known = model, _repeatable(texts), {}
         self.model = replace(self.load(reading), session=ref(self))
         way_of(self.model.model).found = {}
         shared: dict[str, Any] = {name: reading[name] for name in CorpusOptions.__annotations__}
