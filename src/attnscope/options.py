@@ -221,6 +221,12 @@ def span_of(flag: str, text: str) -> tuple[str, str]:
     return name.strip(), pattern
 
 
+def _is_vector(value: Any) -> bool:
+    """Whether a value is an array, numbers, a direction, or names a file."""
+    numbers = isinstance(value, list | tuple) and all(isinstance(one, int | float) for one in value)
+    return numbers or isinstance(value, str | os.PathLike) or hasattr(value, "__array__") or hasattr(value, "vector")
+
+
 # --- types ---
 
 if TYPE_CHECKING:
@@ -235,6 +241,7 @@ if TYPE_CHECKING:
     from attnscope.detection.probes import Needles as Needles
     from attnscope.explanation.arrays.decomposition import Completion as Completion
     from attnscope.explanation.study import Analysis as Analysis
+    from attnscope.intervention.directions import Direction
     from attnscope.intervention.pair_sources import Pairs as Pairs
     from attnscope.measure.generation_rows import GivenSpans as GivenSpans
     from attnscope.measure.watched import Mask as Mask
@@ -247,6 +254,7 @@ if TYPE_CHECKING:
     from attnscope.support.progress import Tell as Tell
 
     Array: TypeAlias = np.ndarray
+    Vector: TypeAlias = np.ndarray | Sequence[float] | str | Path | Direction
     Dataset: TypeAlias = xr.Dataset
     Tree: TypeAlias = xr.DataTree
     Scan: TypeAlias = str | Path | xr.Dataset
@@ -274,6 +282,7 @@ if TYPE_CHECKING:
     Spans: TypeAlias = Mapping[str, str]
 else:
     Array = Annotated[Any, Kind(lambda value: hasattr(value, "__array__"), "an array", "arrays")]
+    Vector = Annotated[Any, Kind(_is_vector, "numbers or a file", "numbers or files"), Typed(metavar="FILE[:TENSOR]")]
     Dataset, Tree, Module, Task, Analysis = map(of_class, ("Dataset", "DataTree", "Module", "Task", "Analysis"))
     Device = Any
     Tell = Annotated[Any, Kind(callable, "a function", "functions")]

@@ -29,7 +29,6 @@ FLAGS_ALONE = {
     "walk": {"markdown", "page", "toy", "seed", "causal", "padding"},
 }
 PARAMETERS_ALONE = {
-    "attribute": {"direction"},  # a vector
     "explain": {"intervention_texts"},
     "find": {"query", "key"},
     "intervene": {"metric"},  # a function, or pairs of answers

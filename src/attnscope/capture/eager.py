@@ -20,7 +20,7 @@ from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from transformers import PreTrainedModel
 
@@ -51,7 +51,7 @@ class EagerWay:
 @contextmanager
 def with_weights(model: PreTrainedModel, way: EagerWay, observer: Observer) -> Generator[None]:
     """Pass every attention call of `model` to ``observer(site, call)``, as weights without queries."""
-    with eager(model), passes_of(model, observer) as watch:
+    with eager(model), passes_of(model, observer, dict(model.named_modules())) as watch:
         taken: list[ref[Tensor]] = []
 
         def take(name: str) -> Any:
@@ -420,10 +420,10 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def disentangled(model: nn.Module, attend: Attend) -> Generator[None]:
+def disentangled(modules: Iterable[nn.Module], attend: Attend) -> Generator[None]:
     """Let the layers of DeBERTa (v1, v2 and v3) call `attend`, as layers of models on the registry do."""
     with ExitStack() as hooks:
-        for module, version in families.disentangled_modules(model):
+        for module, version in families.disentangled_modules(modules):
             layer = partial(_first if version == 1 else _second, module, attend)
             hooks.enter_context(replaced(vars(module), forward=layer))
         yield

@@ -30,9 +30,9 @@ def is_attention(module: nn.Module) -> bool:
     return _is_attention(type(module).__name__)
 
 
-def attention_modules(model: nn.Module) -> list[nn.Module]:
-    """The modules of a model that attend, however many others it has."""
-    return [module for module in model.modules() if _is_attention(type(module).__name__)]
+def attention_modules(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """The modules that attend, however many others a model has."""
+    return [module for module in modules if _is_attention(type(module).__name__)]
 
 
 @cache
@@ -98,9 +98,9 @@ def is_pooling_head(module: nn.Module) -> bool:
     return "PoolingHead" in _class(module)
 
 
-def disentangled_modules(model: nn.Module) -> list[tuple[nn.Module, int]]:
+def disentangled_modules(modules: Iterable[nn.Module]) -> list[tuple[nn.Module, int]]:
     """Modules of DeBERTa's attention that can be captured, each with its version, 1 or 2 (and 3)."""
-    named = [module for module in model.modules() if type(module).__name__ == "DisentangledSelfAttention"]
+    named = [module for module in modules if type(module).__name__ == "DisentangledSelfAttention"]
     plain = [module for module in named if getattr(module, "head_logits_proj", None) is None]
     return [(module, 1 if hasattr(module, "in_proj") else 2) for module in plain]
 

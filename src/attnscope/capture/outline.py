@@ -61,7 +61,8 @@ def outlined(model: PreTrainedModel) -> list[Site]:
         with quiet():
             model.set_attn_implementation(_NAME)
             model.eval().bfloat16()  # products of experts take no other dtype on this device
-        with attention_modules(model, cross_only=False) as (running, ran), passes_of(model, observe):
+        modules = dict(model.named_modules())
+        with attention_modules(model, cross_only=False) as (running, ran), passes_of(model, observe, modules):
             model(**inputs)
     except Exception:  # noqa: BLE001 on the way to its attention, a family may compute whatever it likes
         return []

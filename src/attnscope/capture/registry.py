@@ -165,6 +165,7 @@ def on_registry(model: PreTrainedModel, observer: Observer, *, masks_written_out
         with replaced(vars(outer), observer=observer):
             yield
         return
+    modules = dict(model.named_modules())
     before = implementations(model)
     try:
         with quiet():  # models that do not use the registry are recognised by their calls
@@ -176,7 +177,8 @@ def on_registry(model: PreTrainedModel, observer: Observer, *, masks_written_out
         ) from error
     written = _written_out.set(masks_written_out)
     try:
-        with disentangled(model, attnscope_attention), passes_of(model, observer) as watch, products(model, watch):
+        hooked = disentangled(modules.values(), attnscope_attention), passes_of(model, observer, modules)
+        with hooked[0], hooked[1] as watch, products(model, watch):
             yield
     finally:
         _written_out.reset(written)

@@ -18,7 +18,7 @@ from attnscope.kernels.masks import Extent, RowMask, extent_of
 from attnscope.support.state import own_state, replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
     from weakref import ref
 
     from transformers import PreTrainedModel
@@ -112,9 +112,9 @@ current: ContextVar[Watch | None] = ContextVar("attnscope_watch", default=None)
 
 
 @contextmanager
-def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
-    """Track the passes of a model: number the calls of each, and note modules with cross-attention."""
-    watch = Watch({id(module): name for name, module in model.named_modules()}, observer)
+def passes_of(model: PreTrainedModel, observer: Observer, modules: Mapping[str, nn.Module]) -> Generator[Watch]:
+    """Track the passes of a model with these modules: number the calls, and note modules with cross-attention."""
+    watch = Watch({id(module): name for name, module in modules.items()}, observer)
 
     def fresh_pass(_: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         ids = options.get("input_ids", arguments[0] if arguments else None)
@@ -129,7 +129,7 @@ def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
     with ExitStack() as hooks:
         for start in {model, model.base_model}:  # a pass may leave out the head and start at the body
             hooks.enter_context(start.register_forward_pre_hook(fresh_pass, with_kwargs=True))
-        for module in attention_modules(model):
+        for module in attention_modules(modules.values()):
             hooks.enter_context(module.register_forward_pre_hook(note_cross, with_kwargs=True))
         hooks.callback(current.set, current.get())  # before it is changed, in case of an interrupt
         current.set(watch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,15 +12,18 @@ import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from attnscope.capture.families import logit_cap
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.weights import affine_alone
 from attnscope.explanation.inputs import FOR_MATCHING, model_inputs, token_ids
-from attnscope.explanation.projections import factor_of
-from attnscope.explanation.stream import residual_stream
+from attnscope.explanation.projections import LayerRun, factor_of
+from attnscope.explanation.stream import Layer, Point, Stream, residual_stream
+from attnscope.intervention.activations import Activation
 from attnscope.intervention.calls import values_of, weights_of
+from attnscope.intervention.edit import Anatomy
 from attnscope.intervention.pairs import one_token
 from attnscope.intervention.predictions import PredictionSession, Questions, pad_of
 from attnscope.intervention.score_parts import ScoreParts, shares_of
@@ -79,6 +82,48 @@ def _by_keys(call: AttentionCall, vectors: Tensor, at: tuple[Tensor, Tensor]) ->
     return torch.stack(means)
 
 
+def resid_of(model: PreTrainedModel, site: str) -> Activation:
+    """The activation of this name, which must be the residual stream of a decoder or of a model with one stack."""
+    activation = Anatomy(model).activations.find(site)
+    if "resid" not in activation.name or activation.name.startswith("encoder."):
+        raise AttnscopeError(f"found the site {site}; expected the residual stream, such as 3.resid_post")
+    return activation
+
+
+def point_at(model: PreTrainedModel, stream: Stream, activation: Activation) -> Point | None:
+    """The point of the stream where an activation is, of which no later layer is part; None if it is not known."""
+    activations = Anatomy(model).activations
+    prefix, _, name = activation.name.rpartition(".")
+    is_mid, names = name.startswith("resid_mid"), [*activations.blocks]
+    number = names.index(prefix)
+    earlier = names[: number + (name not in {"resid_pre", "resid_mid", "resid_mid_cross"})]
+    blocks = tuple(f"{activations.blocks[one]}." for one in earlier)
+    within = f"{activations.blocks[prefix]}." if is_mid else ""
+
+    def is_before(layer: Layer) -> bool:
+        site = layer.matrices.site
+        is_there = bool(within) and site.name.startswith(within) and (name != "resid_mid" or site.kind != "cross")
+        return is_there or site.name.startswith(blocks)
+
+    def is_added(kind: str, run: LayerRun) -> bool:
+        return run.name.startswith(blocks) or (bool(within) and kind == "mixer" and run.name.startswith(within))
+
+    layers = [layer for layer in stream.layers if layer.query.stream == "decoder"]
+    before = [layer for layer in layers if is_before(layer)]
+    if not before or len({*activations.blocks.values()}) < len(names):
+        return None
+    last = before[-1]
+    is_normed = bool(earlier) and f"{earlier[-1]}.normalized_resid_post" in activations.by_name and name != "resid_post"
+    is_last = len(before) == len(layers)
+    if (is_mid and last.after is not None) or (is_last and not is_mid and not stream.is_linear):
+        return None
+    kept = [one for one in last.added if is_added(*one[:2])]
+    stream.layers[stream.layers.index(last)] = replace(last, added=kept)
+    if is_normed and not is_mid:  # behind the norm that ends the block before
+        return None if is_last else replace(layers[len(before)].query, order=len(before))
+    return Point("decoder", len(before), last.query.states, last.query.at)
+
+
 @dataclass(eq=False)
 class Attribution:
     """The parts of the logits of tokens, or of what reads the stream in one direction."""
@@ -87,6 +132,7 @@ class Attribution:
     tokens: list[int | None]  # of each window
     against: list[int | None]
     direction: Tensor | None
+    site: str | None  # of the stream whose product with the direction is split; None: the input of the unembedding
     by_position: bool
     scale: float | None = None  # of logits after the unembedding
 
@@ -95,7 +141,8 @@ class Attribution:
         cls,
         session: PredictionSession,
         words: Sequence[tuple[str | None, str | None]],
-        direction: np.ndarray | None,
+        direction: Tensor | None,
+        site: str | None = None,
         *,
         by_position: bool,
     ) -> Attribution:
@@ -104,7 +151,7 @@ class Attribution:
         tokenizer, what = session.loaded.tokenizer, "the token whose logit is split"
         tokens = {word: one_token(tokenizer, word, what) for word in named}
         chosen, against = ([tokens.get(word or "") for word in side] for side in zip(*words, strict=True))
-        return cls(session, chosen, against, None if direction is None else torch.from_numpy(direction), by_position)
+        return cls(session, chosen, against, direction, site, by_position)
 
     @torch.no_grad()
     def __post_init__(self) -> None:
@@ -115,9 +162,18 @@ class Attribution:
         reason = (
             stream.unknown({"": unread}) or "its unembedding does not read a sum of heads and modules through one norm"
         )
-        if stream.is_linear and "decoder" in stream.ends:
-            self.end, self.parts = stream.ends["decoder"], StreamParts(model, stream, [stream.ends["decoder"]])
+        self.activation = None if self.site is None else resid_of(model, self.site)
+        end = stream.ends.get("decoder") if stream.is_linear else None
+        if self.activation is not None:
+            end = point_at(model, stream, self.activation)
+        if end is not None:
+            self.end, self.parts = end, StreamParts(model, stream, [end])
             reason = stream.unknown(self.parts.before)
+        if self.site is not None and end is None:
+            raise AttnscopeError(
+                f"{name} has no direct attribution at {self.site}: the stream there is not a known sum of heads and "
+                "modules. Choose another site, such as the resid_post of a block"
+            )
         if reason:
             raise AttnscopeError(
                 f"{name} has no direct attribution: {reason}. attnscope patch and attnscope intervene measure effects "
@@ -128,17 +184,21 @@ class Attribution:
                 f"a gate multiplies the output of the heads of {name}, so parts by key are not known: leave out "
                 "by_position"
             )
-        self.unembedding: Any = model.get_output_embeddings()
-        affine = affine_alone(model, self.unembedding, self.end.states.shape[1])
-        self.table, self.constant = affine.matrix.T.detach(), affine.bias.detach().double()
-        if self.direction is not None and self.direction.shape != self.table.shape[1:]:
+        width = self.end.states.shape[1]
+        if self.direction is not None and len(self.direction) != width:
             shape = tuple(self.direction.shape)
-            raise AttnscopeError(f"found a direction of shape {shape}; expected {tuple(self.table.shape[1:])}")
+            raise AttnscopeError(f"found a direction of shape {shape}; expected {(width,)}")
         self.factor = (
             1.0 if self.end.norm is None else factor_of(self.end.states, cast("Any", self.end.norm.returned)) or 1.0
         )
-        self.output = next(name for name, module in model.named_modules() if module is self.unembedding)
-        self.cap = logit_cap(model.config)
+        if self.activation is None:
+            self.unembedding: Any = model.get_output_embeddings()
+            affine = affine_alone(model, self.unembedding, width)
+            self.table, self.constant = affine.matrix.T.detach(), affine.bias.detach().double()
+            self.output = next(name for name, module in model.named_modules() if module is self.unembedding)
+            self.cap = logit_cap(model.config)
+        else:
+            self.output, self.scale = self.activation.modules[0], 1.0
         self.most = max(self.questions(part).labels.shape[1] for part in self.session.slices())
         columns = zip(("kind", "layer", "head"), zip(*self.parts.sources, strict=True), strict=True)
         self.components = {"component": self.parts.names} | {name: ("component", [*part]) for name, part in columns}
@@ -204,8 +264,12 @@ class Attribution:
     def _run(self, asked: Questions, part: slice) -> tuple[Tensor, Tensor]:
         """One forward pass: what the unembedding reads at the predictions, and logits before they are capped."""
         self.shape = len(asked), asked.batch.target.input_ids.shape[1]
-        inputs = asked.batch.inputs(self.session.model)
-        logits = self.parts.run(inputs, self.session.name(part.start), [self.output], with_head=True)[self.at]
+        inputs, with_head = asked.batch.inputs(self.session.model), self.activation is None
+        output = self.parts.run(inputs, self.session.name(part.start), [self.output], with_head=with_head)
+        if self.activation is not None:
+            received, *_, returned = self.parts.runs[self.output][self.activation.run or 0]
+            return self._rows(returned if self.activation.side == "returned" else received), output
+        logits = output[self.at]
         final = self._rows(self.parts.runs.pop(self.output)[0][0])
         # the model returns capped logits (Gemma 2), whose parts do not add up: they are computed before the cap
         uncapped = self._logits(final if self.cap else final[:1])

@@ -47,6 +47,10 @@ _LENS = (
     with_ends("probability", "", "share", "of the token itself"),
     with_ends("rank", "", "rate", "mean rank of the token itself, 1 is the highest"),
 )
+_OF_SITE = effect_quantity(
+    "excess", "", heading="part", interval=True, meaning="mean part of the product, direct path only"
+)
+_LENS_OF_SITE = with_ends("logit", "product", meaning="product with the direction, if the stream ended there")
 _OF_DIFFERENCE = {"logit": "logit difference", "probability": "probability of token", "rank": "rank of token"}
 _SHARES = (
     effect_quantity("key", "percent", heading="through keys", interval=True, meaning="share of the excess"),
@@ -97,19 +101,27 @@ def report(tree: xr.DataTree) -> Report:
     others = [row for row in rows if row["kind"] != "head" and row["part_mean"]]
     asked, model = int(predictions["query"].notnull().sum()), str(tree.attrs["model"])
     tested, alone = rows[0]["excess_shown"] is not None, "; on the clean texts alone" * ("pairs" in tree.attrs)
-    effects = _OF_TOKEN if "random" in predictions else _OF_DIRECTION
+    site = tree.attrs.get("site")
+    effects = (_OF_SITE,) if site else _OF_TOKEN if "random" in predictions else _OF_DIRECTION
     how: Any = {"corrected": "for all components", "least": f"{LEAST} or more windows"}
     what = "logit" if "random" in predictions else "logit difference" if "probability" in lens else "value"
+    what = "product" if site else what
     sentences = _sentences(predictions, rows, heads, what)
     headings = _OF_DIFFERENCE if what == "logit difference" else {}
     of_lens = [replace(one, heading=headings.get(one.name, one.heading)) for one in _LENS]
+    of_lens = [_LENS[0], _LENS_OF_SITE] if site else of_lens
     tables = [
         Table("heads", "Heads", (*_PLACE, *effects), heads, **how),
         Table("others", "Other components", (_COMPONENT, *effects), others, **how),
-        Table("lens", "Logit lens", of_lens, rows_of({str(name): lens[name] for name in lens}, lens.logit)),
+        Table(
+            "lens",
+            "Product by depth" if site else "Logit lens",
+            of_lens,
+            rows_of({str(name): lens[name] for name in lens}, lens.logit),
+        ),
     ]
     return Report(
-        title=f"Direct logit attribution in {model}",
+        title=f"Direct attribution at {site} in {model}" if site else f"Direct logit attribution in {model}",
         read=f"{count(asked, 'prediction')} in {count(predictions.sizes['window'], 'window')}{alone}",
         finding=Finding(
             sentences,
@@ -125,6 +137,7 @@ def report(tree: xr.DataTree) -> Report:
             "A part is what a component adds directly.": "The effect of later layers that use its output counts as "
             "theirs. The denominator of the final norm is frozen at its value."
         },
+        hint=f"Split: the product of the residual stream at {site} with a direction." if site else "",
         colour="excess_mean",
     )
 
@@ -143,7 +156,11 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what:
     head = (shown or heads)[0]
     most, largest = f"{head['layer']}.{head['head']}", f"{head['excess_mean']:+.2f}"
     less = "random" in predictions  # parts are those of the token less those of the mean token
-    if tested and not shown:
+    if what == "product":
+        found = f"Head {most} has the largest part of the product: {largest}."
+        if tested:
+            found = f"Heads with a significant part: {len(shown)} of {len(heads)}, the largest {most} ({largest})."
+    elif tested and not shown:
         found = f"None of {len(heads)} heads has a significant part; the largest is that of {most} ({largest} logits)."
     elif tested and less:
         found = (
@@ -164,7 +181,10 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what:
             f"Mean {what}: {whole} = heads {own[0]}, mixers {own[4]}, feed-forward layers {own[1]}, "
             f"embeddings {own[2]}, biases {own[3]}."
         )
-    return [added, found, f"The parts add up to the logits within {float(predictions.difference.max()):.0e}."]
+    difference = f"{float(predictions.difference.max()):.0e}"
+    if what == "product":
+        return [added, found, f"The parts add up to the product within {difference}."]
+    return [added, found, f"The parts add up to the logits within {difference}."]
 
 
 def _of_scores(tree: xr.DataTree) -> Report:

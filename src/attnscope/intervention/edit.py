@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from numbers import Integral
 from typing import Any, Literal, NamedTuple, cast
 from weakref import WeakKeyDictionary
@@ -88,14 +88,17 @@ class Anatomy:
     def activations(self) -> Activations:
         return self._found(activations_of)
 
-    def _found(self, find: Callable[[PreTrainedModel, dict[str, Any]], Any]) -> Any:
+    @cached_property
+    def _state(self) -> tuple[Any, ...]:
+        """All that it depends on; weights are not part of it."""
         shapes = [(name, getattr(value, "shape", None)) for name, value in (self.inputs or {}).items()]
-        modules = [(id(module), type(module)) for module in self.model.modules()]
-        state = self.model.dtype, device_of(self.model), tuple(shapes), tuple(modules)
+        return self.model.dtype, device_of(self.model), shapes, [*map(id, self.model.modules())]
+
+    def _found(self, find: Callable[[PreTrainedModel, dict[str, Any]], Any]) -> Any:
         known = _anatomies.setdefault(self.model, {})
-        if find not in known or known[find][0] != state:
+        if find not in known or known[find][0] != self._state:
             with borrowed(self.model):
-                known[find] = state, find(self.model, dict(self.inputs or some_tokens(self.model)))
+                known[find] = self._state, find(self.model, dict(self.inputs or some_tokens(self.model)))
         return known[find][1]
 
 

@@ -1,9 +1,8 @@
 """`attnscope.attribute`."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from attnscope.options import IN_PYTHON, SCALE, Array, Count, Flag, Head, ModelOrBundled, Pairs, StudyReading, Texts
+from attnscope.options import SCALE, Count, Flag, Head, ModelOrBundled, Pairs, StudyReading, Texts, Vector
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     limit=100,
     examples=(
         ("attnscope attribute gpt2 corpus.txt", "the next token, everywhere in a file"),
+        ("attnscope attribute gpt2 corpus.txt --direction probe.safetensors --site 5.resid_post", "a probe"),
         ('attnscope attribute gpt2 "The Eiffel Tower is in" --token " Paris" --against " Rome"', "one prompt"),
         ("attnscope attribute gpt2 corpus.txt --head 5.1", "why a head attends where it does"),
         ("attnscope attribute gpt2 --pairs pairs.jsonl", "pairs with clean, corrupted, answer and wrong"),
@@ -30,10 +30,16 @@ def attribute(
     ] = None,
     against: Annotated[str | None, "Subtract the logit of this token."] = None,
     direction: Annotated[
-        Array | Sequence[float] | None,
-        IN_PYTHON,
-        "Split the product of this array ``(width,)`` with the input of the unembedding, in place of the logit of "
-        "a token.",
+        Vector | None,
+        "Split the product with this direction, in place of the logit of a token: of the input of the unembedding, or "
+        "of the residual stream at `site`. A file of safetensors, as in ``probe.safetensors`` or, with a tensor and "
+        "its row, ``sae.safetensors:W_dec:1234``. In Python also an array ``(width,)``, numbers, or an "
+        "`attnscope.intervention.directions.Direction`.",
+    ] = None,
+    site: Annotated[
+        str | None,
+        "Split the product of the residual stream here with `direction`: 3.resid_pre, 3.resid_mid or 3.resid_post, "
+        "as in `attnscope.edit`. By default the input of the unembedding.",
     ] = None,
     pairs: Annotated[
         Pairs | None,
@@ -90,8 +96,8 @@ def attribute(
     Raises
     ------
     AttnscopeError
-        If the logits are not a linear function of a sum of parts (not with `head`): several layers between stream and
-        logits (BERT), or an unknown module in the stream.
+        If the logits are not a linear function of a sum of parts (not with `head` or `site`): several layers between
+        stream and logits (BERT), or an unknown module in the stream.
 
     Examples
     --------
@@ -102,9 +108,9 @@ def attribute(
     """
     from hashlib import sha256
 
-    import numpy as np
-
+    from attnscope.intervention.activations import check_name
     from attnscope.intervention.attribution import Attribution, AttributionJob
+    from attnscope.intervention.directions import Direction
     from attnscope.intervention.pair_sources import pairs_of_input
     from attnscope.intervention.pairs import PairTexts
     from attnscope.intervention.predictions import open_predictions
@@ -117,6 +123,11 @@ def attribute(
     chosen = None if pairs is None else pairs_of_input(pairs)
     if sum(one is not None for one in (token, direction, pairs)) > 1 or (against is not None and token is None):
         raise AttnscopeError("expected one of token (--token), direction and pairs (--pairs); against is for a token")
+    if site is not None:
+        if direction is None:
+            raise AttnscopeError("a site (--site) is for a direction (--direction): give one")
+        check_name(site)
+    vector = None if direction is None else Direction.of(direction).vector.double()
     if chosen is not None and texts is not None:
         raise AttnscopeError("pairs (--pairs) are texts themselves: leave out texts")
     if head is not None and (by_position or any(one is not None for one in (token, direction, pairs))):
@@ -141,9 +152,10 @@ def attribute(
         words = [(pair.text("answer"), pair.text("wrong")) for pair in chosen or ()] or [(token, against)] * len(
             session.windows
         )
-        vector = None if direction is None else np.asarray(direction, dtype=np.float64)
-        settings["direction"] = None if vector is None else sha256(vector.tobytes()).hexdigest()
-        split = Attribution.of(session, words, vector, by_position=by_position)
+        settings["direction"] = None if vector is None else sha256(vector.numpy().tobytes()).hexdigest()
+        if site is not None:
+            settings["site"] = attributes["site"] = site
+        split = Attribution.of(session, words, vector, site, by_position=by_position)
     else:
         settings["head"] = [*head]
         attributes["head"] = "{}.{}".format(*head)
