@@ -35,7 +35,7 @@ class Direction:
     (tensor([2.]), tensor([[3., 6.]]), tensor([[3., 0.]]), tensor([[3., 1.]]))
     """
 
-    vector: Float[Tensor, " width"]  # v
+    vector: Tensor  # v, ``(width,)``
     name: str = "the direction"  # in errors
 
     def __post_init__(self) -> None:
