@@ -171,6 +171,12 @@ def path_of(_: str, text: str) -> Path:
     return Path(text)
 
 
+def paths_of(_: str, text: str) -> Path | list[Path]:
+    """A path, or several with commas between."""
+    several = [Path(part) for part in text.split(",") if part]
+    return Path(text) if Path(text).exists() or len(several) < 2 else several  # noqa: PLR2004
+
+
 def file_or_task(_: str, text: str) -> str | Path:
     """A path, or the name of a task of `attnscope.pairs`, which has neither a dot nor a slash."""
     path = Path(text)
@@ -258,6 +264,7 @@ if TYPE_CHECKING:
     Dataset: TypeAlias = xr.Dataset
     Tree: TypeAlias = xr.DataTree
     Scan: TypeAlias = str | Path | xr.Dataset
+    Scans: TypeAlias = Scan | Sequence[Scan]
     Module: TypeAlias = nn.Module
     Device: TypeAlias = torch.device
     Out: TypeAlias = str | Path | Callable[[Signature], Path]
@@ -292,6 +299,7 @@ else:
     Tokenizer, Processor = _reader("a tokenizer"), _reader("a tokenizer, a processor")
     Sources = Annotated[Any, Typed(text_or_place, "PATH", repeated=True)]
     Scan = Annotated[Any, Typed(path_of, "PATH")]
+    Scans = Annotated[Any, Typed(paths_of, "PATH,...")]
     Needles = Annotated[Any, Typed(path_of, "PATH")]
     Pairs = Annotated[Any, Typed(file_or_task, "PATH|TASK", repeated=True)]
     Groups = Annotated[Any, Typed(_rule_or_file("types", "roles"), "RULE|FILE")]

@@ -1,10 +1,12 @@
 """`diff` on real scans: what was changed is found, and nothing else; what cannot be compared is refused."""
 
+import itertools
 import json
 import shutil
 
 import numpy as np
 import pytest
+import scipy
 import torch
 import xarray as xr
 from rich.console import Console
@@ -18,6 +20,7 @@ from attnscope.report.render import _rich_table
 from attnscope.report.schema import Table
 from attnscope.report.signature import Signature
 from attnscope.results.reports import report_of, write_page
+from attnscope.statistics.effects import changes_by_model
 from attnscope.support.numbers import places, plain
 from tests.cli.command import attnscope as command
 from tests.image_models import SIDE, looking_vit
@@ -221,3 +224,63 @@ def untrained(seed):
     run["profile"] = (run.profile.dims, np.broadcast_to(draws.dirichlet(np.ones(places[2]), places[:2]), (8, *places)))
     run["entropy"] = (run.entropy.dims, draws.normal(2, 0.1, places[:2]) + draws.normal(0, 0.01, run.entropy.shape))
     return run
+
+
+def of_models(values, before):
+    """Scans of models with these entropies, ``(model, layer, head)``, on 8 texts."""
+    scan = attnscope.scan(texts=[f"The tide comes in at {hour}." for hour in range(8)], statistics="entropy,profile")
+    scans = [
+        scan.assign(entropy=scan.entropy.copy(data=np.broadcast_to(one[None], scan.entropy.shape).copy()))
+        for one in values
+    ]
+    return scans[:before], scans[before:]
+
+
+def test_groups_of_models_are_compared_by_the_spread_between_models():
+    values = np.random.default_rng(0).normal(size=(6, 3, 4))
+    values[3:, 1, 2] += 400
+    before, after = of_models(values, 3)
+    found = attnscope.diff(before, after, statistics=["entropy"])
+    expected = scipy.stats.ttest_ind(values[3:], values[:3], equal_var=False)
+    np.testing.assert_allclose(found.p[0], expected.pvalue)
+    interval = expected.confidence_interval()
+    np.testing.assert_allclose([found.change_low[0], found.change_high[0]], [interval.low, interval.high])
+    assert np.argwhere(found.changed[0].values).tolist() == [[1, 2]]
+    assert found.attrs["least_p"] == found.attrs["p_of_groupings"] == 0.1  # 2 of 20 groupings
+    told = " ".join(sentences("diff", found))
+    assert "1 of 12 changes are significant (false discovery rate 5%, over 3 and 3 models)" in told
+    assert "this exact test cannot give less than 0.1 with so few models" in told
+    one = attnscope.diff(before[0], after[0], statistics=["entropy"])
+    assert one.changed.all()  # over texts, one seed differs from another in every head
+
+
+def test_the_exact_test_of_groups_tries_every_grouping():
+    generator = np.random.default_rng(1)
+    values = generator.normal(size=(7, 5))
+    _, chance, least = changes_by_model(values[:3], values[3:])
+    largest = []
+    for chosen in itertools.combinations(range(7), 3):
+        rest = [at for at in range(7) if at not in chosen]
+        largest.append(np.abs(scipy.stats.ttest_ind(values[rest], values[[*chosen]], equal_var=False).statistic).max())
+    assert chance == np.mean(np.array(largest) >= largest[0] * (1 - 1e-9))
+    assert least == 1 / 35
+
+
+def test_groups_that_do_not_differ_rarely_have_a_change():
+    generator, any_change = np.random.default_rng(0), []
+    for _ in range(200):
+        values = generator.standard_normal((6, 60)) + generator.standard_normal((6, 1))
+        changes, chance, _ = changes_by_model(values[:3], values[3:])
+        any_change.append([changes.changed.any(), chance <= 0.1])
+    assert np.mean(any_change, 0)[0] <= 0.05 + 0.04
+    assert np.mean(any_change, 0)[1] == pytest.approx(0.1, abs=0.06)
+
+
+def test_the_command_compares_groups_with_commas_between(scans):
+    said = command("diff", "before,before", "after,after", "--out", "groups", "--no-report", cwd=scans)
+    assert said.returncode == 0, said.stderr
+    assert "over 2 and 2 models" in " ".join(said.stdout.split())
+    alone = command("diff", "before,before", "after", cwd=scans)
+    assert "found 2 and 1 scans; expected one and one, or groups of two or more each" in alone.stderr
+    signature = Signature.from_json(open_run(scans / "groups").attrs["signature"])
+    assert [*signature.systems] == ["after 3", "after 4", "before 1", "before 2"]

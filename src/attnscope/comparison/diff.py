@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -16,7 +17,7 @@ from attnscope.measure.quantities import STATISTICS, without_end
 from attnscope.report.reads import reads
 from attnscope.report.schema import HEAD, MATTERS, Finding, Quantity, Report, Row, Table, heads_by, rows_of
 from attnscope.report.signature import Signature
-from attnscope.statistics.effects import CHANGES, INTERVALS, changes_by_document
+from attnscope.statistics.effects import CHANGES, INTERVALS, MODELS, changes_by_document, changes_by_model
 from attnscope.statistics.units import LEAST, called_in, numbered
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import are, count, places
@@ -97,32 +98,44 @@ def common_statistics(first: xr.Dataset, second: xr.Dataset, requested: Sequence
     return both if requested is None else [name for name in both if name in requested]
 
 
+def name_of_group(scans: Sequence[xr.Dataset]) -> str:
+    """The name of a model, or of a group of models by their number."""
+    names = [Path(str(scan.attrs["model"])).name for scan in scans]
+    return (
+        str(scans[0].attrs["model"]) if len(scans) == 1 else f"{len(scans)} models ({', '.join(dict.fromkeys(names))})"
+    )
+
+
 def compared_scans(
-    first: xr.Dataset, second: xr.Dataset, names: list[str], heads: Matching, level: float, seed: int
+    first: Sequence[xr.Dataset],
+    second: Sequence[xr.Dataset],
+    names: list[str],
+    heads: Matching,
+    level: float,
+    seed: int,
 ) -> xr.Dataset:
+    """Changes between two models, or between two groups of models; heads are matched with those of the first one."""
     grid = ("layer", "head")
-    shape = (first.sizes["layer"], first.sizes["head"])
-    matched = Matched(np.broadcast_to(np.arange(shape[1]), shape).copy(), "number", "untested")
-    distance = np.full(shape, np.nan)
-    profiles = [_profiles(run) for run in (first, second)]
-    if profiles[0] is not None and profiles[1] is not None:
-        matched = match_heads(profiles[0], profiles[1], matching=heads, seed=seed)
-        moved = np.take_along_axis(profiles[1], matched.partner[..., None], 1)
-        apart = np.abs(moved - profiles[0])  # NaN at offsets that no window has
-        distance = np.where(np.isnan(apart).all(-1), np.nan, np.nansum(apart, -1) / 2)
-    elif heads == "profile":
-        raise AttnscopeError(
-            "heads cannot be matched by profile, because the scans have none. Scan with --statistics profile (for "
-            "images, patch_profile)"
-        )
-    both = {name: [run[name].transpose("window", *grid).values for run in (first, second)] for name in names}
-    repeated = repeated_statistics(names, list(both.values()))
+    every = [*first, *second]
+    pairs = [_matched(every[0], other, heads, seed) for other in every[1:]]
+    matched, distance = pairs[len(first) - 1]
+    of_scans = {name: [run[name].transpose("window", *grid).values for run in every] for name in names}
+    repeated = repeated_statistics(names, list(of_scans.values()))
     names = [name for name in names if name not in repeated]
-    values = [np.stack([both[name][side] for name in names], 1) for side in (0, 1)]
-    values[1] = np.take_along_axis(values[1], np.broadcast_to(matched.partner, values[1].shape), -1)
-    documents = first.source.values.tolist()
-    changes = changes_by_document(values[1] - values[0], documents, level=level, seed=seed)
-    before, after = (side.mean(0) for side in values)
+    values = [np.stack([of_scans[name][at] for name in names], 1) for at in range(len(every))]
+    for at, (pair, _) in enumerate(pairs, 1):
+        values[at] = np.take_along_axis(values[at], np.broadcast_to(pair.partner, values[at].shape), -1)
+    documents = every[0].source.values.tolist()
+    means = np.stack([one.mean(0) for one in values])
+    before, after = means[: len(first)].mean(0), means[len(first) :].mean(0)
+    groups: dict[str, Any] = {}
+    if len(every) == 2:  # noqa: PLR2004
+        changes = changes_by_document(values[1] - values[0], documents, level=level, seed=seed)
+    else:
+        changes, chance, least = changes_by_model(means[: len(first)], means[len(first) :], level=level, seed=seed)
+        groups = {"models": [len(first), len(second)], "p_of_groupings": chance, "least_p": least}
+    rules = [pair.rule for pair, _ in pairs]
+    similarities = [pair.similarity for pair, _ in pairs]
     cells = ("statistic", *grid)
     return xr.Dataset(
         {
@@ -148,22 +161,41 @@ def compared_scans(
         },
         coords={
             "statistic": names,
-            "units": ("statistic", [str(first[name].attrs.get("units", "1")) for name in names]),
-            "long_name": ("statistic", [str(first[name].attrs.get("long_name", name)) for name in names]),
-            **{name: first.coords[name] for name in ("layer", "layer_name", "layer_kind", "head")},
+            "units": ("statistic", [str(every[0][name].attrs.get("units", "1")) for name in names]),
+            "long_name": ("statistic", [str(every[0][name].attrs.get("long_name", name)) for name in names]),
+            **{name: every[0].coords[name] for name in ("layer", "layer_name", "layer_kind", "head")},
         },
         attrs={
-            "texts": first.sizes["window"],
+            "texts": every[0].sizes["window"],
             "documents": numbered(documents)[1],
-            "reads": "pools" if "window_count" in first else str(first.attrs.get("reads", "texts")),
-            "intervals_over": "documents",
-            "matching": matched.rule,
+            "reads": "pools" if "window_count" in every[0] else str(every[0].attrs.get("reads", "texts")),
+            "intervals_over": "models" if groups else "documents",
+            "matching": "profile" if "profile" in rules else "number",
             "matching_requested": heads,
-            "similarity": matched.similarity,
+            "similarity": next(one for one in ("not shown", "untested", "shown") if one in similarities),
+            **groups,
             "repeated": json.dumps(repeated),
             "level": level,
         },
     )
+
+
+def _matched(first: xr.Dataset, other: xr.Dataset, heads: Matching, seed: int) -> tuple[Matched, np.ndarray]:
+    """The heads of another model for those of the first, and the distance of their profiles."""
+    shape = (first.sizes["layer"], first.sizes["head"])
+    profiles = [_profiles(run) for run in (first, other)]
+    if profiles[0] is None or profiles[1] is None:
+        if heads == "profile":
+            raise AttnscopeError(
+                "heads cannot be matched by profile, because the scans have none. Scan with --statistics profile (for "
+                "images, patch_profile)"
+            )
+        own = np.broadcast_to(np.arange(shape[1]), shape).copy()
+        return Matched(own, "number", "untested"), np.full(shape, np.nan)
+    matched = match_heads(profiles[0], profiles[1], matching=heads, seed=seed)
+    moved = np.take_along_axis(profiles[1], matched.partner[..., None], 1)
+    apart = np.abs(moved - profiles[0])  # NaN at offsets that no window has
+    return matched, np.where(np.isnan(apart).all(-1), np.nan, np.nansum(apart, -1) / 2)
 
 
 def repeated_statistics(names: Sequence[str], values: Sequence[Sequence[np.ndarray]]) -> dict[str, str]:
@@ -236,6 +268,8 @@ def report(difference: xr.Dataset) -> Report:
     care, moved = dict(_CARE), "significant change" if same else "significant difference"
     if tested:
         care["A significant change need not be large."] = "With many windows the smallest change is significant."
+    if "models" in difference.attrs:
+        care = dict(_CARE) | {"Few models say little about others.": "Values of models are taken to be normal."}
     if not same:
         care["Pairs may be different heads."] = "The numbers compare two models, not a head before and after."
     names = value_headings(difference)
@@ -247,7 +281,9 @@ def report(difference: xr.Dataset) -> Report:
         _quantities(difference),
         rows,
         corrected=f"by the false discovery rate for all heads and statistics, {float(difference.attrs['level']):.0%}",
-        least=f"{LEAST} {called['documents']} or more",
+        least="2 or more models in each group"
+        if "models" in difference.attrs
+        else f"{LEAST} {called['documents']} or more",
         page=300,
         terminal=0 if same_everywhere(rows) else 20,
     )
@@ -276,7 +312,7 @@ def report(difference: xr.Dataset) -> Report:
             ),
         ],
         result=difference,
-        method=f"{INTERVALS} {CHANGES}",
+        method=MODELS if "models" in difference.attrs else f"{INTERVALS} {CHANGES}",
         care=care,
     )
 
@@ -351,7 +387,8 @@ def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:
     heads = {(row["layer"], row["head"]) for row in rows}
     moved = {(row["layer"], row["head"]) for row in changed}
     called, number = called_in(difference.attrs)["documents"], int(difference.attrs["documents"])
-    over = f"{number} {called}"
+    models = difference.attrs.get("models")
+    over = f"{number} {called}" if models is None else f"{models[0]} and {models[1]} models"
     repeated = describe_repeated(json.loads(difference.attrs.get("repeated", "{}")))
     if not difference.tested.any():
         few = f"Nothing is tested: tests need {LEAST} or more {called}, and there {are(number)}."
@@ -365,6 +402,14 @@ def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:
             f"{'changes' if same else 'differences'} are significant (false discovery rate {rate}, over {over})."
         )
     ]
+    if models is not None:
+        chance, least = difference.attrs["p_of_groupings"], difference.attrs["least_p"]
+        sentences.append(
+            f"By all groupings of the models, the largest change has p = {chance:.2g}; this exact test cannot give "
+            f"less than {least:.2g} with so few models."
+            if least > LEVEL
+            else f"By all groupings of the models, the largest change has p = {chance:.2g}."
+        )
     sentences += repeated
     if changed:
         parts = [

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import combinations
+from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Bool, Float
 
 from attnscope.statistics.discovery import significant
@@ -94,6 +97,65 @@ def changes_by_document(
     interval = by_document(changes, documents, seed=seed)
     p = mean_chances(changes.reshape(len(changes), -1), documents).reshape(changes.shape[1:])
     return Changes(interval.mean, interval.low, interval.high, p, significant(p, level))
+
+
+MODELS = (
+    "Models are the units: under the null, groups differ no more than models of one group do. The p-value is that of "
+    "Welch's t, which assumes that the values of the models of a group are normal. The step-up rule bounds the false "
+    "discovery rate (Benjamini and Hochberg 1995). The exact test permutes models between the groups, and compares the "
+    "largest |t| of all changes (Westfall and Young 1993)."
+)
+_MOST_GROUPINGS = 5000  # of models; of more, as many random ones
+
+
+def changes_by_model(
+    before: Float[np.ndarray, "model ..."], after: Float[np.ndarray, "other ..."], *, level: float = 0.05, seed: int = 0
+) -> tuple[Changes, float, float]:
+    """Change of the mean over models, tested by the spread between the models of each group.
+
+    Also the p-value of the largest change by all groupings of the models, which assumes nothing but that models are
+    exchangeable under the null, and the least p-value that this test can have.
+    """
+    values = np.concatenate([before, after])
+    shape, flat = values.shape[1:], values.reshape(len(values), -1)
+    first = len(before)
+    count = comb(len(values), first)
+    if count <= _MOST_GROUPINGS:
+        groupings = np.array([np.isin(np.arange(len(values)), one) for one in combinations(range(len(values)), first)])
+    else:
+        order = np.random.default_rng(seed).random((_MOST_GROUPINGS, len(values))).argsort(1).argsort(1)
+        groupings = np.concatenate([np.arange(len(values))[None] < first, order < first])
+    t, change, error, freedom = _welch(flat, groupings)
+    largest = np.nanmax(np.abs(t), axis=1, initial=0.0)
+    chance = float((largest >= largest[0] * (1 - _EQUAL)).mean())
+    half = scipy.stats.t.ppf(0.975, freedom) * error
+    p = 2 * scipy.stats.t.sf(np.abs(t[0]), freedom)
+    of_cells = (one.reshape(shape) for one in (change, change - half, change + half, p))
+    mean, low, high, p = of_cells
+    least = (2 if 2 * first == len(values) else 1) / min(count, len(groupings))
+    return Changes(mean, low, high, p, significant(p, level)), chance, least
+
+
+_EQUAL = 1e-9  # relative difference below which two t are equal
+
+
+def _welch(values: np.ndarray, groupings: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Welch's t ``(grouping, column)`` of each grouping; change, standard error and degrees of freedom of the first."""
+    parts: list[tuple[np.ndarray, np.ndarray]] = []
+    for side in (groupings, ~groupings):
+        size = side.sum(1)[:, None]
+        mean = side.astype(float) @ values / size
+        squares = side.astype(float) @ values**2 - size * mean**2
+        parts.append((mean, np.clip(squares, 0, None) / (size - 1) / size))
+    (mean, variance), (other, other_variance) = parts
+    change, error = other - mean, np.sqrt(variance + other_variance)
+    scale = _EQUAL * np.abs(values).max(0)
+    known = error > scale  # elsewhere equal in all models of each side
+    t = np.where(known, change / np.where(known, error, 1.0), np.where(np.abs(change) <= scale, 0.0, np.nan))
+    sizes = groupings[0].sum(), (~groupings[0]).sum()
+    least = variance[0] ** 2 / (sizes[0] - 1) + other_variance[0] ** 2 / (sizes[1] - 1)
+    freedom = np.where(known[0], error[0] ** 4 / np.where(known[0], least, 1.0), len(values) - 2)
+    return t, change[0], error[0], freedom
 
 
 def effect_variables(

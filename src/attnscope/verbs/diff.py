@@ -1,22 +1,29 @@
 """`attnscope.diff`."""
 
-from typing import TYPE_CHECKING, Annotated, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
-from attnscope.options import ComparisonOptions, Names, Scan, Share
+from attnscope.options import ComparisonOptions, Names, Scans, Share
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
-@verb()
+@verb(
+    examples=(
+        ("attnscope diff before after", "two finished scans of the same texts"),
+        ("attnscope diff a1,a2,a3 b1,b2,b3", "three seeds of one training against three of another"),
+    )
+)
 def diff(
     before: Annotated[
-        Scan,
-        "Compare this finished scan, the first model's. It is the folder of a run of ``attnscope scan``, or a "
-        "result of `attnscope.scan`.",
+        Scans,
+        "Compare this finished scan, the first model's, or several of a group, with commas between. It is the folder "
+        "of a run of ``attnscope scan``, or a result of `attnscope.scan`; a group is a list of them, such as seeds.",
     ],
-    after: Annotated[Scan, "Compare with this finished scan of the same texts, the second model's."],
+    after: Annotated[
+        Scans, "Compare with this finished scan of the same texts, the second model's, or with several of a group."
+    ],
     *,
     statistics: Annotated[
         Names | None,
@@ -34,7 +41,8 @@ def diff(
 ) -> "xr.Dataset":
     """Measure what changed between two models: two scans of one corpus, head by head.
 
-    Both models read the same windows, so each text, image or sound is compared with itself.
+    Both models read the same windows, so each text, image or sound is compared with itself. Two groups of models, such
+    as three seeds of each training, are compared by the spread between the models of a group (`changes_by_model`).
 
     Returns
     -------
@@ -48,7 +56,9 @@ def diff(
         ``matching`` and ``similarity`` record the rule that matched heads, and whether pairs are more similar than by
         chance; if not, changes compare heads that may be unrelated. A statistic with the same numbers as an
         earlier one in both scans (``special_tokens`` and ``first_token``, if only the first token is special) is
-        counted once; ``repeated`` lists these, as JSON.
+        counted once; ``repeated`` lists these, as JSON. If groups are compared, ``before`` and ``after`` are means over
+        models, intervals and p-values are by Welch's t over models; the attribute ``p_of_groupings`` is the exact
+        p-value of the largest change, and ``least_p`` the least that it can be.
 
     Raises
     ------
@@ -63,39 +73,59 @@ def diff(
     >>> bool(diff(first, first).changed.any())
     False
     """
+    from collections.abc import Sequence
     from contextlib import nullcontext
     from pathlib import Path
 
     import xarray as xr
 
-    from attnscope.comparison.diff import check_same_texts, common_statistics, compared_scans
+    from attnscope.comparison.diff import check_same_texts, common_statistics, compared_scans, name_of_group
     from attnscope.measure.ranking import with_each
     from attnscope.measure.stored import opened_scan
     from attnscope.report.signature import Signature
     from attnscope.store.files import local_folder, read_as
     from attnscope.store.run import Job, Once, run
+    from attnscope.support.errors import AttnscopeError
 
     if isinstance(reading["out"], str | Path):
         reading["out"] = local_folder(reading["out"])
-    folders = " or ".join(str(scan) for scan in (before, after) if not isinstance(scan, xr.Dataset))
+    sides = [
+        [*side] if isinstance(side, Sequence) and not isinstance(side, str) else [side] for side in (before, after)
+    ]
+    numbers = [len(side) for side in sides]
+    if min(numbers) < 1 or (max(numbers) > 1 and min(numbers) < 2):  # noqa: PLR2004
+        raise AttnscopeError(
+            f"found {numbers[0]} and {numbers[1]} scans; expected one and one, or groups of two or more each, which "
+            "show how much models differ"
+        )
+    every = [scan for side in sides for scan in side]
+    folders = " or ".join(str(scan) for scan in every if not isinstance(scan, xr.Dataset))
     with read_as(folders) if folders else nullcontext():
-        first, second = (with_each(opened_scan(scan)) for scan in (before, after))
-        own, other = (Signature.from_json(scan.attrs["signature"]) for scan in (first, second))
-        check_same_texts(first, second, own, other)
-        names = common_statistics(first, second, statistics)
+        firsts, seconds = ([with_each(opened_scan(scan)) for scan in side] for side in sides)
+        scans = [*firsts, *seconds]
+        signatures = [Signature.from_json(scan.attrs["signature"]) for scan in scans]
+        names: Any = statistics
+        for scan, signature in zip(scans[1:], signatures[1:], strict=True):
+            check_same_texts(scans[0], scan, signatures[0], signature)
+            names = common_statistics(scans[0], scan, names)
 
     def compared(_: Job) -> xr.Dataset:
         with read_as(folders) if folders else nullcontext():
-            return compared_scans(first, second, names, heads, level, reading["seed"])
+            return compared_scans(firsts, seconds, names, heads, level, reading["seed"])
 
     job = Once(compared)
+    own, other = signatures[0], signatures[len(firsts)]
+    systems = {"before": own.to_dict(), "after": other.to_dict()}
+    if len(scans) > 2:  # noqa: PLR2004
+        ends = ["before"] * len(firsts) + ["after"] * len(seconds)
+        systems = {f"{end} {at}": one.to_dict() for at, (end, one) in enumerate(zip(ends, signatures, strict=True), 1)}
     job.signature = Signature(
         "diff",
         model={"name": f"{Path(own.name).name}-{Path(other.name).name}"},
-        systems={"before": own.to_dict(), "after": other.to_dict()},
+        systems=systems,
         settings={"statistics": names, "heads": heads, "level": level, "seed": reading["seed"]},
         versions=own.versions,
     )
-    models = {"before": str(first.attrs["model"]), "after": str(second.attrs["model"])}
+    models = {"before": name_of_group(firsts), "after": name_of_group(seconds)}
     job.attributes = models | {"signature": job.signature.to_json()}
     return run(job, reading["out"])
