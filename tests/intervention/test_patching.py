@@ -258,7 +258,7 @@ def test_words_follow_the_direction(loaded):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"what": "neurons"}, "expected .*'residual'"),
+        ({"what": "outputs"}, "expected .*'residual'"),
         ({"direction": "up"}, "expected 'noising' or 'denoising'"),
         ({"receiver": "3"}, "expected layer.head"),
         ({"receiver": "0.1"}, "found 0.1; .*layers 1 and up"),

@@ -44,6 +44,14 @@ def embedding_within(module: object) -> nn.Embedding | None:
     return next((part for part in parts if isinstance(part, nn.Embedding)), None)
 
 
+def embeddings_of(model: PreTrainedModel) -> list[Any]:
+    """The embeddings that the model's first stack reads, and its last one."""
+    stacks: list[Any] = [model.get_encoder(), model.get_decoder()] if model.config.is_encoder_decoder else [model]
+    # stacks of attnscope's translators share a table, which the model has
+    owners = [stack if hasattr(stack, "get_input_embeddings") else model for stack in stacks]
+    return [owner.get_input_embeddings() for owner in owners]
+
+
 def is_linear(module: nn.Module) -> bool:
     """Whether a module stands for a matrix: a linear layer, quantised, adapted or not."""
     return isinstance(module, Conv1D) or all(

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from transformers import PreTrainedModel
 
 from attnscope.capture.families import is_activation, is_attention, is_norm, is_position_table, rotates_queries
+from attnscope.capture.weights import embeddings_of
 from attnscope.explanation.sublayers import BlockRun, ModuleRun, PassGraph, first_states, pass_graph
 from attnscope.support.errors import AttnscopeError
 
@@ -219,8 +220,6 @@ def _around(
     model: PreTrainedModel, graph: PassGraph, prefix: str, last: BlockRun | None
 ) -> Iterator[tuple[str, ModuleRun]]:
     """Embeddings and the final norm of a stack."""
-    from attnscope.intervention.gradients import embeddings_of
-
     inside = tuple(f"{block.name}." for block in graph.blocks)
     outside = [run for run in graph.order if not f"{run.name}.".startswith(inside)]
     tables = embeddings_of(model)

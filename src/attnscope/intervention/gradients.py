@@ -18,7 +18,7 @@ from attnscope.capture.families import main_output
 from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
-from attnscope.capture.weights import embedding_within, linear_layers
+from attnscope.capture.weights import embedding_within, embeddings_of, linear_layers
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.intervention.predictions import Questions, donor_positions
 from attnscope.kernels.call import AttentionCall
@@ -124,14 +124,6 @@ def attribution(
 def gates_towards(replacements: Sequence[Tensor], share: float) -> Gate:
     """Move every head's output towards its replacement: 0 leaves it, 1 replaces it."""
     return lambda call, output: torch.lerp(output, replacements[call].to(output), share)
-
-
-def embeddings_of(model: PreTrainedModel) -> list[Any]:
-    """The embeddings that the model's first stack reads, and its last one."""
-    stacks: list[Any] = [model.get_encoder(), model.get_decoder()] if model.config.is_encoder_decoder else [model]
-    # stacks of attnscope's translators share a table, which the model has
-    owners = [stack if hasattr(stack, "get_input_embeddings") else model for stack in stacks]
-    return [owner.get_input_embeddings() for owner in owners]
 
 
 @contextmanager

@@ -26,9 +26,10 @@ from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.capture.weights import blocks_of
 from attnscope.explanation.sublayers import BlockRun, sublayers
 from attnscope.intervention import stack
+from attnscope.intervention.activations import Activation
 from attnscope.intervention.arrays import in_layers, sets_like
 from attnscope.intervention.components import Component, components_of, put_in
-from attnscope.intervention.edit import On, attend_changed
+from attnscope.intervention.edit import Anatomy, On, attend_changed
 from attnscope.intervention.effects import order_agreement
 from attnscope.intervention.gradients import answers_difference
 from attnscope.intervention.pair_sources import Pairs, pairs_of_input
@@ -49,7 +50,8 @@ from attnscope.store.run import Batch, Job
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell
 
-OF_BLOCKS = {"attention": "calls", "mlp": "mlps", "residual": "states"}
+ACTIVATIONS = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "mixer_out", "neurons", "ln1", "ln2")
+OF_BLOCKS = {"attention": "calls", "mlp": "mlps", "residual": "states", **dict.fromkeys(ACTIVATIONS, "activations")}
 LOGITS = "logits"
 _STEPS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloat16)}  # of logits, which are rounded
 #: What patching does to the difference between both runs, by direction.
@@ -121,6 +123,7 @@ class PatchJob(Job):
     skips: bool = True  # whether passes skip the computations that all variants share
     scale: str = "logits"  # of differences; nats, if an answer has several tokens
     blocks: list[BlockRun] = field(default_factory=list[Any])  # if MLPs are replaced
+    activations: Sequence[Activation] = ()  # of blocks, if these are patched
 
     @property
     def attributes_of_answers(self) -> dict[str, str]:
@@ -174,6 +177,8 @@ class PatchJob(Job):
                     f"the MLP of block {number} of {loaded.name} ({block.name}) is not known: {block.unknown}. Patch "
                     "heads or the residual stream instead"
                 )
+        if self.what in ACTIVATIONS:
+            self.activations, _ = Anatomy(loaded.model, inputs).activations.chosen(self.what, None, "")
         with stack.stacked_passes(loaded.model, skips=False, mlps=self.mlps) as passes:
             passes.plain(inputs)
         heads = {site.index: site.heads for site in sites}
@@ -190,7 +195,7 @@ class PatchJob(Job):
             last = max(part.senders(passes) for part in self.receivers)
             if min(layer for layer, _ in self.heads) >= last:
                 raise AttnscopeError(f"none of the heads (--heads) precedes {names_of(self.receivers)}: choose others")
-        simple = not self.mlps and all(part.on == "z" for part in parts)
+        simple = not (self.mlps or self.activations) and all(part.on == "z" for part in parts)
         self.skips = simple and stack.same_without_what_is_skipped(loaded.model, inputs, positions, states=states)
 
     def _draw(self, heads: Sequence[int]) -> None:
@@ -283,7 +288,7 @@ class PatchJob(Job):
         """Run clean and corrupted texts unchanged; the model is hooked until the end of the context."""
         model = self.loaded.model
         turned = encoded if self.direction == "denoising" else encoded.turned()
-        hooked = stack.stacked_passes(model, skips=self.skips, mlps=self.mlps)
+        hooked = stack.stacked_passes(model, skips=self.skips, mlps=self.mlps, activations=self.activations)
         with borrowed(model), hooked as passes, torch.no_grad():
             source = encoded.difference(passes.plain(turned.inputs[0], encoded.positions))
             donor = copy(passes)
@@ -333,7 +338,7 @@ class PatchJob(Job):
         """What is patched in each block, from the source run."""
         own = runs.donor
         every = {"attention": dict(enumerate(own.outputs)), "mlp": own.mlps, "residual": dict(enumerate(own.states))}
-        return every[self.what]
+        return every.get(self.what, own.activations)
 
     def _blocks(self, runs: Runs) -> np.ndarray:
         """``(pair, block, position)``."""

@@ -91,6 +91,15 @@ _PATCHED = {
     "attention": "the output of attention in one block, at one position",
     "mlp": "the output of the MLP in one block, at one position",
     "residual": "the residual stream after one block, at one position",
+    "resid_pre": "the residual stream before one block, at one position",
+    "resid_mid": "the residual stream between attention and MLP of one block, at one position",
+    "resid_post": "the residual stream after one block, before a norm that ends it, at one position",
+    "attn_out": "what attention adds to the residual stream in one block, at one position",
+    "mlp_out": "what the MLP adds to the residual stream in one block, at one position",
+    "mixer_out": "what the mixer adds to the residual stream in one block, at one position",
+    "neurons": "all neurons of the MLP in one block, at one position",
+    "ln1": "the output of the first norm of one block, at one position",
+    "ln2": "the output of the second norm of one block, at one position",
 }
 
 

@@ -24,6 +24,7 @@ from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.capture.weights import blocks_of
+from attnscope.intervention.activations import Activation, changed_activations
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.kernels.call import AttentionCall
 from attnscope.support.state import replaced
@@ -49,6 +50,7 @@ class StackedPasses:
     outputs: list[Tensor] = field(default_factory=list)  # their outputs, ``(text, head, query, value_width)``
     calls: list[AttentionCall] = field(default_factory=list)  # the calls themselves
     mlps: dict[int, list[Tensor]] = field(default_factory=dict)  # outputs of the modules of MLPs, by block
+    activations: dict[int, Tensor] = field(default_factory=dict)  # ``(text, position, width)``, by block
     # for each block of the plain pass: number of attention calls before its end, and its output
     _plain: list[tuple[int, Any]] = field(default_factory=list)
     _inputs: dict[str, Any] = field(default_factory=dict)
@@ -60,6 +62,7 @@ class StackedPasses:
     _edits: Mapping[int, Edit] = field(default_factory=dict)
     _state_edits: Mapping[int, StateEdit] = field(default_factory=dict)
     _mlp_edits: Mapping[int, MLPEdit] = field(default_factory=dict)
+    _activation_edits: Mapping[int, StateEdit] = field(default_factory=dict)
     _calls: int = 0
     _blocks: int = 0
     _modules: int = 0  # of the MLP of the current block
@@ -81,6 +84,7 @@ class StackedPasses:
     ) -> Float[Tensor, "text prediction vocabulary"]:
         """Run the unchanged model, and store what variants need."""
         self.sites, self.outputs, self.calls, self.mlps, self._plain = [], [], [], {}, []
+        self.activations = {}
         self._inputs = {**without_cache(self.model), **inputs}
         self._texts = len(inputs["input_ids"])
         self._positions = positions
@@ -93,10 +97,11 @@ class StackedPasses:
         variants: int,
         state_edits: Mapping[int, StateEdit] | None = None,
         mlp_edits: Mapping[int, MLPEdit] | None = None,
+        activation_edits: Mapping[int, StateEdit] | None = None,
     ) -> Float[Tensor, "variant text prediction vocabulary"]:
-        """Run variants of the last plain pass. MLPs are edited without skipping anything."""
+        """Run variants of the last plain pass. MLPs and activations are edited without skipping anything."""
         self._begin(variants, edits, state_edits or {})
-        self._mlp_edits = mlp_edits or {}
+        self._mlp_edits, self._activation_edits = mlp_edits or {}, activation_edits or {}
         repeated = pytree.tree_map_only(Tensor, self._repeated, self._inputs)
         return self._chosen(main_output(self.model(**repeated))).unflatten(0, (variants, self._texts))
 
@@ -108,7 +113,7 @@ class StackedPasses:
         metric: Callable[[Tensor], Tensor],
         *,
         copies: int = 1,
-        of: Literal["calls", "states", "mlps", "all"] = "calls",
+        of: Literal["calls", "states", "mlps", "activations", "all"] = "calls",
     ) -> Float[Tensor, "cell ..."]:
         """Apply a metric to the logits of one variant for each cell, at most `most` cells in a pass.
 
@@ -117,7 +122,8 @@ class StackedPasses:
         values: list[Tensor] = []
         for some in (cells[first : first + most] for first in range(0, len(cells), most)):
             edited = edits(some)
-            chosen = edited if of == "all" else [edited if name == of else {} for name in ("calls", "states", "mlps")]
+            kinds = ("calls", "states", "mlps", "activations")
+            chosen = edited if of == "all" else [edited if name == of else {} for name in kinds]
             values.append(metric(self.run(chosen[0], copies * len(some), *chosen[1:])))
         return torch.cat(values)
 
@@ -208,6 +214,14 @@ class StackedPasses:
 
         return run
 
+    def activation(self, block: int, tensor: Tensor) -> Tensor:
+        """An activation of a block, which is kept or edited."""
+        if not self._variants:
+            self.activations[block] = tensor.clone()
+            return tensor
+        edit = self._activation_edits.get(block)
+        return tensor if edit is None else edit(tensor.unflatten(0, (self._variants, self._texts))).flatten(0, 1)
+
     def _edited(self, output: Any, edit: StateEdit) -> Any:
         """The output of a module, with its first tensor edited."""
         self._differ = True
@@ -231,9 +245,13 @@ class StackedPasses:
 
 @contextmanager
 def stacked_passes(
-    model: PreTrainedModel, *, skips: bool = True, mlps: Collection[nn.Module] = ()
+    model: PreTrainedModel,
+    *,
+    skips: bool = True,
+    mlps: Collection[nn.Module] = (),
+    activations: Sequence[Activation] = (),
 ) -> Generator[StackedPasses]:
-    """Hook a model for `StackedPasses`, with the modules of its MLPs if they are edited, and restore it afterwards."""
+    """Hook a model for `StackedPasses`, with MLPs and activations of blocks that are edited; restore it afterwards."""
     passes = StackedPasses(model, skips=skips)
     last, blocks = output_layer(model), {id(block) for block in blocks_of(model).values()}
     with ExitStack() as hooks:
@@ -250,6 +268,8 @@ def stacked_passes(
                 continue
             hooks.enter_context(replaced(vars(module), forward=wrapped))
         hooks.enter_context(watching(model, passes.observe))
+        changes = {one: partial(passes.activation, one.block) for one in activations if one.block is not None}
+        hooks.enter_context(changed_activations(model, changes))
         yield passes
 
 

@@ -16,9 +16,9 @@ from attnscope.capture.eager import without_cache
 from attnscope.capture.forward import forward
 from attnscope.capture.verify import TOLERANCE, stored_positions
 from attnscope.capture.watching import attached
+from attnscope.capture.weights import embeddings_of
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.stream import SMALL, Fold, Layer, Point, Stream, components, position_part
-from attnscope.intervention.gradients import embeddings_of
 from attnscope.kernels.engines import output_of
 from attnscope.support.errors import AttnscopeError
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ("attnscope patch", "the bundled model on its pairs"),
         ("attnscope patch gpt2 pairs.jsonl", "pairs with clean, corrupted, answer and wrong"),
         ("attnscope patch gpt2 pairs.jsonl --what residual", "the stream after each block"),
+        ("attnscope patch gpt2 pairs.jsonl --what resid_mid", "the stream before each MLP"),
         ("attnscope patch gpt2 agreement", "pairs of a task: see attnscope.pairs"),
         ("attnscope patch google-t5/t5-small pairs.jsonl", "encoder-decoder; pairs may add target"),
     )
@@ -33,11 +34,32 @@ def patch(
     ] = None,
     wrong: Annotated[str | None, "Compare with this wrong answer of all pairs that have none of their own."] = None,
     what: Annotated[
-        Literal["heads", "query", "key", "value", "weights", "attention", "mlp", "residual"],
+        Literal[
+            "heads",
+            "query",
+            "key",
+            "value",
+            "weights",
+            "attention",
+            "mlp",
+            "residual",
+            "resid_pre",
+            "resid_mid",
+            "resid_post",
+            "attn_out",
+            "mlp_out",
+            "mixer_out",
+            "neurons",
+            "ln1",
+            "ln2",
+        ],
+        Typed(metavar="ACTIVATION"),
         "Patch heads; the query, key, value or weights of each; attention, mlp or residual (the stream after a "
-        "block). ``heads`` is each head's output. ``attention`` and ``mlp`` are what each block adds, at each "
-        "position. The MLP includes shared experts; mixers (Mamba) and per-layer embeddings (Gemma 4) are not part "
-        "of it.",
+        "block); or another activation (resid_pre, resid_mid, resid_post, attn_out, mlp_out, mixer_out, neurons, ln1, "
+        "ln2). ``heads`` is each head's output. ``attention`` is the outputs of all heads of "
+        "a block, ``mlp`` what its MLP adds, at each position. The MLP includes shared experts; mixers (Mamba) and "
+        "per-layer embeddings (Gemma 4) are not part of it. The others "
+        "are the activations of `attnscope.edit`, of each block at each position.",
     ] = "heads",
     heads: Annotated[
         Heads | None, "Patch only these heads, as in 4.2,5.1; without estimates. By default every head."
