@@ -7,6 +7,7 @@ from torch.testing import assert_close
 from transformers import AutoModelForSeq2SeqLM
 
 from attnscope import AttnscopeError
+from attnscope_lineage.loss import summed_loss
 from tests.models.small_lineage import ALL, LABELS, MASK, SOURCE, small
 
 
@@ -35,7 +36,7 @@ def test_the_loss_is_that_of_single_steps(name):
     count = sum(len(target) for _, target in pairs)
     expected = -sum(log_probability(model, source, target) for source, target in pairs)
     assert float(model(SOURCE, MASK, labels=LABELS).loss) == pytest.approx(expected / count, abs=1e-5)
-    assert float(model.summed_loss(SOURCE, MASK, LABELS)) == pytest.approx(expected, abs=1e-4)
+    assert float(summed_loss(model, SOURCE, MASK, LABELS)) == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["additive-gru", "sinusoidal-pre"])
@@ -100,7 +101,7 @@ def test_scores_of_beams_are_log_probabilities(name):
 @pytest.mark.parametrize("name", ALL)
 def test_gradients_are_those_of_plain_cross_entropy_with_smoothing(name):
     model = small(name)
-    loss = model.summed_loss(SOURCE, MASK, LABELS, 0.1)
+    loss = summed_loss(model, SOURCE, MASK, LABELS, 0.1)
     loss.backward()
     ours = {key: one.grad.clone() for key, one in model.named_parameters() if one.grad is not None}
     model.zero_grad()

@@ -3,12 +3,6 @@
 from attnscope.kernels.bins import weights_at_offsets
 from attnscope.kernels.blocks import Blocks, block_weights
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures
-from attnscope.kernels.efficient import (
-    block_sparse_attention,
-    block_sparse_mask,
-    linear_attention,
-    sliding_window_attention,
-)
 from attnscope.kernels.engines import measure
 from attnscope.kernels.heads import MultiHeadAttention, SelfAttention
 from attnscope.kernels.masks import OffsetBias
@@ -49,12 +43,9 @@ __all__ = [
     "alibi_by_offset",
     "alibi_slopes",
     "attend",
-    "block_sparse_attention",
-    "block_sparse_mask",
     "block_weights",
     "causal_mask",
     "column_sums",
-    "linear_attention",
     "look",
     "masked_softmax",
     "measure",
@@ -64,7 +55,6 @@ __all__ = [
     "rotation_rates",
     "sinusoidal_shift",
     "sinusoidal_table",
-    "sliding_window_attention",
     "t5_buckets",
     "weights_at_offsets",
     "window_mask",

@@ -13,11 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.kernels.call import AttentionCall, RowMeasures
-from attnscope.kernels.efficient import block_sparse_attention, linear_attention, sliding_window_attention
 from attnscope.kernels.reference import attend, causal_mask
 from attnscope.measure.quantities import Wording, wording
 from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.support.errors import AttnscopeError
+from attnscope_lineage.efficient import block_sparse_attention, linear_attention, sliding_window_attention
 
 Form = Callable[[Tensor, Tensor, Tensor], Tensor]
 _SHARED = ("profile", "entropy", "first_token")  # with scan

@@ -37,6 +37,7 @@ from attnscope_lineage.alignment import best_aligning_head
 from attnscope_lineage.checkpoints import LOG, METRICS, Checkpoints, Log, build_model, check_model
 from attnscope_lineage.config import SETTINGS, TrainConfig, config_bytes
 from attnscope_lineage.data import Batch, Pairs, TrainingData, read_data
+from attnscope_lineage.loss import summed_loss
 from attnscope_lineage.parallel_text import TaskText
 from attnscope_lineage.translation import translate_lines
 
@@ -185,8 +186,8 @@ class Training:
             if part is None:
                 continue
             with self._precision():
-                loss = self.model.summed_loss(
-                    **self._to_device(part), smoothing=config.label_smoothing, r_drop=config.r_drop
+                loss = summed_loss(
+                    self.model, **self._to_device(part), smoothing=config.label_smoothing, r_drop=config.r_drop
                 )
             (loss / count).backward()
             total += loss.detach().float()
@@ -260,7 +261,7 @@ class Training:
         total, count = 0.0, 0
         for batch in self.data.validation():
             with self._precision():
-                total += float(self.model.summed_loss(**self._to_device(batch)))
+                total += float(summed_loss(self.model, **self._to_device(batch)))
             count += target_tokens(batch)
         # here too: which update overflows first depends on the processor's arithmetic
         self._check_finite(f"the validation loss of update {self.state.update}", total)

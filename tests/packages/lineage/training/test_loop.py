@@ -272,7 +272,7 @@ def test_a_loss_that_is_no_number_stops_the_training(tmp_path, monkeypatch):
     with OwnedFolder(tmp_path, "train") as folder:
         training = Training(TrainConfig(**SMALL, **RECURRENT), folder, Processes())
         weight = next(training.model.parameters())
-        monkeypatch.setattr(training.model, "summed_loss", lambda **_: weight.sum() * torch.nan)
+        monkeypatch.setattr("attnscope_lineage.training.summed_loss", lambda *_, **__: weight.sum() * torch.nan)
         with pytest.raises(AttnscopeError, match=r"the loss of update 1 is nan: reduce learning_rate \(now 0\.002\)"):
             training.run()
 

@@ -12,9 +12,9 @@ import attnscope_lineage
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
-from attnscope.kernels.efficient import sliding_window_attention
 from attnscope.kernels.heads import SelfAttention
 from attnscope_lineage import walk
+from attnscope_lineage.efficient import sliding_window_attention
 from attnscope_lineage.head_walk import walk_inputs, walk_toy
 from attnscope_lineage.steps import same_output, steps
 from tests import image_models, speech_models

@@ -5,13 +5,13 @@ import torch
 from torch.testing import assert_close
 
 from attnscope import AttnscopeError
-from attnscope.kernels.efficient import (
+from attnscope.kernels.reference import attend, causal_mask, window_mask
+from attnscope_lineage.efficient import (
     block_sparse_attention,
     block_sparse_mask,
     linear_attention,
     sliding_window_attention,
 )
-from attnscope.kernels.reference import attend, causal_mask, window_mask
 from tests.kernels.largest_tensor import Largest
 
 
