@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope import AttnscopeError
 from attnscope.measure.labels import cluster_profiles, direction, name_profile, over_texts, with_rows
 from attnscope.measure.means import queries
 
@@ -66,23 +65,6 @@ def test_two_clusters_of_one_kind_are_numbered_and_equal_profiles_are_one():
     alike = cluster_profiles(np.stack([profile("self")] * 5), clusters=6)
     assert alike.names == ("self",)
     assert alike.inertia == pytest.approx(0, abs=1e-12)
-
-
-@pytest.mark.usefixtures("no_types")
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: name_profile(np.full(3, np.nan)), "the profile has 3 entries of 3 that are NaN"),
-        (lambda: name_profile(np.array([0.1, 0.8])), "found 2 offsets; expected an odd number"),
-        (lambda: name_profile(np.ones((2, 3))), r"the profile is of shape \(2, 3\); expected 1 dimension"),
-        (lambda: direction(np.ones((2, 4))), "found 4 offsets; expected an odd number"),
-        (lambda: cluster_profiles(np.ones((0, 3))), "found no profile; expected one or more"),
-        (lambda: cluster_profiles(np.ones((4, 3)), clusters=0), r"clusters \(--clusters\) is 0; expected"),
-    ],
-)
-def test_what_is_no_profile_is_rejected(call, message):
-    with pytest.raises(AttnscopeError, match=message):
-        call()
 
 
 def test_the_direction_is_that_of_the_other_tokens_and_unknown_if_they_are():

@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 from attnscope import AttnscopeError, explain, intervene
+from attnscope.store.files import are_in
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
 from tests.packages.lineage.translation.small_translators import small_tokenizer
@@ -60,7 +61,13 @@ def contents(folder):
 def test_only_what_is_missing_is_to_be_done(tmp_path):
     with opened(tmp_path) as run:
         run.append(part(4, 4), 4)
-        assert [run.holds(range(first, first + 2)) for first in range(0, 10, 2)] == [False, False, True, True, False]
+        assert [are_in(run.pieces, range(first, first + 2)) for first in range(0, 10, 2)] == [
+            False,
+            False,
+            True,
+            True,
+            False,
+        ]
         run.append(part(0, 4), 0)
         assert run.texts == 8
         assert measured(run) == list(range(8))
@@ -95,7 +102,7 @@ def test_stopped_at_any_moment_it_resumes(tmp_path, monkeypatch, calls):
             pass
     with opened(tmp_path) as run:
         for first, size in ((0, 3), (3, 2)):
-            if not run.holds(range(first, first + size)):
+            if not are_in(run.pieces, range(first, first + size)):
                 run.append(part(first, size), first)
         run.finish()
         assert measured(run) == [0, 1, 2, 3, 4]
@@ -194,7 +201,7 @@ class TestDamage:
         min((finished / "pieces").iterdir()).unlink()
         with caplog.at_level(logging.WARNING), opened(tmp_path, repair=True) as run:
             assert not run.complete
-            assert [run.holds(range(3)), run.holds(range(3, 5))] == [False, True]
+            assert [are_in(run.pieces, range(3)), are_in(run.pieces, range(3, 5))] == [False, True]
             run.append(part(0, 3), 0)
             assert measured(run) == [0, 1, 2, 3, 4]
         assert "000000000-000000002.npz is damaged and will be recomputed" in caplog.text

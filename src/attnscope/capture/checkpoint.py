@@ -6,13 +6,13 @@ import hashlib
 import json
 import socket
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -31,9 +31,6 @@ from attnscope.capture.placement import no_larger_than
 from attnscope.store.files import MANIFEST, file_state
 from attnscope.store.folder import OwnedFolder, damage, manifest_of
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 GGUF = ".gguf"
 

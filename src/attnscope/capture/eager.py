@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,17 +15,13 @@ from torch import Tensor, nn
 
 from attnscope.capture import families
 from attnscope.capture.borrow import implementations, restore
-from attnscope.capture.watch import Site, Watch, passes_of
+from attnscope.capture.watch import Observer, Site, Watch, passes_of
 from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-
     from transformers import PreTrainedModel
-
-    from attnscope.capture.watch import Observer
 
     Path = tuple[int, ...]  # where in what a module returns, tuples within tuples
 
@@ -415,8 +412,7 @@ def blocks_as_matrix(blocks: Tensor) -> Tensor:
     return wide.flatten(2, 3)[..., size:-size]
 
 
-if TYPE_CHECKING:
-    Attend = Callable[..., tuple[Tensor, None]]
+Attend = Callable[..., tuple[Tensor, None]]
 
 
 @contextmanager

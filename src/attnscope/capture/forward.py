@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ from attnscope.support.errors import AttnscopeError, reason_of
 from attnscope.support.state import same_random_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from transformers import PreTrainedModel
 
     Name = Callable[[int], str]

@@ -8,16 +8,18 @@ import sys
 import threading
 import types
 import warnings
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -30,11 +32,6 @@ from attnscope.kernels.masks import forbids
 from attnscope.kernels.reference import causal_mask
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
 from attnscope.support.state import own_random_numbers, replaced
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
-
-    from torch.nn.attention.flex_attention import BlockMask
 
 _FOUR = 4  # batch, head, position, width
 _ROWS = 64  # rows of an additive mask that are checked for causality

@@ -15,13 +15,14 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.utils.import_utils import is_peft_available
 
 from attnscope.bundled import MODEL, MODELS
@@ -49,10 +50,7 @@ from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import own_random_numbers, own_state
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    Unwrapped = str | Path | PreTrainedModel
+Unwrapped = str | Path | PreTrainedModel
 
 _COLUMNS = 1024  # of the table of a tensor's bits
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")

@@ -13,36 +13,32 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import transformers
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from attnscope.capture import families, processors
 from attnscope.capture.borrow import LoadedModel, inner_model, quiet
 from attnscope.capture.checkpoint import Repository, saved_config
 from attnscope.capture.eager import without_cache
 from attnscope.capture.encoders import reads_images, reads_sounds
-from attnscope.capture.load import load_model
+from attnscope.capture.load import Model, load_model
 from attnscope.capture.parameters import AS_SAVED, Loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.engines import output_of
-from attnscope.read.image_text import Expanded, PicturedTexts, pictured_of, written_in_parts
+from attnscope.read.image_text import Expanded, PicturedText, PicturedTexts, pictured_of, written_in_parts
 from attnscope.read.images import Images, images_of
 from attnscope.read.picture_parts import IMAGE, PLACES, VIDEO
 from attnscope.read.sounds import Sounds, sounds_of
-from attnscope.read.videos import Video, Videos, videos_of
+from attnscope.read.videos import Clip, Video, Videos, videos_of
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import own_state
 
 if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel
-
-    from attnscope.capture.load import Model
     from attnscope.capture.processors import Processor
     from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
-    from attnscope.read.image_text import PicturedText
-    from attnscope.read.videos import Clip
 
 Sense = Images | Sounds | PicturedTexts | Videos
 

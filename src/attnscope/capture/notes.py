@@ -10,13 +10,11 @@ import numpy as np
 
 from attnscope.capture.families import takes_points
 from attnscope.capture.verify import pooling_heads
-from attnscope.capture.watch import way_of
+from attnscope.capture.watch import Site, way_of
 from attnscope.capture.watching import capture_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from attnscope.capture.watch import Site
 
 
 def layer_coordinates(sites: Iterable[Site]) -> dict[str, tuple[str, np.ndarray]]:

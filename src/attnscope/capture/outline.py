@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from attnscope.capture.borrow import LoadedModel, quiet
 from attnscope.capture.families import unrelated
@@ -16,11 +17,6 @@ from attnscope.capture.verify import attention_modules
 from attnscope.capture.watch import Site, current, passes_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from transformers import PreTrainedModel
 
 _NAME = "attnscope outline"
 _TOKENS = 8  # of the text, whose tokens do not matter

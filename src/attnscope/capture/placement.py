@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,6 @@ from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from transformers import PreTrainedModel
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")

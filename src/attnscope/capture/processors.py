@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import transformers
+from transformers import (
+    BaseImageProcessor,
+    FeatureExtractionMixin,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+)
 from transformers.utils.import_utils import is_torchvision_available
 
 from attnscope.bundled import MODELS
@@ -18,14 +25,6 @@ from attnscope.report.signature import short_hash
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
-    from transformers import (
-        BaseImageProcessor,
-        FeatureExtractionMixin,
-        PreTrainedModel,
-        PreTrainedTokenizerBase,
-        ProcessorMixin,
-    )
-
     from attnscope.capture.load import Model
 
 

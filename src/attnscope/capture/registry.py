@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from attnscope.capture.borrow import implementations, quiet, restore
 from attnscope.capture.eager import UncapturedError, disentangled
 from attnscope.capture.functional import products, sees_ahead
-from attnscope.capture.watch import Site, current, passes_of
+from attnscope.capture.watch import Observer, Site, current, passes_of
 from attnscope.kernels.call import AttentionCall, with_masked_keys
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.masks import MASK_ENTRIES, RowMask, extent_by_rows
 from attnscope.support.errors import AttnscopeError, reason_of
 from attnscope.support.state import replaced
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from transformers import PreTrainedModel
-
-    from attnscope.capture.watch import Observer
 
 NAME = "attnscope"
 _ROWS = 256  # rows of a mask that are computed at once

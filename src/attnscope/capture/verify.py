@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from attnscope.capture import families
 from attnscope.capture.eager import UncapturedError, eager_way, future_of, without_cache
 from attnscope.capture.forward import check_finite, check_ids, forward
 from attnscope.capture.functional import Softmaxes, softmaxes_of
 from attnscope.capture.placement import device_of, in_memory, parameters_of, plain
-from attnscope.capture.watch import way_of
+from attnscope.capture.watch import Site, way_of
 from attnscope.capture.watching import capture_of, only_weights, watching
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
@@ -26,14 +28,7 @@ from attnscope.kernels.positions import LearnedPositions
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
 from attnscope.support.state import own_state, random_state, same_random_numbers
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
-
-    from transformers import PreTrainedModel
-
-    from attnscope.capture.watch import Site
-
-    Inputs = dict[str, Any]
+Inputs = dict[str, Any]
 
 T = TypeVar("T")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor, nn
 
@@ -18,9 +18,6 @@ from attnscope.kernels.masks import Extent, RowMask, extent_of
 from attnscope.support.state import own_state, replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-    from weakref import ref
-
     from transformers import PreTrainedModel
 
     from attnscope.capture.eager import EagerWay

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from attnscope.capture.eager import with_weights
-from attnscope.capture.watch import current, way_of
+from attnscope.capture.watch import Observer, current, way_of
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
-
     from torch.utils.hooks import RemovableHandle
     from transformers import PreTrainedModel
-
-    from attnscope.capture.watch import Observer
 
 #: Method of capture.
 Capture = Literal["registry", "eager weights"]

@@ -47,19 +47,21 @@ def match_heads(
     layers, heads = before.shape[:2]
     there = [np.flatnonzero(~np.isnan(layer).all(-1)) for layer in before]
     distances: list[np.ndarray] = []  # total variation distances of heads of the first model, then of the second
-    for first, second, own in zip(before, after, there, strict=True):
-        profiles = np.concatenate([first[own], second[own]])
+    for first, second, present in zip(before, after, there, strict=True):
+        profiles = np.concatenate([first[present], second[present]])
         every = [np.nansum(np.abs(profiles - profile), -1) / 2 for profile in profiles]
         distances.append(np.reshape(every, (len(profiles), len(profiles))))  # works without heads too
     partner = np.broadcast_to(np.arange(heads), (layers, heads)).copy()
     if matching != "profile":
         similarity = _numbers_alike(distances, seed)
-        if matching == "number" or similarity == "shown" or all(len(own) < 2 for own in there):  # noqa: PLR2004
+        if matching == "number" or similarity == "shown" or all(len(present) < 2 for present in there):  # noqa: PLR2004
             return Matched(partner, "number", similarity)
-    for layer, own in enumerate(there):
-        numbers = np.arange(len(own))
-        apart = ((numbers[:, None] - numbers) / max(len(own), 1)) ** 2
-        partner[layer, own] = own[linear_sum_assignment(distances[layer][: len(own), len(own) :] + _TIE * apart)[1]]
+    for layer, present in enumerate(there):
+        numbers = np.arange(len(present))
+        apart = ((numbers[:, None] - numbers) / max(len(present), 1)) ** 2
+        partner[layer, present] = present[
+            linear_sum_assignment(distances[layer][: len(present), len(present) :] + _TIE * apart)[1]
+        ]
     return Matched(partner, "profile", _pairs_alike(distances, seed))
 
 
@@ -82,12 +84,12 @@ def _numbers_alike(distances: list[np.ndarray], seed: int) -> Similarity:
             float(layer[np.arange(len(order)), order].sum()) for layer, order in zip(between, orders, strict=True)
         )
 
-    own = total([np.arange(count) for count in counts])
+    in_order = total([np.arange(count) for count in counts])
     drawn: list[float] = []
     for _ in range(_ORDERS // 2):  # with inverses, so that exchanging the models gives the same orders
         orders = [generator.permutation(count) for count in counts]
         drawn += [total(orders), total([np.argsort(order) for order in orders])]
-    return "shown" if np.mean(np.array(drawn) <= own * (1 + 1e-9)) <= _SURE else "not shown"
+    return "shown" if np.mean(np.array(drawn) <= in_order * (1 + 1e-9)) <= _SURE else "not shown"
 
 
 def _pairs_alike(distances: list[np.ndarray], seed: int) -> Similarity:
@@ -105,9 +107,9 @@ def _pairs_alike(distances: list[np.ndarray], seed: int) -> Similarity:
             whole += float(cost[rows, columns].sum())
         return whole
 
-    own = total([np.arange(2 * count) for count in counts])
+    in_order = total([np.arange(2 * count) for count in counts])
     drawn = [total([generator.permutation(2 * count) for count in counts]) for _ in range(_HALVES)]
-    as_alike = 1 + int((np.array(drawn) <= own * (1 + 1e-9)).sum())
+    as_alike = 1 + int((np.array(drawn) <= in_order * (1 + 1e-9)).sum())
     return "shown" if as_alike / (1 + _HALVES) <= _SURE else "not shown"
 
 

@@ -47,21 +47,21 @@ class _Heads:
 
     @classmethod
     def of(cls, model: PreTrainedModel, layer: Layer) -> _Heads:
-        made = layer.matrices
+        matrices = layer.matrices
 
         def folded(role: str, matrix: np.ndarray | None, fold: Fold | None) -> np.ndarray | None:
-            if matrix is None or (role != "value" and made.form not in {"bilinear", "rope", "normalised"}):
+            if matrix is None or (role != "value" and matrices.form not in {"bilinear", "rope", "normalised"}):
                 return None
-            if role in made.norms:
-                matrix = matrix * gains_of(model.get_submodule(made.norms[role]), len(matrix), matrix.shape[2])
+            if role in matrices.norms:
+                matrix = matrix * gains_of(model.get_submodule(matrices.norms[role]), len(matrix), matrix.shape[2])
             matrix = matrix if fold is None else fold.columns(matrix)
-            return matrix if role == "query" else matrix.repeat(made.group, 0)
+            return matrix if role == "query" else matrix.repeat(matrices.group, 0)
 
-        output = made.output
+        output = matrices.output
         return cls(
-            folded("query", made.query, layer.query.fold),
-            folded("key", made.key, layer.key.fold),
-            folded("value", made.value, layer.key.fold),
+            folded("query", matrices.query, layer.query.fold),
+            folded("key", matrices.key, layer.key.fold),
+            folded("value", matrices.value, layer.key.fold),
             output if output is None or layer.written is None else layer.written.rows(output),
         )
 
@@ -139,14 +139,14 @@ class Weights:
         if self.norm is None:
             return rows
         rows = rows - rows.mean(-1, keepdims=True) if self.norm.centred else rows
-        own = np.sqrt((rows**2).mean(-1, keepdims=True)) if size is None else size
-        return rows / np.where(own > 0, own, 1.0)
+        denominator = np.sqrt((rows**2).mean(-1, keepdims=True)) if size is None else size
+        return rows / np.where(denominator > 0, denominator, 1.0)
 
     @cached_property
     def rows(self) -> np.ndarray:
         """Every token over its denominator, float32."""
-        made = [self.normed(self.embedded(block)).astype(np.float32) for block in self._blocks()]
-        return np.concatenate(made)
+        blocks = [self.normed(self.embedded(block)).astype(np.float32) for block in self._blocks()]
+        return np.concatenate(blocks)
 
     def _blocks(self) -> list[np.ndarray]:
         return np.split(np.arange(self.size), range(_BLOCK, self.size, _BLOCK))
@@ -187,25 +187,25 @@ class Weights:
     def _dataset(self) -> xr.Dataset:
         layers, heads = len(self.heads), max(self.counts)
         sizes = {"offset": 2 * self.band + 1, "rank": self.count}
-        made = {
+        measured = {
             name: np.full((layers, heads, *(sizes[dim] for dim in dims)), np.nan) for name, dims in _NUMBERS.items()
         }
-        made |= {name: np.full((layers, heads, self.count), "", dtype=object) for name in _TOKENS}
+        measured |= {name: np.full((layers, heads, self.count), "", dtype=object) for name in _TOKENS}
         reasons: dict[str, str] = {}
         for number, layer in enumerate(self.stream.layers):
             self.tell(Progress("heads", 0.8 * number / layers))
             for name, values in self._layer(number).items():
-                made[name][(number, *map(slice, values.shape))] = values
+                measured[name][(number, *map(slice, values.shape))] = values
             if any(matrix is None for matrix in vars(self.heads[number]).values()):
                 reason = layer.matrices.reason or "no linear layer from the layer's input gives its values"
                 reasons[f"layer {layer.matrices.site.index}"] = reason
         self.tell(Progress("composition", 0.8))
         sites = [layer.matrices.site for layer in self.stream.layers]
         variables: dict[str, Any] = {
-            name: (("layer", "head", *_NUMBERS.get(name, ("rank",))), values) for name, values in made.items()
+            name: (("layer", "head", *_NUMBERS.get(name, ("rank",))), values) for name, values in measured.items()
         }
         for name in ("copying", "same_token", "peak_offset"):
-            variables[f"{name}_shown"] = (("layer", "head"), significant(made[f"{name}_p"]))
+            variables[f"{name}_shown"] = (("layer", "head"), significant(measured[f"{name}_p"]))
         return xr.Dataset(
             variables | self.composition(),
             coords=layer_coordinates(sites)
@@ -229,7 +229,7 @@ class Weights:
 
     def _layer(self, number: int) -> dict[str, np.ndarray]:
         """Numbers and tokens of one layer's heads."""
-        heads, layer, made = self.heads[number], self.stream.layers[number], dict[str, np.ndarray]()
+        heads, layer, measured = self.heads[number], self.stream.layers[number], dict[str, np.ndarray]()
         both, second, mean = self.sums
         if (
             self.unembedding is not None
@@ -243,18 +243,20 @@ class Weights:
             roots = np.linalg.eigvals(products)
             size = np.abs(roots).sum(-1)
             size = np.where(size > 0, size, np.nan)
-            made["copying"] = np.where(np.isnan(size), np.nan, (roots.real > 0).mean(-1))
-            made["copying_sum"], made["copying_p"] = roots.sum(-1).real / size, turned_p(products)
-            made |= self._own_logits(value, output)
+            measured["copying"] = np.where(np.isnan(size), np.nan, (roots.real > 0).mean(-1))
+            measured["copying_sum"], measured["copying_p"] = roots.sum(-1).real / size, turned_p(products)
+            measured |= self._own_logits(value, output)
         if heads.query is not None and heads.key is not None:
             query, key = self.direct(layer.query, heads.query), self.direct(layer.key, heads.key)
             centred, turned = second - np.outer(mean, mean), key.swapaxes(1, 2)
             products = turned @ centred @ query
             spread = np.einsum("hij,hji->h", turned @ centred @ key, query.swapaxes(1, 2) @ second @ query)
-            made["same_token"] = np.trace(products, axis1=1, axis2=2) / np.sqrt(np.where(spread > 0, spread, np.nan))
-            made["same_token_p"] = turned_p(products)
-            made |= self._pairs(query, key, layer.matrices.scale)
-        return made | (self._offsets(number) if layer.key is layer.query else {})
+            measured["same_token"] = np.trace(products, axis1=1, axis2=2) / np.sqrt(
+                np.where(spread > 0, spread, np.nan)
+            )
+            measured["same_token_p"] = turned_p(products)
+            measured |= self._pairs(query, key, layer.matrices.scale)
+        return measured | (self._offsets(number) if layer.key is layer.query else {})
 
     def _names(self, tokens: np.ndarray) -> np.ndarray:
         name = str if self.tokenizer is None else self.tokenizer.decode
@@ -265,16 +267,16 @@ class Weights:
         assert self.unembedding is not None  # noqa: S101 checked by the caller
         reads = torch.from_numpy(value.swapaxes(0, 1).reshape(value.shape[1], -1)).float()
         writes = torch.from_numpy(output.reshape(-1, output.shape[2]).T.copy()).float()
-        mean, own = self.unembedding[: self.size].mean(0), list[torch.Tensor]()
+        mean, of_blocks = self.unembedding[: self.size].mean(0), list[torch.Tensor]()
         for block in self._blocks():
             logits = torch.from_numpy(self.unembedding[block] - mean).float() @ writes
             product = (torch.from_numpy(self.rows[block]) @ reads) * logits
-            own.append(product.reshape(len(block), len(value), -1).sum(-1))
-        made, scores = dict[str, np.ndarray](), torch.cat(own)
+            of_blocks.append(product.reshape(len(block), len(value), -1).sum(-1))
+        extremes, scores = dict[str, np.ndarray](), torch.cat(of_blocks)
         for name, largest in (("copied", True), ("suppressed", False)):
             top = scores.topk(min(self.count, self.size), 0, largest=largest)
-            made |= {f"{name}_logit": top.values.T.double().numpy(), name: self._names(top.indices.T.numpy())}
-        return made
+            extremes |= {f"{name}_logit": top.values.T.double().numpy(), name: self._names(top.indices.T.numpy())}
+        return extremes
 
     def _pairs(self, query: np.ndarray, key: np.ndarray, scale: float) -> dict[str, np.ndarray]:
         """The highest scores of pairs, keys about their mean, among tokens at the ends of a few directions."""
@@ -289,28 +291,28 @@ class Weights:
         for head in range(len(query)):
             chosen = [np.unique(ends[:, side, head]) for side in (0, 1)]
             queries, keys = (self.normed(self.embedded(side)) for side in chosen)
-            own = scale * (queries @ query[head]) @ ((keys - self.sums[2]) @ key[head]).T
-            at = np.unravel_index(np.argsort(-own, axis=None)[: self.count], own.shape)
-            scores.append(own[at])
-            tokens.append([side[place] for side, place in zip(chosen, at, strict=True)])
-        made = {name: self._names(np.stack([one[side] for one in tokens])) for side, name in enumerate(_TOKENS[2:])}
-        return made | {"pair_score": np.stack(scores)}
+            products = scale * (queries @ query[head]) @ ((keys - self.sums[2]) @ key[head]).T
+            at = np.unravel_index(np.argsort(-products, axis=None)[: self.count], products.shape)
+            scores.append(products[at])
+            tokens.append([side[index] for side, index in zip(chosen, at, strict=True)])
+        names = {name: self._names(np.stack([one[side] for one in tokens])) for side, name in enumerate(_TOKENS[2:])}
+        return names | {"pair_score": np.stack(scores)}
 
     def _offsets(self, number: int) -> dict[str, np.ndarray]:
         """Scores by offset from positions alone, where they peak, and the p-value of the peak."""
-        heads, made, call = self.heads[number], self.stream.layers[number].matrices, self.stream.calls[number]
+        heads, matrices, call = self.heads[number], self.stream.layers[number].matrices, self.stream.calls[number]
         point = self.stream.layers[number].query
         offsets, visible = np.arange(-self.band, self.band + 1), visible_offsets(call, self.band)
         curve, p = np.zeros((self.counts[number], len(offsets))), np.full(self.counts[number], np.nan)
         if heads.query is not None and heads.key is not None:
             query, key = self.direct(point, heads.query), self.direct(point, heads.key)
-            if made.rotation is not None:
+            if matrices.rotation is not None:
                 sides = [self.sums[2] @ query, self.sums[2] @ key]
-                if made.query_bias is not None and made.key_bias is not None and not made.norms:
-                    sides = [sides[0] + made.query_bias, sides[1] + made.key_bias.repeat(made.group, 0)]
-                curve, p = self._turning(made, sides, offsets, visible)
+                if matrices.query_bias is not None and matrices.key_bias is not None and not matrices.norms:
+                    sides = [sides[0] + matrices.query_bias, sides[1] + matrices.key_bias.repeat(matrices.group, 0)]
+                curve, p = self._turning(matrices, sides, offsets, visible)
             elif (rows := self._positions(point.stream)) is not None:
-                both = zip(rows @ query * made.scale, rows @ key, strict=True)
+                both = zip(rows @ query * matrices.scale, rows @ key, strict=True)
                 curve, p = map(np.stack, zip(*(by_offset(*sides, offsets, visible) for sides in both), strict=True))
         if call.bias is not None:
             pairs = pairs_at(call.query.shape[2], call.key.shape[2], self.band)
@@ -322,15 +324,15 @@ class Weights:
         return {"offset_score": curve, "peak_offset": peak, "peak_offset_p": np.where(flat, np.nan, p)}
 
     def _turning(
-        self, made: Projections, sides: list[np.ndarray], offsets: np.ndarray, visible: np.ndarray
+        self, matrices: Projections, sides: list[np.ndarray], offsets: np.ndarray, visible: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """RoPE between the mean tokens, next to random phases."""
-        assert made.rotation is not None  # noqa: S101 checked by the caller
-        rates = made.rotation.rates.cpu().numpy()
-        first, second = pair_columns(made.rotation.layout, len(rates))
+        assert matrices.rotation is not None  # noqa: S101 checked by the caller
+        rates = matrices.rotation.rates.cpu().numpy()
+        first, second = pair_columns(matrices.rotation.layout, len(rates))
         query, key = (side[:, first] + 1j * side[:, second] for side in sides)
-        square = (made.rotation.cos**2 + made.rotation.sin**2)[0].double().cpu().numpy()
-        product, waves = made.scale * square * query.conj() * key, np.exp(1j * rates[:, None] * offsets)
+        square = (matrices.rotation.cos**2 + matrices.rotation.sin**2)[0].double().cpu().numpy()
+        product, waves = matrices.scale * square * query.conj() * key, np.exp(1j * rates[:, None] * offsets)
         curve = (product @ waves).real
         return curve, peak_chances(np.abs(product), waves[:, visible], curve[:, visible].max(1), self.seed)
 
@@ -349,13 +351,17 @@ class Weights:
         """Every pair of heads, through factors of the width of a head."""
         layers, heads = len(self.heads), max(self.counts)
         values = np.full((2, len(KINDS), layers, heads, layers, heads), np.nan)
-        for later, own in enumerate(self.heads):
-            layer, output = self.stream.layers[later], own.output
+        for later, reader in enumerate(self.heads):
+            layer, output = self.stream.layers[later], reader.output
             if output is not None and any(fold and fold.centred for fold in (layer.query.fold, layer.after_fold)):
                 output = output - output.mean(-1, keepdims=True)  # the rest is never read
             writes = None if output is None else output.swapaxes(1, 2)
             for kind, (reads, other, point) in enumerate(
-                ((own.query, own.key, layer.query), (own.key, own.query, layer.key), (own.value, writes, layer.key))
+                (
+                    (reader.query, reader.key, layer.query),
+                    (reader.key, reader.query, layer.key),
+                    (reader.value, writes, layer.key),
+                )
             ):
                 if reads is None or other is None:
                     continue
@@ -367,8 +373,8 @@ class Weights:
                         continue
                     left, values_left = self.written_by(earlier, point)
                     dimensions = self.width - bool(point.fold is not None and point.fold.centred)
-                    found = np.stack(composition(left, right, values_left, values_right, dimensions))
-                    values[:, kind, earlier, : found.shape[1], later, : found.shape[2]] = found
+                    pairs = np.stack(composition(left, right, values_left, values_right, dimensions))
+                    values[:, kind, earlier, : pairs.shape[1], later, : pairs.shape[2]] = pairs
         dims = ("kind", "from_layer", "from_head", "layer", "head")
         return {
             "composition": (dims, values[0]),

@@ -118,14 +118,11 @@ class Study:
     def sums(self, texts: range) -> dict[int, LayerSums]:
         """Sums of each layer over a unit of the texts."""
         with borrowed(self.model):
-            return self._gathering.read(texts, self._report_reading)
+            return self._gathering.read(texts, lambda at: self.tell(replace(at, share=READING * at.share)))
 
     @cached_property
     def _gathering(self) -> Gathering:
         return Gathering(self.model, self.windows, band=self.band, layer=self.layer, head=self.head)
-
-    def _report_reading(self, at: Progress) -> None:
-        self.tell(replace(at, share=READING * at.share))
 
     def first(self, count: int = 0) -> list[Window | Sequence[int]]:
         """Some windows, by default 8, for analyses with several passes."""
@@ -398,12 +395,14 @@ class Analysis:
         """
         of_few = self.few_texts and isinstance(model, Study)
         at_most = None if of_few else limit or (FEW_TEXTS if self.few_texts else None)
-        made = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=at_most)
-        with replaced(vars(made), few_texts=limit or FEW_TEXTS), borrowed(made.model):
-            reason = made.lacks(self)
+        prepared = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=at_most)
+        with replaced(vars(prepared), few_texts=limit or FEW_TEXTS), borrowed(prepared.model):
+            reason = prepared.lacks(self)
             if reason:
-                raise AttnscopeError(f"{self.name} is not defined for {made.name}: {reason}. Choose another analysis")
-            return self.alone(made, **settings)
+                raise AttnscopeError(
+                    f"{self.name} is not defined for {prepared.name}: {reason}. Choose another analysis"
+                )
+            return self.alone(prepared, **settings)
 
 
 def analysis(
@@ -413,9 +412,9 @@ def analysis(
 
     def record(function: Callable[..., xr.Dataset]) -> Analysis:
         alone = checked(function)
-        made = Analysis(name, title, definition, explained or alone, function=alone, **shown)
-        object.__setattr__(made, "__doc__", function.__doc__)
-        return made
+        one = Analysis(name, title, definition, explained or alone, function=alone, **shown)
+        object.__setattr__(one, "__doc__", function.__doc__)
+        return one
 
     return record
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.capture.families import has_class_token, is_embedding_projection, named_scheme
+from attnscope.capture.families import is_embedding_projection, named_scheme
 from attnscope.capture.forward import forward
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import stored_positions
@@ -35,10 +35,6 @@ class PositionTable:
     rows: Float[np.ndarray, "position width"]  # ``(position, width)``, float64: row p is what position p reads
     reserved: int  # number of rows left out at the start
     scheme: str  # ``"sinusoidal"`` if every column is a sampled sinusoid, else ``"learned"``
-    # ``(position, model width)``: `rows` times the embedding projection of a model whose table is narrower than its
-    # layers (ALBERT, ELECTRA), without that projection's bias and the LayerNorm before it; else None
-    projected: Float[np.ndarray, "position model_width"] | None
-    class_token: bool  # whether row 0 belongs to a class token and not to a patch (ViT)
 
 
 def position_table(model: PreTrainedModel, part: str | None = None) -> PositionTable:
@@ -60,17 +56,8 @@ def position_tables(model: PreTrainedModel) -> list[PositionTable]:
     tables: list[PositionTable] = []
     for stored in stored_positions(model):
         rows = stored.tensor[stored.reserved :].detach().double().cpu().numpy()
-        linear = embedding_projection(model, rows.shape[1])
-        tables.append(
-            PositionTable(
-                name=stored.name,
-                rows=rows,
-                reserved=stored.reserved,
-                scheme="sinusoidal" if is_sinusoidal(rows).all() else "learned",
-                projected=None if linear is None else rows @ linear.matrix.detach().double().cpu().numpy(),
-                class_token=has_class_token(model.get_submodule(stored.name.rpartition(".")[0])),
-            )
-        )
+        scheme = "sinusoidal" if is_sinusoidal(rows).all() else "learned"
+        tables.append(PositionTable(stored.name, rows, stored.reserved, scheme))
     return tables
 
 

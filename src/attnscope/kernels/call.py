@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from weakref import ref
 
 import torch
@@ -14,9 +15,6 @@ from torch import Tensor
 
 from attnscope.kernels.masks import Extent, OffsetBias, RowMask, extent_by_rows, extent_of, forbids
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,8 +280,7 @@ class RowMeasures:
     columns: Float[Tensor, "batch head query column"] | None = None
 
 
-if TYPE_CHECKING:
-    Pass = Callable[[AttentionCall, Need], tuple[Tensor, RowMeasures]]
+Pass = Callable[[AttentionCall, Need], tuple[Tensor, RowMeasures]]
 
 _ROWS = 512  # scores written out at once in the search for such numbers
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Int, Shaped
@@ -12,10 +13,7 @@ from torch.utils._pytree import tree_map_only
 
 from attnscope.support.errors import AttnscopeError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Part = Callable[[Tensor], Tensor]
+Part = Callable[[Tensor], Tensor]
 
 #: Entries of a mask that are inspected at once; larger masks are inspected in blocks of rows.
 MASK_ENTRIES = 1 << 19

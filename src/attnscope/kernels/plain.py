@@ -7,18 +7,15 @@ tiles. `absorb` and `Sums.finish` have compiled forms in `compiled`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from attnscope.kernels.bins import segments
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, without_flat_curves
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 QUERY_TILE, KEY_TILE = 512, 512  # 1 MiB of float32 scores: a usual second-level cache
 PLAIN_TILE = 1 << 24  # scores in one tile of the batched pass

@@ -24,16 +24,16 @@ _HEADS = 400  # that have examples; of more heads those that lead
 
 def strongest_examples(results: xr.Dataset, windows_at: Callable[[set[int]], Mapping[int, Window]]) -> xr.Dataset:
     """The examples of every head, or of the heads that lead, strongest first; each window has at most one of a head."""
-    found = results[STRONGEST].transpose("layer", "head", "window", "part").values
-    heads = [*np.ndindex(found.shape[:2])]
+    strongest = results[STRONGEST].transpose("layer", "head", "window", "part").values
+    heads = [*np.ndindex(strongest.shape[:2])]
     if len(heads) > _HEADS:
         heads = leading_heads(results)
     kinds = results["layer_kind"].values.tolist()
     rows: list[dict[str, Any]] = []
     for layer, head in heads:
-        weight = found[layer, head, :, 0]
+        weight = strongest[layer, head, :, 0]
         for at in np.argsort(-weight, kind="stable")[: min(_EACH, np.isfinite(weight).sum())].tolist():
-            query, key = map(int, found[layer, head, at, 1:])
+            query, key = map(int, strongest[layer, head, at, 1:])
             named = {"layer": layer, "head": head, "weight": float(weight[at]), "query": query, "key": key}
             rows.append(named | {"window": int(results["window"].values[at])})
     windows = {number: in_words(window) for number, window in windows_at({row["window"] for row in rows}).items()}
@@ -51,18 +51,18 @@ def strongest_examples(results: xr.Dataset, windows_at: Callable[[set[int]], Map
 
 def examples_by_head(examples: xr.Dataset | None) -> dict[str, list[dict[str, Any]]]:
     """The examples of each head for a page, by its name ``layer.head``, strongest first; empty without any."""
-    made: dict[str, list[dict[str, Any]]] = {}
+    by_head: dict[str, list[dict[str, Any]]] = {}
     if examples is None:
-        return made
+        return by_head
     for at in range(examples.sizes["example"]):
         row: dict[str, Any] = {str(name): values.values[at] for name, values in examples.items()}
         numbers = {name: int(row[name]) for name in ("query", "key", "window")}
-        made.setdefault(f"{row['layer']}.{row['head']}", []).append(
+        by_head.setdefault(f"{row['layer']}.{row['head']}", []).append(
             {"pieces": json.loads(row["context"]), "weight": float(row["weight"]), "text": row["text"]}
             | numbers
             | {"offset": numbers["key"] - numbers["query"]}
         )
-    return made
+    return by_head
 
 
 def sides_of(window: Window, kind: str) -> tuple[Window, Window]:

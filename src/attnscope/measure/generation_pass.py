@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
 import xarray as xr
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from attnscope.capture.forward import check_finite, decoder_start
 from attnscope.capture.functional import cached_tokens
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
+from attnscope.capture.watch import Site
 from attnscope.capture.watching import capture_of, watching
+from attnscope.kernels.call import AttentionCall
 from attnscope.measure.generation_rows import (
     BINS,
     DOUBLINGS,
@@ -42,16 +45,6 @@ from attnscope.measure.passes import HostOffloader, stacked
 from attnscope.measure.quantities import EQUAL, Wording, wording
 from attnscope.store.arrays import stacked as stacked_along
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from torch import nn
-    from transformers import PreTrainedModel
-
-    from attnscope.capture.watch import Site
-    from attnscope.kernels.call import AttentionCall
-
 
 #: The first of the measured bins of each doubling.
 _PARTS = [[first for first, _ in RANGES].index(first) for first, _ in DOUBLINGS]
@@ -92,8 +85,7 @@ class MeasuredPass:
         }
 
 
-if TYPE_CHECKING:
-    Layer = tuple[str, int]  # name of a module, and the number of its call in a pass
+Layer = tuple[str, int]  # name of a module, and the number of its call in a pass
 
 
 class GenerationObserver:
@@ -116,20 +108,20 @@ class GenerationObserver:
             return  # an encoder's, or not over text
         layer = site.name, now.calls.get(site.name, 0)
         now.calls[site.name] = layer[1] + 1
-        known = self.sites.get(layer)
-        if known is None or not now.rows:
+        layer_site = self.sites.get(layer)
+        if layer_site is None or not now.rows:
             return
-        is_cross = known.kind == "cross"
+        is_cross = layer_site.kind == "cross"
         device = call.query.device
         if (is_cross, device) not in self._marks:
             length = call.key.shape[2] if is_cross else self.prompt or 0
-            marks = self.prompts.marks(now.batch, length, self._side(known.kind))
+            marks = self.prompts.marks(now.batch, length, self._side(layer_site.kind))
             self._marks[is_cross, device] = KeyMarks(marks.padding.to(device), marks.spans.to(device))
         marks = self._marks[is_cross, device]
         measured = measure_rows(call, now.queries - now.rows, now.start, marks, is_cross=is_cross)
         states = measured["entropy"].transpose(1, 2)
-        check_finite(f"layer {known.index} ({known.name})", states, lambda text: f"sequence {text + 1}")
-        now.measured.add(known.index, measured)
+        check_finite(f"layer {layer_site.index} ({layer_site.name})", states, lambda text: f"sequence {text + 1}")
+        now.measured.add(layer_site.index, measured)
 
     def _side(self, kind: str) -> str:
         return "text" if not self.is_pair else "source" if kind == "cross" else "target"
@@ -137,10 +129,10 @@ class GenerationObserver:
     @contextmanager
     def reading(self, model: PreTrainedModel) -> Generator[None]:
         """Record the input of each pass of a model."""
-        known = inspect.signature(model.forward)
+        signature = inspect.signature(model.forward)
 
         def begin(_: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
-            arguments = dict(known.bind(*positional, **named).arguments)
+            arguments = dict(signature.bind(*positional, **named).arguments)
             self._begin(arguments | arguments.pop("kwargs", {}))
 
         def end(*_: Any) -> None:
@@ -170,11 +162,11 @@ class GenerationObserver:
         """The number of tokens in a cache of transformers."""
         if cache is None:
             return 0
-        own = getattr(cache, "self_attention_cache", cache)
-        layers = getattr(own, "layers", [own])
+        decoder_cache = getattr(cache, "self_attention_cache", cache)
+        layers = getattr(decoder_cache, "layers", [decoder_cache])
         strange = [layer for layer in layers if type(layer).__module__.partition(".")[0] != "transformers"]
-        if strange or not hasattr(own, "get_seq_length"):
-            kind = type([*strange, own][0]).__name__
+        if strange or not hasattr(decoder_cache, "get_seq_length"):
+            kind = type([*strange, decoder_cache][0]).__name__
             raise AttnscopeError(
                 f"the cache stores keys in a {kind} from outside transformers, so their positions are unknown: use one "
                 "of transformers' caches"
@@ -182,7 +174,7 @@ class GenerationObserver:
         if self._cache is not None and cache is not self._cache:
             raise AttnscopeError("the passes of generate() use several caches, so the rows of the text are unknown")
         self._cache = cache
-        return cached_tokens(own)
+        return cached_tokens(decoder_cache)
 
     @cached_property
     def of_position(self) -> dict[int, MeasuredPass]:
@@ -202,17 +194,17 @@ class GenerationObserver:
         """The row before each token of a text, ``(step, layer, head, ...)``; `chosen` are the sequences behind them."""
         steps: list[dict[str, np.ndarray]] = []
         for position, (text, before) in enumerate(zip(chosen, [-1, *new], strict=False), (self.prompt or 0) - 1):
-            own = self.of_position.get(position)
-            if own is None:
+            run = self.of_position.get(position)
+            if run is None:
                 raise AttnscopeError(
                     f"found no pass of generate() over token {position + 1} of the text: the measured passes belong to "
                     "another text"
                 )
-            if own.ids is not None and before not in {-1, int(own.ids[text, position - own.start])}:
+            if run.ids is not None and before not in {-1, int(run.ids[text, position - run.start])}:
                 raise AttnscopeError(
                     "the passes of generate() read other tokens than it returns, so the rows of the text are unknown"
                 )
-            steps.append(own.of_text(text, position))
+            steps.append(run.of_text(text, position))
         return {name: np.stack([step[name] for step in steps]) for name in steps[0]}
 
     def text(self, number: int, sequences: int, prompt: list[int], chosen: Sequence[int], new: list[int]) -> xr.Dataset:
@@ -221,7 +213,7 @@ class GenerationObserver:
         first = self.passes[0]
         marks, row = self.prompts.marks(first.batch, length, self._side("causal")), number * first.batch // sequences
         padding = int(marks.padding[row])
-        own = number * self.prompts.count // sequences
+        prompt_number = number * self.prompts.count // sequences
         columns = marks.columns(length - padding + len(new), padding)[row].numpy()
         measured[POSITIONS] = by_positions(measured, columns, length - padding)
         measured[BINS] = np.add.reduceat(measured[BINS], _PARTS, axis=-1)
@@ -231,13 +223,13 @@ class GenerationObserver:
             along = ("span",) if name.endswith(SPANS) else ("offset_bin",) if name == BINS else ()
             data[name] = (("step", "layer", *of_head, *along), values, (_WORDS.get(name) or wording(name)).attributes)
         whole = [*[-1] * (length - padding - len(prompt)), *prompt, *new]  # embeddings have no ids
-        source = self.prompts.tokens(own) if self.is_pair else []
+        source = self.prompts.tokens(prompt_number) if self.is_pair else []
         data |= {
             "prompt_length": ((), length - padding, {"units": "tokens"}),
             "length": ((), len(new), {"units": "tokens"}),
             "text_token_id": ("text_position", whole),
             **({"source_token_id": ("source_position", source)} if source else {}),
-            "prompt": ((), own),
+            "prompt": ((), prompt_number),
             "token_id": ("step", new),
             "position": ("step", np.arange(len(whole) - len(new), len(whole)) - 1),
         }
@@ -295,19 +287,19 @@ class GenerationCall:
         pad = self._setting("pad_token_id") if len(sequences) > 1 else None
         texts: list[xr.Dataset] = []
         for number, sequence in enumerate(sequences):
-            new, own = sequence[length:], number * observer.prompts.count // len(sequences)
+            new, prompt_number = sequence[length:], number * observer.prompts.count // len(sequences)
             if beams is None:
                 chosen = [number] * _length(new, self._ends, pad)
             else:
                 chosen = [beam for beam in beams[number].tolist() if beam >= 0]
-            prompt = sequence[:length] if self._is_pair else observer.prompts.tokens(own)
+            prompt = sequence[:length] if self._is_pair else observer.prompts.tokens(prompt_number)
             texts.append(observer.text(number, len(sequences), prompt, chosen, new[: len(chosen)]))
         return texts
 
     def _check(self) -> None:
         name = type(self.model).__name__
-        own: Any = type(self.model)
-        if own.generate is not transformers.GenerationMixin.__dict__["generate"]:
+        model_class: Any = type(self.model)
+        if model_class.generate is not transformers.GenerationMixin.__dict__["generate"]:
             raise AttnscopeError(f"{name} has its own generate(), and the input of each pass is unknown")
         if self.model.training:
             raise AttnscopeError(f"{name} is in training mode: call model.eval() first")
@@ -341,8 +333,8 @@ class GenerationCall:
     def _main(self) -> Tensor:
         """The model's input: ids, embeddings, or the encoder's input."""
         usual = ("input_ids", "inputs_embeds", self.model.main_input_name)
-        known = [self.positional[0] if self.positional else self.named.get("inputs"), *map(self.named.get, usual)]
-        main = next((value for value in known if isinstance(value, Tensor)), None)
+        candidates = [self.positional[0] if self.positional else self.named.get("inputs"), *map(self.named.get, usual)]
+        main = next((value for value in candidates if isinstance(value, Tensor)), None)
         if main is None:
             raise AttnscopeError("generate() has no input that can be watched: give input_ids")
         return main
@@ -410,8 +402,10 @@ class GenerationCall:
         with watching(self.model, observer, weights_suffice=True), observer.reading(self.model):
             self.model(**inputs, use_cache=False)
         rows = observer.rows([0] * len(new), new)
-        own = text.sel(span=observer.spans)
-        return max(float(np.nanmax(np.abs(own[name] - rows[name]))) for name in (SPANS, "max_weight", "first_token"))
+        generated = text.sel(span=observer.spans)
+        return max(
+            float(np.nanmax(np.abs(generated[name] - rows[name]))) for name in (SPANS, "max_weight", "first_token")
+        )
 
 
 def _length(new: Sequence[int], ends: Sequence[int], pad: int | None) -> int:
@@ -444,15 +438,15 @@ def together(
     padding = dict.fromkeys(("token_id", "position", "text_token_id", "source_token_id"), -1)
     padded: list[xr.Dataset] = []
     for text in texts:
-        own = text.assign_coords({name: np.arange(text.sizes[name]) for name in positions})
+        numbered = text.assign_coords({name: np.arange(text.sizes[name]) for name in positions})
         for side in [name.removesuffix("_position") for name in positions]:
             if shown is None:
                 break
             ids = text[f"{side}_token_id"].values
             tokens = np.full(len(ids), "", dtype=object)
             tokens[ids >= 0] = shown(ids[ids >= 0].tolist())
-            own[f"{side}_token"] = f"{side}_position", tokens
-        padded.append(own.reindex(at, fill_value=padding | {"text_token": "", "source_token": ""}))
+            numbered[f"{side}_token"] = f"{side}_position", tokens
+        padded.append(numbered.reindex(at, fill_value=padding | {"text_token": "", "source_token": ""}))
     whole = stacked_along(padded, "sequence", np.arange(len(texts)))
     near = next(number for number, (_, last) in enumerate(DOUBLINGS) if -last < sizes["text_position"])
     whole = whole.isel(offset_bin=slice(near, None)).drop_vars(positions)

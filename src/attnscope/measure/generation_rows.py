@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from attnscope.kernels.bins import bin_ranges
+from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import row_weights
 from attnscope.measure.quantities import EQUAL
 from attnscope.measure.rows import fitted_places, row_factors
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from attnscope.kernels.call import AttentionCall
-
 
 SPANS, BINS = "span_weight", "bin_weight"
 POSITIONS = f"position_{SPANS}"
@@ -102,12 +98,12 @@ def _own_key(call: AttentionCall, allowed: Tensor, rows: int) -> int:
     if not call.query.shape[-1]:  # weights only: the query's own key is the last in the cache
         return keys - rows
     last = keys - 1 - allowed.any(1).flip(-1).to(torch.uint8).argmax(-1)  # (batch, row)
-    own = last - torch.arange(rows, device=last.device)
-    if bool((own != own[0, 0]).any()):
+    own_keys = last - torch.arange(rows, device=last.device)
+    if bool((own_keys != own_keys[0, 0]).any()):
         raise AttnscopeError(
             "the texts of a batch have different last keys in a layer, so the positions of its keys are unknown"
         )
-    return int(own[0, 0])
+    return int(own_keys[0, 0])
 
 
 def by_positions(measured: Mapping[str, np.ndarray], columns: np.ndarray, prompt: int) -> np.ndarray:
@@ -117,15 +113,15 @@ def by_positions(measured: Mapping[str, np.ndarray], columns: np.ndarray, prompt
     query = prompt - 1 + np.arange(steps)
     for layer in range(layers):
         bins, first = measured[BINS][:, layer], measured["first_token"][:, layer]
-        known = np.isfinite(bins).all((0, 2))  # not cross-attention, nor a head that the layer lacks
-        if not known.any():
+        present = np.isfinite(bins).all((0, 2))  # not cross-attention, nor a head that the layer lacks
+        if not present.any():
             continue
         seen = np.rint(np.exp(measured[f"{EQUAL}entropy"][:, layer])).astype(np.int64)
         counts, of_spans = _counts(query, seen, columns)
-        weights = _weights(bins[:, known], first[:, known], query)
+        weights = _weights(bins[:, present], first[:, present], query)
         mass = weights.sum(-1).T  # (head, step)
         share, _ = fitted_places(weights.sum(0), mass, counts)
-        fitted[:, layer, known] = np.einsum("hp,spk,hs->shk", share, of_spans, row_factors(share, mass, counts))
+        fitted[:, layer, present] = np.einsum("hp,spk,hs->shk", share, of_spans, row_factors(share, mass, counts))
     return fitted
 
 
@@ -164,7 +160,7 @@ class Prompts:
     def __init__(self, ids: Tensor | None, mask: Tensor | None, spans: GivenSpans | None = None) -> None:
         self.ids, self.mask = ids, mask
         self.spans = [] if spans is None else self._read(spans)
-        self.names = list(dict.fromkeys(name for own in self.spans for name in own))
+        self.names = list(dict.fromkeys(name for of_prompt in self.spans for name in of_prompt))
         if len(self.names) > MOST:
             raise AttnscopeError(f"there are {len(self.names)} named spans; expected at most {MOST}")
 
@@ -190,11 +186,11 @@ class Prompts:
         columns[..., :length, -2 if side == "target" else 0] = (torch.arange(length) >= padding[:, None]).double()
         columns[:, length, -1] = 1.0
         for row in range(batch if self.spans else 0):
-            own = self.spans[row * len(self.spans) // batch]
+            of_prompt = self.spans[row * len(self.spans) // batch]
             for number, name in enumerate(self.names, 1):
-                columns[row, :, number] = 0.0 if name in own else torch.nan
-                if name in own and side != "target":
-                    columns[row, torch.from_numpy(own[name]) + padding[row], number] = 1.0
+                columns[row, :, number] = 0.0 if name in of_prompt else torch.nan
+                if name in of_prompt and side != "target":
+                    columns[row, torch.from_numpy(of_prompt[name]) + padding[row], number] = 1.0
         if side != "text":
             columns[..., slice(-last, None) if side == "source" else slice(-last)] = torch.nan
         return KeyMarks(padding, columns)
@@ -210,7 +206,7 @@ class Prompts:
             each = list(cast("Iterable[Any]", spans)) if is_list else [spans] * len(texts)
         if len(each) != len(texts):
             raise AttnscopeError(f"found spans for {len(each)} prompts; expected {len(texts)}, one for each prompt")
-        return [_of_text(own, len(text)) for own, text in zip(each, texts, strict=True)]
+        return [_of_text(of_prompt, len(text)) for of_prompt, text in zip(each, texts, strict=True)]
 
 
 def _of_text(spans: Any, length: int) -> dict[str, np.ndarray]:

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from attnscope.capture.families import has_class_token, merged_side, patch_size_of, tubelet_of
+from attnscope.capture.modalities import PicturedModel
 from attnscope.capture.processors import Processor
+from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
+from attnscope.read.image_text import Expanded
 from attnscope.read.picture_parts import IMAGE, VIDEO
 from attnscope.read.windows import Window
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-    from transformers import PreTrainedModel
-
-    from attnscope.capture.modalities import PicturedModel
-    from attnscope.capture.watch import Site
-    from attnscope.read.image_text import Expanded
-
 
 NOTHING = 1e-3  # of the largest change: changes of other tokens below this are rounding
 
@@ -95,7 +90,7 @@ def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"
     return Grid(rows, columns, first, seen.shape[1], 0 if is_class else None)
 
 
-def pattern(size: tuple[int, int], like: Tensor) -> Tensor:
+def pattern(size: Sequence[int], like: Tensor) -> Tensor:
     """The change of a patch: deterministic, and not constant, as a model may subtract the mean."""
     return torch.randn(like.shape[0], *size, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(like)
 
@@ -182,8 +177,8 @@ class Tile:
     def names(self) -> dict[int, str]:
         """The name of each token."""
         return {
-            token: "{} r{}c{}".format(self.name, *divmod(place, self.columns))
-            for place, token in enumerate(self.tokens)
+            token: "{} r{}c{}".format(self.name, *divmod(position, self.columns))
+            for position, token in enumerate(self.tokens)
         }
 
 
@@ -222,8 +217,8 @@ class Tiles:
                     f"{kind} {number} has {len(tokens)} tokens, but its grid is {steps} x {rows} x {columns}"
                 )
             for step in range(steps):
-                own = tuple(tokens[step * rows * columns : (step + 1) * rows * columns])
-                tiles.append(Tile(number, step + 1 if kind == VIDEO else 0, rows, columns, own, -1, kind))
+                of_step = tuple(tokens[step * rows * columns : (step + 1) * rows * columns])
+                tiles.append(Tile(number, step + 1 if kind == VIDEO else 0, rows, columns, of_step, -1, kind))
         self.known_by.add("processor")
         return tiles
 
@@ -265,17 +260,19 @@ class Tiles:
         """Whether a change of pixels at a position changes the token of that position most."""
         rows, columns = tile.rows - 1, tile.columns - 1
         places = {(0, 0), (0, columns), (rows, 0), (rows, columns), (rows // 2, columns // 2)}
-        before = self._states(inputs, tile)
+        tokens = list(tile.tokens)
+        before = self._states(inputs, tokens)
         right = 0
         pixels = pixels_of(inputs, tile.key)
         for row, column in sorted(places):
             changed = {**inputs, tile.key: _changed_pixels(inputs[tile.key], tile, row, column, pixels)}
-            right += int((self._states(changed, tile) - before).norm(dim=-1).argmax()) == row * tile.columns + column
+            change = (self._states(changed, tokens) - before).norm(dim=-1)
+            right += int(change.argmax()) == row * tile.columns + column
         return right >= min(_RIGHT, len(places))
 
-    def _states(self, inputs: dict[str, Any], tile: Tile) -> Tensor:
-        """The decoder's input at each token of a tile."""
-        return self.model.decoder_inputs(inputs)["inputs_embeds"][0, list(tile.tokens)].double()
+    def _states(self, inputs: dict[str, Any], tokens: list[int]) -> Tensor:
+        """The decoder's input at some tokens."""
+        return self.model.decoder_inputs(inputs)["inputs_embeds"][0, tokens].double()
 
     def _unknown(self, reason: str) -> list[Tile]:
         self.unknown = self.unknown or reason
@@ -300,11 +297,9 @@ def pixels_of(inputs: dict[str, Any], key: str = PIXELS) -> list[Tensor] | None:
     if sizes is None or len(sizes) != len(flat):
         return flat
     shapes = [tuple(int(side) for side in size) for size in sizes]
-    fit = all(
-        height <= image.shape[1] and width <= image.shape[2]
-        for image, (height, width) in zip(flat, shapes, strict=True)
-    )
-    return [image[:, :height, :width] for image, (height, width) in zip(flat, shapes, strict=True)] if fit else flat
+    cut = [image[:, :height, :width] for image, (height, width) in zip(flat, shapes, strict=True)]
+    fit = all(image.shape[1:] == shape for image, shape in zip(cut, shapes, strict=True))
+    return cut if fit else flat
 
 
 def _changed_pixels(values: Tensor, tile: Tile, row: int, column: int, pixels: list[Tensor] | None) -> Tensor:
@@ -313,8 +308,8 @@ def _changed_pixels(values: Tensor, tile: Tile, row: int, column: int, pixels: l
     image = changed.flatten(0, values.ndim - _IMAGES)[tile.source]  # a view
     height, width = (image if pixels is None else pixels[tile.source]).shape[-2:]
     down = slice(row * height // tile.rows, (row + 1) * height // tile.rows)
-    place = image[:, down, slice(column * width // tile.columns, (column + 1) * width // tile.columns)]
-    place += torch.randn(place.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(place)
+    patch = image[:, down, slice(column * width // tile.columns, (column + 1) * width // tile.columns)]
+    patch += pattern(patch.shape[-2:], patch)
     return changed
 
 
@@ -344,7 +339,7 @@ class Frames(Tiles):
         if pixels is None or (images and key == PIXELS):
             return [], self._unknown("the processor does not return single frames in rows and columns")
         tokens = [token for video in pieces for token in video]
-        before = self.model.decoder_inputs(inputs)["inputs_embeds"][0, tokens].double()
+        before = self._states(inputs, tokens)
         # (frame, token)
         moved = torch.stack([self._changes(inputs, key, frame, tokens, before) for frame in range(len(pixels))])
         of = moved > NOTHING * moved.amax(0).amax()
@@ -352,12 +347,12 @@ class Frames(Tiles):
             return [], self._unknown("some of its tokens read several frames, or a frame none of them")
         frames: FrameTokens = []
         tiles: list[Tile] = []
-        number = {token: place for place, token in enumerate(tokens)}
-        for video, own in enumerate(pieces, start=1):
-            inside = of[:, [number[token] for token in own]]
+        number = {token: position for position, token in enumerate(tokens)}
+        for video, of_video in enumerate(pieces, start=1):
+            inside = of[:, [number[token] for token in of_video]]
             sources = inside.any(1).nonzero()[:, 0].tolist()
             frames.append(
-                [[token for token, there in zip(own, inside[source], strict=True) if there] for source in sources]
+                [[token for token, there in zip(of_video, inside[source], strict=True) if there] for source in sources]
             )
             for step, (source, listed) in enumerate(zip(sources, frames[-1], strict=True), start=1):
                 shape = rows_and_columns(len(listed), pixels[source].shape[-2:])
@@ -375,10 +370,8 @@ class Frames(Tiles):
         """The change of each token with the pixels of one frame."""
         changed = inputs[key].clone()
         flat = changed.flatten(0, -4)  # a view
-        noise = torch.randn(flat[frame].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-        flat[frame] += noise.to(flat)
-        states = self.model.decoder_inputs({**inputs, key: changed})["inputs_embeds"][0, tokens]
-        return (states.double() - before).norm(dim=-1)
+        flat[frame] += pattern(flat.shape[-2:], flat[frame])
+        return (self._states({**inputs, key: changed}, tokens) - before).norm(dim=-1)
 
 
 _MOST = 8  # groups of frames
@@ -417,8 +410,10 @@ class Tubelets:
         """The steps, each over the first of its frames; `key` is the argument for the frames."""
         grid, together = (self.rows, self.columns), self.together
         return tuple(
-            TubeletStep(1, number + 1, *grid, tuple(own.reshape(-1).tolist()), number * together, VIDEO, key, together)
-            for number, own in enumerate(self.places())
+            TubeletStep(
+                1, number + 1, *grid, tuple(of_step.reshape(-1).tolist()), number * together, VIDEO, key, together
+            )
+            for number, of_step in enumerate(self.places())
         )
 
     def groups(self) -> list[str]:
@@ -435,7 +430,7 @@ class Tubelets:
     def window(self, name: str) -> Window:
         """The video as a window of a page; `roles` has the group of frames of each token."""
         tiles = self.as_tiles("")
-        names = {token: shown for tile in tiles for token, shown in tile.names.items()}
+        names = {token: label for tile in tiles for token, label in tile.names.items()}
         roles = {token: self._group(tile.number - 1) for tile in tiles for token in tile.tokens}
         special = tuple(token not in names for token in range(self.tokens))
         tokens = tuple(names.get(token, "[class]" if token == 0 else "[special]") for token in range(self.tokens))

@@ -22,8 +22,6 @@ from attnscope.statistics.agreement import (
     sign_agreement,
 )
 from attnscope.statistics.units import units_in
-from attnscope.support.checks import check_seed, check_whole, shaped
-from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import with_nulls
 
 SHARE = 0.3  # of all weight at one offset or token, for its label
@@ -80,11 +78,11 @@ def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> n
     # a fraction with `MORE` times the odds of uniform attention; never under a mask that hides one side
     leans = allowed & (equal > 0) & (equal < 1) & (measured * (1 - equal) >= MORE * equal * (1 - measured))
     shares = np.where(enough[:, :single], measured[:, :single], 0.0)
-    own, even = places.measured, places.equal
+    of_heads, even = places.measured, places.equal
     is_uniform = (  # in position and in sharpness
-        (np.abs(own["bins"] - even["bins"]).sum(-1) / 2 <= ALIKE_PLACES)
-        & (np.abs(own["first"] - even["first"]) <= ALIKE_PLACES)
-        & (np.abs(own["entropy"] - even["entropy"]) <= ALIKE_ENTROPY)
+        (np.abs(of_heads["bins"] - even["bins"]).sum(-1) / 2 <= ALIKE_PLACES)
+        & (np.abs(of_heads["first"] - even["first"]) <= ALIKE_PLACES)
+        & (np.abs(of_heads["entropy"] - even["entropy"]) <= ALIKE_ENTROPY)
     )
     choices = [(shares.max(-1) >= SHARE, shares.argmax(-1)), (is_uniform, kinds.index("uniform"))]
     for reach in range(reaches):
@@ -93,7 +91,8 @@ def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> n
         code, left, right = single + 3 * reach, near + reaches, near + 2 * reaches
         choices += [(is_local & leans[:, left], code + 1), (is_local & leans[:, right], code + 2), (is_local, code)]
     for number, side in enumerate(_SIDES):
-        choices.append(((own[side] >= SHARE) & leans[:, single + 3 * reaches + number], kinds.index(f"{side}ward")))
+        is_leaning = (of_heads[side] >= SHARE) & leans[:, single + 3 * reaches + number]
+        choices.append((is_leaning, kinds.index(f"{side}ward")))
     conditions, codes = zip(*choices, strict=True)
     return np.select(conditions, codes, kinds.index("mixed"))
 
@@ -110,13 +109,13 @@ def kind_name(kind: str, attention: str) -> str:
 
 def named_clusters(names: list[str], places: Places) -> list[str]:
     """Unique names: clusters of one name get their share of weight in the band and, if that is equal, a number."""
-    shown = [
+    labelled = [
         f"{name} ({100 * inside:.0f}% in the band)" if names.count(name) > 1 else name
         for name, inside in zip(names, places.measured["offset"].sum(-1), strict=True)
     ]
     return [
-        f"{name[:-1]}, no. {shown[: place + 1].count(name)})" if shown.count(name) > 1 else name
-        for place, name in enumerate(shown)
+        f"{name[:-1]}, no. {labelled[: number + 1].count(name)})" if labelled.count(name) > 1 else name
+        for number, name in enumerate(labelled)
     ]
 
 
@@ -152,11 +151,13 @@ class Places:
                 columns.append(_fraction(shares[side], shares[other]))
             sides.append(np.column_stack(columns))
         measured, equal = sides
-        own, columns = self.measured, self.measured["columns_left"]
-        on_first = own["first"] / np.maximum(1.0 - own["none"], _LEAST)  # of the weight on tokens, as the columns
-        first = own["offset"].shape[1]
-        ones = np.ones((len(measured), first + 3 + own["near"].shape[1]))
-        near, far = own["near_left"] + own["near_right"], own["left"] + own["right"]
+        of_heads, columns = self.measured, self.measured["columns_left"]
+        on_first = of_heads["first"] / np.maximum(
+            1.0 - of_heads["none"], _LEAST
+        )  # of the weight on tokens, as the columns
+        first = of_heads["offset"].shape[1]
+        ones = np.ones((len(measured), first + 3 + of_heads["near"].shape[1]))
+        near, far = of_heads["near_left"] + of_heads["near_right"], of_heads["left"] + of_heads["right"]
         supported = np.column_stack([ones, near, near, far, far])
         # frames without sound are all alike, and the first frame is unlike all others in every sound (its convolution
         # reads zeros before it): a head attends to them or does not, trained or not
@@ -184,17 +185,20 @@ class Places:
 def places_of(results: xr.Dataset) -> Places:
     """`Places` of every head of a scan: by text, if it has texts, then layer, then head."""
     heads, layers = results.sizes["head"], results.sizes["layer"]
-    own = results.rows.values.reshape(-1)  # of each layer and text
-    rows = np.repeat(own, heads).astype(float)
+    layer_rows = results.rows.values.reshape(-1)  # of each layer and text
+    rows = np.repeat(layer_rows, heads).astype(float)
     where = results.offset_bin.values
     ends = np.maximum(np.abs(results.bin_first.values), np.abs(results.bin_last.values))  # largest distance in each bin
     reaches = [int(end) for end in np.unique(ends) if NEAR <= end < ends.max()]  # the last bin has no end
     near = ends[:, None] <= np.array(reaches, dtype=int)
     ordered = results.transpose("window", "layer", "head", ..., "offset", "offset_bin", missing_dims="ignore")
     measured = _shares_of(ordered, "", rows, where, near)
-    equal = {name: np.repeat(values, heads, 0) for name, values in _shares_of(ordered, EQUAL, own, where, near).items()}
+    equal = {
+        name: np.repeat(values, heads, 0)
+        for name, values in _shares_of(ordered, EQUAL, layer_rows, where, near).items()
+    }
     supporting = np.repeat(results.get("supporting_rows", results.rows).values.reshape(-1), heads).astype(float)
-    kinds = np.tile(np.repeat(results.layer_kind.values.astype(str), heads), len(own) // layers)
+    kinds = np.tile(np.repeat(results.layer_kind.values.astype(str), heads), len(layer_rows) // layers)
     return Places(measured, equal, supporting, kinds, results.offset.values, reaches)
 
 
@@ -226,8 +230,8 @@ def _shares_of(
 
 def over_texts(results: xr.Dataset) -> xr.Dataset:
     """The same statistics over all rows of all texts."""
-    own = [name for name in (*NEEDED, "columns_left") if name in results]
-    data = results[[*own, *(f"{EQUAL}{name}" for name in own if f"{EQUAL}{name}" in results)]]
+    present = [name for name in (*NEEDED, "columns_left") if name in results]
+    data = results[[*present, *(f"{EQUAL}{name}" for name in present if f"{EQUAL}{name}" in results)]]
     sums = [name for name in data.data_vars if str(name).endswith("_sum")]
     means = (data.drop_vars(sums) * results.rows).sum("window", skipna=False) / results.rows.sum("window")
     pooled = {**data[sums].sum("window"), **means}
@@ -261,8 +265,7 @@ DIRECTED = ("next-to-left", "next-to-right", "leftward", "rightward")
 
 def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
     """Name a profile as the papers do (mathematics.md, Labels); a scan's labels need further tests."""
-    shaped("the profile", shares, "offset")
-    centre = _centre(shares)
+    centre = len(shares) // 2
     peak = int(np.argmax(shares)) - centre
     if abs(peak) == 1 and shares[peak + centre] >= PEAK_SHARE:
         return "next-to-left" if peak < 0 else "next-to-right"
@@ -274,18 +277,10 @@ def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
 
 def direction(band_sums: Float[np.ndarray, "*any offset"]) -> Float[np.ndarray, "*any"]:
     """Direction index (right - left) / (right + left), -1..1; 0 if neither side has weight, NaN for NaN."""
-    centre = _centre(band_sums)
+    centre = band_sums.shape[-1] // 2
     left, right = band_sums[..., :centre].sum(-1), band_sums[..., centre + 1 :].sum(-1)
     both = left + right
     return np.where(both > 0, (right - left) / np.where(both > 0, both, 1.0), np.where(np.isnan(both), both, 0.0))
-
-
-def _centre(profiles: np.ndarray) -> int:
-    """Index of offset 0 in ``-n..n``."""
-    offsets = profiles.shape[-1]
-    if offsets % 2 == 0:
-        raise AttnscopeError(f"found {offsets} offsets; expected an odd number, -n..n")
-    return offsets // 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,20 +293,12 @@ class Clustering:
     inertia: float  # sum of squared distances to the centroids
 
 
-def cluster_profiles(
-    shares: Float[np.ndarray, "vector offset"], *, clusters: int = 6, seed: int = 0, restarts: int = 20
-) -> Clustering:
-    """Cluster per-text profiles: k-means++, Euclidean, unstandardised, the best of several starts."""
-    check_whole(1, clusters=clusters, restarts=restarts)
-    check_seed(seed)
-    shaped("the profiles", shares, "vector, offset")
-    _centre(shares)
-    if not len(shares):
-        raise AttnscopeError("found no profile; expected one or more, (vector, offset)")
+def cluster_profiles(shares: Float[np.ndarray, "vector offset"], *, clusters: int = 6, seed: int = 0) -> Clustering:
+    """Cluster per-text profiles: k-means++, Euclidean, unstandardised, the best of 20 starts."""
     from sklearn.cluster import KMeans
 
     distinct = len(np.unique(shares, axis=0))
-    model = KMeans(min(clusters, distinct), n_init=restarts, random_state=seed).fit(shares)  # pyright: ignore[reportArgumentType]
+    model = KMeans(min(clusters, distinct), n_init=20, random_state=seed).fit(shares)  # pyright: ignore[reportArgumentType]
     centroids = np.asarray(model.cluster_centers_)
     base = [name_profile(centroid) for centroid in centroids]
     # order: by name, then by the weight in the band, so that numbers do not depend on the starts
@@ -374,8 +361,8 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     for kind, chosen in (("named", is_named), ("unnamed", ~is_named)):
         numbers[kind] = {"heads": int(chosen.sum())}
         if chosen.any():
-            own = labels[:, chosen], directions[:, chosen], present[:, chosen]
-            estimates = independence(*own, clusters=len(names), units=units)
+            of_chosen = labels[:, chosen], directions[:, chosen], present[:, chosen]
+            estimates = independence(*of_chosen, clusters=len(names), units=units)
             numbers[kind] |= {name: asdict(estimate) for name, estimate in estimates.items()}
     if clusters is not None:
         numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": inertia}
@@ -423,7 +410,7 @@ def _named(results: xr.Dataset, exists: np.ndarray) -> _Kinds:
     size = max(1, _HEADS_AT_ONCE // len(exists))
     blocks = (results.isel(window=slice(first, first + size)) for first in range(0, results.sizes["window"], size))
     each = [kind_codes(places_of(block), np.tile(allowed, (block.sizes["window"], 1))) for block in blocks]
-    codes = np.concatenate([own.reshape(-1, len(exists)) for own in each])[:, exists]
+    codes = np.concatenate([part.reshape(-1, len(exists)) for part in each])[:, exists]
     attention, kinds = whole.kinds[exists], kind_list(whole)
     names: list[str] = []
     labels = np.empty_like(codes)

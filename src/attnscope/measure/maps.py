@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
 from attnscope.kernels.blocks import BLOCK, block_size, block_weights
-from attnscope.kernels.call import Need
+from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.full import row_weights
 from attnscope.measure.rows import equal_rows, evenly
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from torch import Tensor
-
-    from attnscope.kernels.call import AttentionCall
-    from attnscope.read.windows import Window
-
+from attnscope.read.windows import Window
 
 KEPT = (5, 10, 25)  # percent of the blocks
 
@@ -41,12 +34,12 @@ class BlockSums:
         """Those of a call and those of uniform attention; `counted` is ``(batch, query)``, False on padding."""
         even = evenly(call) if equal is None else equal
         level = equal_rows(call, Need()).log_sum_exp if equal is None else measure(even, Need())[1].log_sum_exp
-        own, null = (
+        weights, null = (
             block_weights(each, lse.masked_fill(~counted[:, None], torch.inf), BLOCK).total
             for each, lse in ((call, log_sum_exp), (even, level))
         )
         seen = null[:, :1] > 0
-        return cls(own, seen), cls(null[:, :1], seen)
+        return cls(weights, seen), cls(null[:, :1], seen)
 
     def recall(self) -> Tensor:
         r"""Share of the weight in the best blocks of each block row, ``(batch, head, kept)``."""
@@ -81,9 +74,9 @@ def weight_rows(
     call: AttentionCall, head: int, rows: int, at_once: int = _ROWS_AT_ONCE, *, text: int = 0
 ) -> Iterator[Tensor]:
     """The first rows of one head's weights on one text, in blocks."""
-    own, rows = call.part(slice(head, head + 1), slice(text, text + 1)), min(rows, call.query.shape[2])
+    of_head, rows = call.part(slice(head, head + 1), slice(text, text + 1)), min(rows, call.query.shape[2])
     for first in range(0, rows, at_once):
-        yield row_weights(own, slice(first, min(rows, first + at_once))).weights[0, 0]
+        yield row_weights(of_head, slice(first, min(rows, first + at_once))).weights[0, 0]
 
 
 def largest_weights(call: AttentionCall, head: int, room: int) -> tuple[np.ndarray, ...]:
@@ -93,9 +86,9 @@ def largest_weights(call: AttentionCall, head: int, room: int) -> tuple[np.ndarr
     for weights in weight_rows(call, head, ROWS):
         few = torch.zeros_like(weights, dtype=torch.bool)
         few.scatter_(-1, weights.topk(min(_EACH_ROW, weights.shape[-1])).indices, value=True)
-        kept = (few | (weights >= least)) & (weights > 2.0**-_OCTAVES)
-        rest = (weights.sum(-1) - (weights * kept).sum(-1)).clamp_min(0)
-        parts.append((kept.sum(-1), kept.nonzero()[:, 1], weights[kept], rest, few[kept]))
+        listed = (few | (weights >= least)) & (weights > 2.0**-_OCTAVES)
+        rest = (weights.sum(-1) - (weights * listed).sum(-1)).clamp_min(0)
+        parts.append((listed.sum(-1), listed.nonzero()[:, 1], weights[listed], rest, few[listed]))
     counts, keys, weights, rest, few = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
     return counts.astype(np.int32), keys.astype(np.int32), weights, rest, few
 
@@ -112,9 +105,9 @@ def share_room(maps: Sequence[dict[tuple[int, int], tuple[np.ndarray, ...]]], ro
             break
         left -= size
     for of_window in maps:
-        for place, parts in of_window.items():
+        for head, parts in of_window.items():
             if len(parts[1]) > level:
-                of_window[place] = _cut(parts, level)
+                of_window[head] = _cut(parts, level)
 
 
 def _cut(parts: tuple[np.ndarray, ...], size: int) -> tuple[np.ndarray, ...]:
@@ -122,11 +115,11 @@ def _cut(parts: tuple[np.ndarray, ...], size: int) -> tuple[np.ndarray, ...]:
     counts, keys, weights, rest, few = parts
     largest = np.zeros(len(weights), bool)
     largest[np.argpartition(weights, len(weights) - size)[len(weights) - size :]] = True
-    kept = largest | few
+    listed = largest | few
     query = np.repeat(np.arange(len(counts)), counts)
-    left_out = np.bincount(query[~kept], weights[~kept], len(counts))
-    counts = np.bincount(query[kept], minlength=len(counts)).astype(np.int32)
-    return counts, keys[kept], weights[kept], (rest + left_out).astype(rest.dtype), few[kept]
+    left_out = np.bincount(query[~listed], weights[~listed], len(counts))
+    counts = np.bincount(query[listed], minlength=len(counts)).astype(np.int32)
+    return counts, keys[listed], weights[listed], (rest + left_out).astype(rest.dtype), few[listed]
 
 
 def _least_weight(call: AttentionCall, head: int, room: int) -> float:
@@ -159,8 +152,7 @@ def in_tiles(call: AttentionCall, head: int, tile: int) -> tuple[np.ndarray, np.
     return total, largest
 
 
-if TYPE_CHECKING:
-    Place = tuple[int, int]  # layer, head
+Place = tuple[int, int]  # layer, head
 
 
 SIDE = 512  # blocks on a side of a map, at most

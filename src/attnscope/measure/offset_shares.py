@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnscope.capture.families import named_scheme
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
+from attnscope.kernels.bins import bin_ranges
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.masks import forbids
@@ -20,9 +23,6 @@ from attnscope.measure.means import queries, text_mean
 from attnscope.measure.quantities import EQUAL, wording
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from jaxtyping import Float, Int
     from transformers import PreTrainedModel
 
 
@@ -60,9 +60,9 @@ def _is_of_distance(bias: Tensor) -> bool:
         return False
     bias = bias[..., :_ENOUGH, :_ENOUGH]  # a long window does not need the whole matrix
     allowed = ~forbids(bias)
-    known = allowed[..., 1:] & allowed[..., :-1]
-    steps = bias.masked_fill(~allowed, 0.0).diff(dim=-1).masked_fill(~known, 0.0)
-    moved = (steps[..., 1:, 1:] - steps[..., :-1, :-1]).masked_fill(~(known[..., 1:, 1:] & known[..., :-1, :-1]), 0.0)
+    both = allowed[..., 1:] & allowed[..., :-1]
+    steps = bias.masked_fill(~allowed, 0.0).diff(dim=-1).masked_fill(~both, 0.0)
+    moved = (steps[..., 1:, 1:] - steps[..., :-1, :-1]).masked_fill(~(both[..., 1:, 1:] & both[..., :-1, :-1]), 0.0)
     size = float(steps.abs().amax())
     return size > _ROUNDING and float(moved.abs().amax()) <= _ALIKE * size
 
@@ -93,19 +93,17 @@ class OffsetShares:
         there = np.nan_to_num(self.share).max((0, 1)) > _NONE
         if self.equal is not None:
             there |= np.nan_to_num(self.equal).max(0) > 0
-        kept = np.flatnonzero(there | ((self.first <= 0) & (self.last >= 0)))
-        return self.take(slice(int(kept[0]), int(kept[-1]) + 1))
+        inside = np.flatnonzero(there | ((self.first <= 0) & (self.last >= 0)))
+        return self.take(slice(int(inside[0]), int(inside[-1]) + 1))
 
     def binned(self) -> OffsetShares:
         """Single offsets summed into bins that double, as in ``bin_sum``."""
-        from attnscope.kernels.bins import bin_ranges  # imports PyTorch, which a finished run does not need
-
         ranges = np.array(bin_ranges(0, int(max(self.last[-1], -self.first[0], 1))))
         inside = (self.first >= ranges[:, :1]) & (self.first <= ranges[:, 1:])  # (bin, offset)
         starts = inside.argmax(1)[inside.any(1)]
         equal = None if self.equal is None else np.add.reduceat(self.equal, starts, -1)
-        kept = ranges[inside.any(1)]
-        return OffsetShares(kept[:, 0], kept[:, 1], np.add.reduceat(self.share, starts, -1), equal)
+        used = ranges[inside.any(1)]
+        return OffsetShares(used[:, 0], used[:, 1], np.add.reduceat(self.share, starts, -1), equal)
 
 
 def shares_by_offset(results: xr.Dataset, of: str = "bins") -> OffsetShares | None:
@@ -155,8 +153,8 @@ def pairs_of(results: xr.Dataset) -> xr.DataArray:
         return results.pairs.transpose("window", "layer", "offset")
     rows, offset = rows_of(results), results.offset.values
     kinds = results.layer_kind.values if "layer_kind" in results.coords else ["self"]
-    own = np.array([kind == "causal" for kind in kinds])
-    keys = np.where(own, rows.values, results.length.values[:, None])[..., None]
+    is_causal = np.array([kind == "causal" for kind in kinds])
+    keys = np.where(is_causal, rows.values, results.length.values[:, None])[..., None]
     # query i has a key at offset t for max(0, -t) <= i < min(queries, keys - t)
     pairs = (np.minimum(rows.values[..., None], keys - offset) - np.maximum(0, -offset)).clip(0)
     return xr.DataArray(pairs.astype(float), dims=("window", "layer", "offset"))

@@ -74,8 +74,8 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
     drawn = int(np.random.default_rng([seed, number]).integers(results.sizes["window"]))
     results = _with_columns_left(results)
     variables: dict[str, xr.Variable] = {}  # without coordinates, which xarray would align in every step
-    for given in results.data_vars:
-        name, values = str(given), results.variables[given]
+    for variable in results.data_vars:
+        name, values = str(variable), results.variables[variable]
         if name in _SIZES or name.endswith(_SUMS) or name.removeprefix(EQUAL) == GROUP_ROWS:
             variables[name] = values.sum("window", skipna=False, keep_attrs=True)
         elif name.endswith(BY_GROUP) or name.removeprefix(EQUAL) in OF_GROUPS:
@@ -102,8 +102,8 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
             variables[name] = values
     if "group_weight" in results:
         counted = results.variables[GROUP_ROWS]
-        known = _where(results.variables["group_weight"].notnull(), counted).sum("window")
-        of = known.where(counted.notnull().all("window")).transpose(*variables["group_weight"].dims)
+        present = _where(results.variables["group_weight"].notnull(), counted).sum("window")
+        of = present.where(counted.notnull().all("window")).transpose(*variables["group_weight"].dims)
         of.attrs = {"long_name": "Queries of a group in windows that have the group of keys", "units": "tokens"}
         variables[GROUP_PAIR_ROWS] = of
     for name in IN_FULL:
@@ -136,9 +136,9 @@ def _weighted(values: xr.Variable, weights: xr.Variable) -> xr.Variable:
 
 def _weighted_nanmean(values: xr.Variable, weights: xr.Variable) -> xr.Variable:
     """Mean over windows without NaN; NaN if all are."""
-    known = _where(values.notnull(), weights)
-    total = known.sum("window")
-    return _like((values.fillna(0) * known).sum("window") / total.where(total > 0), values)
+    present = _where(values.notnull(), weights)
+    total = present.sum("window")
+    return _like((values.fillna(0) * present).sum("window") / total.where(total > 0), values)
 
 
 def _where(condition: xr.Variable, values: xr.Variable) -> xr.Variable:
@@ -177,8 +177,8 @@ def part_rows(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset,
     if windows is None:
         return whole.isel(window=chosen), {}
     ends = np.concatenate([[0], np.cumsum(whole.window_count.values)])
-    own = slice(int(ends[chosen.start]), int(ends[chosen.stop]))
-    return whole.isel(window=chosen), {WINDOWS: windows.isel(pooled_window=own)}
+    of_pools = slice(int(ends[chosen.start]), int(ends[chosen.stop]))
+    return whole.isel(window=chosen), {WINDOWS: windows.isel(pooled_window=of_pools)}
 
 
 def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
@@ -279,11 +279,11 @@ class DocumentSums:
 
 def _one_by_one(sums: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Add rows to sums one by one, so that the result does not depend on pieces."""
-    own = rows[0].copy()
+    first = rows[0].copy()
     rows[0] += sums
     # NumPy adds rows in order, but the numbers of a single column in pairs
     total = rows.sum(0) if rows.shape[1] > 1 else np.add.accumulate(rows)[-1]
-    rows[0] = own
+    rows[0] = first
     return total
 
 
@@ -338,8 +338,8 @@ def heads_of_run(run: RunFolder) -> xr.Dataset:
     """`over_documents` of a run, piece by piece; means and errors from pools, variances from their windows."""
     texts, windows = _Gathered(), _Gathered()
     names = (run.signature.settings or {}).get("statistics", ())
-    for place in run.pieces:
-        piece, short = run.piece(place), run.apart(WINDOWS, place)
+    for piece_texts in run.pieces:
+        piece, short = run.piece(piece_texts), run.apart(WINDOWS, piece_texts)
         piece = with_profile(piece) if "band_sum" in piece and "profile" in names else piece
         texts.add(piece, piece.source.values.tolist())
         if short is not None:
@@ -348,8 +348,8 @@ def heads_of_run(run: RunFolder) -> xr.Dataset:
     if windows.parts:
         of_windows = windows.dataset(components=True)
         ends = (BETWEEN, WITHIN, ICC, ICC_CHANCE)
-        kept = [name for name in of_windows.data_vars if str(name).endswith(ends)]
-        whole = whole.merge(of_windows[kept], compat="override", combine_attrs="override")
+        components = [name for name in of_windows.data_vars if str(name).endswith(ends)]
+        whole = whole.merge(of_windows[components], compat="override", combine_attrs="override")
         whole.attrs["windows"] = of_windows.attrs["texts"]
     return whole
 
@@ -391,13 +391,15 @@ class _Gathered:
             for end, values in numbers.items():
                 means[name + end] = like.copy(data=values.reshape(like.shape)).assign_attrs(_words_of(like, end))
         whole = xr.Dataset(means, attrs={"texts": texts, "documents": documents})
-        return whole.assign_coords({k: own for k, own in self.coords.items() if set(own.dims) <= set(whole.dims)})
+        return whole.assign_coords(
+            {k: coordinate for k, coordinate in self.coords.items() if set(coordinate.dims) <= set(whole.dims)}
+        )
 
 
 def _statistics(piece: xr.Dataset) -> Iterator[tuple[str, xr.DataArray]]:
     """The statistics of every head and text."""
-    for given, values in piece.data_vars.items():
-        name = str(given)
+    for key, values in piece.data_vars.items():
+        name = str(key)
         of_heads = {"window", "layer", "head"} <= set(values.dims) and values.dtype.kind == "f"
         if of_heads and not name.startswith((DRAWN, EQUAL)) and not name.endswith((VARIANCE, *_COUNTS)):
             yield name, values

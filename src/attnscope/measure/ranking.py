@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import xarray as xr
@@ -13,9 +13,6 @@ from attnscope.measure.labels import LEAST_SHARE, LOCAL, MORE, beyond_chance, be
 from attnscope.measure.means import queries, text_mean
 from attnscope.measure.quantities import EQUAL, SEVERAL, without_end, wording
 from attnscope.report.reads import reads
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 
 class RankedHead(TypedDict):
@@ -136,13 +133,13 @@ def peaks(results: xr.Dataset) -> xr.Dataset | None:
     measured = shares
     if len(dims) > 1:  # for patches, missing shares are 0
         measured, units = text_mean(results["patch_profile"]), "patches"
-    known = measured.notnull().any(dims).transpose("layer", "head").values
+    present = measured.notnull().any(dims).transpose("layer", "head").values
     stacked = shares.transpose("layer", "head", *dims).stack(cell=dims)
     best = stacked.fillna(-1).argmax("cell").values
     peak = {f"peak_{dim}": (stacked[dim].values[best].astype(float), units) for dim in dims}
     peak["peak_weight"] = stacked.max("cell").values, "share"
-    each = {name: (np.where(known, values, np.nan), {"units": unit}) for name, (values, unit) in peak.items()}
-    return xr.Dataset({name: (("layer", "head"), *own) for name, own in each.items()})
+    each = {name: (np.where(present, values, np.nan), {"units": unit}) for name, (values, unit) in peak.items()}
+    return xr.Dataset({name: (("layer", "head"), *variable) for name, variable in each.items()})
 
 
 def _number_of_rows(results: xr.Dataset) -> xr.DataArray | None:
@@ -194,14 +191,14 @@ def heads_far_from_uniform(results: xr.Dataset, top: int = 5) -> tuple[str, list
         if variable.dtype.kind != "f" or without_end(name) != name or name.endswith("_variance"):
             continue
         values = _one_each(variable, ("layer", "head"))
-        known = np.isfinite(values)
-        if not known.any() or np.ptp(values[known]) <= _SAME * np.abs(values[known]).max():
+        finite = np.isfinite(values)
+        if not finite.any() or np.ptp(values[finite]) <= _SAME * np.abs(values[finite]).max():
             continue
         equal = results.get(f"{EQUAL}{name}")
-        middle = np.median(values[known]) if equal is None else _one_each(equal, ("layer",))[:, None]
+        middle = np.median(values[finite]) if equal is None else _one_each(equal, ("layer",))[:, None]
         away = np.nan_to_num(np.abs(values - middle), nan=-1.0)
         order = [divmod(int(head), away.shape[1]) for head in np.argsort(-away, axis=None, kind="stable")]
-        return name, [head for head in order if known[head]][:top]
+        return name, [head for head in order if finite[head]][:top]
     return None
 
 

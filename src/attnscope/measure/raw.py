@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
-from attnscope.capture.watch import Site
+from attnscope.capture.watch import Observer, Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure, output_of
@@ -26,15 +26,10 @@ from attnscope.measure.passes import WindowBatch
 from attnscope.measure.sample import WordBatch
 from attnscope.measure.texts import first_windows
 from attnscope.opened import Opened
-from attnscope.read.encoded import EncodedTexts
+from attnscope.read.encoded import EncodedTexts, Sources
+from attnscope.read.windows import Window
 from attnscope.store.arrays import padded_heads
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from attnscope.capture.watch import Observer
-    from attnscope.read.encoded import Sources
-    from attnscope.read.windows import Window
-
 
 LIMIT = 1 << 30  # bytes of weights
 
@@ -58,8 +53,8 @@ class ChosenHeads:
 
     def add(self, site: Site, values: Tensor) -> None:
         """Add the values of all heads of a layer."""
-        own = values if self.head is None else values[self.head : self.head + 1]
-        self.values[site.index] = site, own.cpu().numpy()
+        chosen = values if self.head is None else values[self.head : self.head + 1]
+        self.values[site.index] = site, chosen.cpu().numpy()
 
     @property
     def layers(self) -> list[tuple[Site, np.ndarray]]:

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from attnscope.kernels.bins import bin_ranges
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures
 from attnscope.kernels.sampled import measure_by_level, measure_rows
 from attnscope.measure.labels import NEEDED
 from attnscope.measure.quantities import CHOSEN, EFFECTIVE, ERROR, FREEDOM, KNOWN, SKEWNESS, STATISTICS
-from attnscope.measure.rows import Rows, first_of, reduce_call, there
+from attnscope.measure.rows import Rows, SecondPass, first_of, reduce_call, there
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-
-    from attnscope.kernels.call import AttentionCall, Need, RowMeasures
-    from attnscope.measure.rows import SecondPass
-
 
 LEAST = 16  # rows of a window: with fewer, a standard error is too uncertain
 _BY_SIZE = 0.5  # share of the draws in proportion to the far weight
@@ -57,8 +50,8 @@ class RowSample:
             random = np.random.default_rng([self.seed, self.first + text, length])
             points = (np.arange(self.rows) // 2 + random.random(self.rows)) / (self.rows // 2)
             for head in range(heads):
-                place = np.arange(length + 1)  # half uniform, half uniform in the logarithm of the position
-                chances = np.diff(place / length + np.log1p(place) / np.log1p(length)) / 2
+                position = np.arange(length + 1)  # half uniform, half uniform in the logarithm of the position
+                chances = np.diff(position / length + np.log1p(position) / np.log1p(length)) / 2
                 if size is not None:
                     chances = (1 - _BY_SIZE) * chances + _BY_SIZE * size[text, head, :length]
                 ends = np.cumsum(chances)
@@ -195,17 +188,19 @@ def sampled_statistics(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and statistics of one call; estimates come with the numbers for their intervals."""
     output, every = measure_by_level(call, need)
-    known = ExactValues.of(every, valid)
+    exact_values = ExactValues.of(every, valid)
     counted = valid[0][:, None] & (every.mass > 0)
     near = 0 if need.band is None else min(need.band, need.bins[0] - 1 if need.bins else need.band)
-    draw = sample.draw(known.queries.tolist(), sizes_of(call, every, counted, near))
+    draw = sample.draw(exact_values.queries.tolist(), sizes_of(call, every, counted, near))
     of_all = [name for name in names if set(KNOWN[name].needs) <= OF_ALL_ROWS]
     exact = reduce_call(every, of_all, *valid, second=second(call, every.log_sum_exp))
     others = [name for name in names if name not in of_all]
     if not others:
         return output, exact
     queries = draw.queries.to(call.query.device).expand(-1, call.key.shape[1], -1)
-    estimated = estimates(measure_rows(call, replace(need, columns=None, band=None), queries), others, draw, known)
+    estimated = estimates(
+        measure_rows(call, replace(need, columns=None, band=None), queries), others, draw, exact_values
+    )
     if "bin_sum" in others:
         estimated[f"bin_sum{EFFECTIVE}"].masked_fill_(_beyond(call, need, estimated["bin_sum"])[:, None], torch.inf)
     return output, exact | estimated
@@ -229,20 +224,20 @@ def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: ExactV
     sizes, drawn = (known.queries, known.keys, known.first_key), draw.queries.to(device)
     standing = SampledRows(rows, counted, *sizes, drawn=drawn, weight=weight, is_drawn=is_drawn, known=known)
     share = (weight / weight.sum(-1, keepdim=True)).movedim(-1, 0)
-    made: dict[str, Tensor] = {}
+    statistics: dict[str, Tensor] = {}
     for name in names:
         estimate, *neighbours = KNOWN[name].reduce(standing)
         of_rows = (torch.stack(neighbours) - estimate) / _STEP
         of = Influences(estimate, of_rows, share[(..., *(None,) * (estimate.ndim - 2))])
         variance, freedom = of.variance()
-        made |= {
+        statistics |= {
             name: estimate,
             f"{name}{ERROR}": variance.sqrt(),
             f"{name}{FREEDOM}": freedom,
             f"{name}{SKEWNESS}": (of.third_moment() / variance.pow(1.5)).where(variance > 0, 0.0),
             f"{name}{EFFECTIVE}": of.effective().where(is_drawn[(..., *(None,) * (estimate.ndim - 1))], torch.inf),
         }
-    return made
+    return statistics
 
 
 def rows_note(count: int, names: Sequence[str]) -> str:
@@ -250,8 +245,8 @@ def rows_note(count: int, names: Sequence[str]) -> str:
     estimated = [name for name in STATISTICS if name in names and not set(KNOWN[name].needs) <= OF_ALL_ROWS]
     exact = [name for name in names if name not in estimated]
     labels = ", also those behind labels" if set(NEEDED) <= set(names) and set(NEEDED) & set(estimated) else ""
-    known = f"some numbers are estimates{labels}" if estimated else "all numbers are exact"
+    certainty = f"some numbers are estimates{labels}" if estimated else "all numbers are exact"
     return (
-        f"At most {count} queries of each window were measured, drawn at random: {known}. "
+        f"At most {count} queries of each window were measured, drawn at random: {certainty}. "
         f"{ESTIMATED}{', '.join(estimated) or 'nothing'}. Exact: {', '.join(exact) or 'nothing'}."
     )

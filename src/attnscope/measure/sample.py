@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Int
+from torch import Tensor
 
-from attnscope.kernels.call import AttentionCall, Need, call_of_weights
+from attnscope.capture.watch import Site
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, call_of_weights
 from attnscope.kernels.engines import measure
 from attnscope.kernels.full import attend_in_full
 from attnscope.kernels.sums import column_sums
@@ -19,23 +23,11 @@ from attnscope.measure.maps import ROWS, blocks_of, in_tiles, largest_weights, l
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.ranking import heads_far_from_uniform, rank_heads
 from attnscope.measure.rows import equal_rows, evenly
-from attnscope.read.windows import padded
+from attnscope.read.windows import Window, padded
 from attnscope.read.words import in_words
 from attnscope.support.errors import AttnscopeError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from jaxtyping import Int
-    from torch import Tensor
-
-    from attnscope.capture.watch import Site
-    from attnscope.kernels.call import RowMeasures
-    from attnscope.read.windows import Window
-
-
-if TYPE_CHECKING:
-    Place = tuple[int, int]  # layer, head
+Place = tuple[int, int]  # layer, head
 
 
 SAMPLE_WINDOWS = 3
@@ -110,8 +102,8 @@ class MapObserver:
         if self.receiving is not None and {*self.receiving} & {*places}:
             self._receive(places, call, rows if merged is None else None, merged)
         if self.block:
-            kept = blocks_of(call, rows.log_sum_exp if merged is None else _level(call, None, merged), self.block)
-            self.blocks |= {place: kept[:, head] for head, place in enumerate(places)}
+            of_blocks = blocks_of(call, rows.log_sum_exp if merged is None else _level(call, None, merged), self.block)
+            self.blocks |= {place: of_blocks[:, head] for head, place in enumerate(places)}
         for head, place in enumerate(places):
             if place in self.listed:
                 self.maps[place] = largest_weights(call, head, self.room)
@@ -128,13 +120,13 @@ class MapObserver:
         level = _level(call, rows, merged)
         even = evenly(call) if merged is None else merged.equal
         level_of_equal = (equal_rows(call, Need()) if merged is None else measure(even, Need())[1]).log_sum_exp
-        kept: dict[int | None, Any] = {None: (self.received, self.equal)}
+        stores: dict[int | None, Any] = {None: (self.received, self.equal)}
         if self.last is not None:
-            kept[self.last] = self.recent, self.equal_recent
-        for last, (own, equal) in kept.items():
+            stores[self.last] = self.recent, self.equal_recent
+        for last, (of_heads, equal) in stores.items():
             for head, sums in enumerate(column_sums(call, level, last=last)[0].float().cpu().numpy()):
                 if self.receiving is not None and places[head] in self.receiving:
-                    own[places[head]] = sums
+                    of_heads[places[head]] = sums
             equal[places[0][0]] = column_sums(even, level_of_equal, last=last)[0, 0].float().cpu().numpy()
 
 
@@ -201,8 +193,8 @@ def sample_dataset(
         tokens = np.full((len(windows), rows), "", dtype=object)
         special = np.zeros((len(windows), rows), dtype=bool)
         for window, text in enumerate(of_windows):
-            shown = min(rows, len(text))
-            tokens[window, :shown], special[window, :shown] = text.tokens[:shown], text.special[:shown]
+            visible = min(rows, len(text))
+            tokens[window, :visible], special[window, :visible] = text.tokens[:visible], text.special[:visible]
         both = ("window", "query")
         named: dict[str, Any] = {"token": (both, tokens), "special": (both, special)}
         named["tokens"] = "window", [len(text) for text in of_windows]
@@ -330,11 +322,11 @@ def _words_words(call: AttentionCall, queries: Tensor, keys: Tensor, heads: rang
     wide = torch.promote_types(call.query.dtype, torch.float32)
     merged = torch.zeros(len(queries), len(heads), words[0] + 1, words[1] + 1, dtype=wide, device=queries.device)
     rows = torch.zeros(len(queries), len(heads), words[0] + 1, dtype=wide, device=queries.device)
-    for text, (own, others) in enumerate(zip(queries % (words[0] + 1), keys % (words[1] + 1), strict=True)):
+    for text, (query_words, others) in enumerate(zip(queries % (words[0] + 1), keys % (words[1] + 1), strict=True)):
         for head in heads:
             first = 0
-            for weights in weight_rows(call, head, len(own), _ROWS, text=text):
-                at = own[first : first + len(weights)]
+            for weights in weight_rows(call, head, len(query_words), _ROWS, text=text):
+                at = query_words[first : first + len(weights)]
                 on_words = weights.new_zeros(len(weights), words[1] + 1).index_add_(1, others, weights)
                 merged[text, head].index_add_(0, at, on_words.to(wide))
                 rows[text, head].index_add_(0, at, (weights.sum(-1) > 0).to(wide))

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 
 from attnscope.capture.encoders import SpeechModel, load_speech_model
 from attnscope.capture.families import transcript_length
 from attnscope.capture.forward import decoder_start
+from attnscope.capture.load import Model
 from attnscope.capture.parameters import Loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.processors import hash_of_settings
+from attnscope.capture.watch import Site
+from attnscope.kernels.call import AttentionCall
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import choose
 from attnscope.measure.reader import Read, Reader
 from attnscope.options import ScanReading
+from attnscope.read.encoded import Sources
+from attnscope.read.sounds import Sounds
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Batch, TargetTokenizer, Window, Windows, collate, shifted
-from attnscope.report.signature import short_hash, tokenizer_sha256
+from attnscope.report.signature import Signature, short_hash, tokenizer_sha256
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import numpy as np
-
-    from attnscope.capture.load import Model
-    from attnscope.capture.watch import Site
-    from attnscope.kernels.call import AttentionCall
-    from attnscope.read.encoded import Sources
-    from attnscope.read.sounds import Sounds
-    from attnscope.report.signature import Signature
 
 
 class SoundReader(Reader):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -17,6 +16,7 @@ from attnscope.measure.means import text_mean
 from attnscope.measure.offset_shares import with_profile
 from attnscope.measure.passes import WEIGHT_AT
 from attnscope.measure.quantities import BY_GROUP, EQUAL, KNOWN
+from attnscope.measure.ranking import RankedHead
 from attnscope.measure.sampling_error import intervals_note
 from attnscope.report.reads import signed
 from attnscope.report.signature import Signature
@@ -28,20 +28,15 @@ from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from attnscope.measure.ranking import RankedHead
-
 
 def notes_of_masked_offsets(results: xr.Dataset, unit: str) -> dict[str, str]:
     """Why the weight at chosen offsets is missing in some or all windows or layers; empty if it is not."""
     if WEIGHT_AT not in results or "window" not in results[WEIGHT_AT].dims:
         return {}
     sizes = results.window_length if "window_length" in results else results.length
-    known = results[WEIGHT_AT].notnull().any("head").transpose("chosen_offset", "window", "layer").values
+    present = results[WEIGHT_AT].notnull().any("head").transpose("chosen_offset", "window", "layer").values
     parts = [
-        (int(offset), _why(known[row], abs(int(offset)), sizes.values, results, unit))
+        (int(offset), _why(present[row], abs(int(offset)), sizes.values, results, unit))
         for row, offset in enumerate(results.chosen_offset.values)
     ]
     longer = " ".join(f"{WEIGHT_AT}_{offset}: {why}." for offset, why in parts if why)
@@ -198,15 +193,15 @@ def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -
     names = [*names, *(f"{name}{BY_GROUP}" for name in names)]
     if "profile" in names and "band_sum" in results:
         results = with_profile(results)
-    known = [
+    ordered = [
         *names,
         *(f"{EQUAL}{name}" for name in names),
         *("length", "target_length", "sampled_rows", "rows", "columns", "frames"),
         *(f"image_{name}" for name in ("first", "tokens", "tiles", "rows", "columns")),
         *(f"video_{name}" for name in ("first", "tokens", "frames", "rows", "columns")),
     ]
-    others = [name for name in results.data_vars if name not in known]
-    results = results[[*(name for name in known if name in results), *others]]
+    others = [name for name in results.data_vars if name not in ordered]
+    results = results[[*(name for name in ordered if name in results), *others]]
     if summary is not None:
         results = results.merge(summary, combine_attrs="no_conflicts")
     results = results.assign_attrs(

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -17,6 +17,7 @@ from torch import Tensor
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.families import configured_length, image_token_of
 from attnscope.capture.forward import decoder_note, decoder_start
+from attnscope.capture.load import Model
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import is_causal_model, once_in_session, padding_difference
 from attnscope.capture.watch import Site
@@ -54,17 +55,14 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 from attnscope.support.progress import Progress
 
-if TYPE_CHECKING:
-    from attnscope.capture.load import Model
-
 
 def beyond_note(loaded: LoadedModel, length: int, subject: str = "Windows") -> dict[str, str]:
     """A note on windows beyond the length in the config, which rotary angles allow."""
-    known = configured_length(loaded.model.config.get_text_config())
-    if not known or known < 1 or length <= known:
+    longest = configured_length(loaded.model.config.get_text_config())
+    if not longest or longest < 1 or length <= longest:
         return {}
     return {
-        "beyond": f"{subject} may have {length} tokens, more than the {known} in the model's config "
+        "beyond": f"{subject} may have {length} tokens, more than the {longest} in the model's config "
         "(max_position_embeddings): heads may behave differently there."
     }
 
@@ -151,9 +149,9 @@ class TextReader(Reader):
         self, model: Model | None, texts: Sources, settings: ScanReading, windows: Sequence[Window] | None = None
     ) -> None:
         named = ("field", "by_line", "stride", "chat", "chat_template", "by")
-        given: dict[str, Any] = {name: settings[name] for name in named}
+        options: dict[str, Any] = {name: settings[name] for name in named}
         session = Opened.of(model, texts)
-        corpus, target = read_sides(session, settings["targets"], with_inputs=True, **given)
+        corpus, target = read_sides(session, settings["targets"], with_inputs=True, **options)
         grouping = grouping_for(settings["groups"], corpus)
         of_offsets = () if settings["offsets"] is None else tuple(OF_OFFSETS)
         of_groups = () if grouping is None else (*OF_GROUPS, *(() if settings["pool"] is None else OF_POOLED_GROUPS))
@@ -165,9 +163,9 @@ class TextReader(Reader):
                 raise AttnscopeError("the token ids have words of their own: leave out words (--words)")
             word_rule = WordRule("given with the token ids", lambda _: [])
         _reject_together(settings, names, merges=grouping is not None or word_rule is not None)
-        shown = heads_to_show(settings["show"])
-        option = "show, --show" if shown else "head, --head"
-        loaded = session.load(settings, heads=shown or self.heads, option=option)
+        requested = heads_to_show(settings["show"])
+        option = "show, --show" if requested else "head, --head"
+        loaded = session.load(settings, heads=requested or self.heads, option=option)
         longest = length = session.length(settings["window"])
         if isinstance(corpus, Chats):
             corpus = corpus.read_with(loaded.tokenizer)
@@ -197,7 +195,7 @@ class TextReader(Reader):
         self.batch_size = settings["batch_size"] or max(1, BATCH_TOKENS // longest)
         self.has_decoder = loaded.model.config.is_encoder_decoder
         several = list(islice(self.windows, SAMPLE_WINDOWS))
-        self.shown = [] if shown is None else several
+        self.shown = [] if requested is None else several
         # one token would show nothing of how a model attends
         self.first = max(several, key=lambda window: min(len(window), len(window.target or window)))
         again = sum(map(_characters, self.shown))  # read again for the page
@@ -327,13 +325,13 @@ class TextReader(Reader):
 
     def windows_at(self, numbers: set[int]) -> dict[int, Window]:
         """Windows by their numbers, read again."""
-        found: dict[int, Window] = {}
+        windows: dict[int, Window] = {}
         for number, window in enumerate(self.items()):
             if number in numbers:
-                found[number] = window
-            if len(found) == len(numbers):
+                windows[number] = window
+            if len(windows) == len(numbers):
                 break
-        return found
+        return windows
 
     def examples(self, results: xr.Dataset) -> xr.Dataset | None:
         """The examples on the page; None if the strongest rows were not measured."""

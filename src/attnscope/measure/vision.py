@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
+import xarray as xr
 
 from attnscope.capture.families import configured_length
 from attnscope.capture.functional import sees_ahead
+from attnscope.capture.load import Model
 from attnscope.capture.modalities import load_pictured_model, load_video_model
 from attnscope.capture.notes import capture_notes
 from attnscope.capture.parameters import Loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.processors import reader_of
+from attnscope.capture.watch import Site
+from attnscope.kernels.call import AttentionCall
 from attnscope.measure.geometry import Frames, Tile, Tiles, jpeg, jpeg_of, pixels_of, tubelets_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import OF_GROUPS, choose
@@ -26,25 +31,14 @@ from attnscope.measure.reader import Read, Reader
 from attnscope.options import ScanReading
 from attnscope.read.files import decode_utf8, read_bytes
 from attnscope.read.groups import ROLES, GroupedWindows, Grouping, check_names, grouping_of
-from attnscope.read.image_text import picture_groups, pictured_window
+from attnscope.read.image_text import PicturedText, PicturedTexts, picture_groups, pictured_window
 from attnscope.read.picture_parts import IMAGE, VIDEO
-from attnscope.read.videos import Video
+from attnscope.read.videos import Clip, Video, Videos
 from attnscope.read.windows import Window
 from attnscope.report.signature import short_hash, tokenizer_sha256
 from attnscope.support.errors import AttnscopeError, explaining
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import xarray as xr
-
-    from attnscope.capture.load import Model
-    from attnscope.capture.watch import Site
-    from attnscope.kernels.call import AttentionCall
-    from attnscope.read.image_text import PicturedText, PicturedTexts
-    from attnscope.read.videos import Clip, Videos
-
-    Named = dict[str, Any]
+Named = dict[str, Any]
 
 
 class ImageTextReader(Reader):
@@ -124,11 +118,11 @@ class ImageTextReader(Reader):
             listed = [f"{rows} x {columns}" for rows, columns in sorted(grids)]
             notes: list[str] = []
             if listed:
-                shown = ", ".join(listed[:3]) + ", ..." * (len(listed) > 3)  # noqa: PLR2004
+                sizes = ", ".join(listed[:3]) + ", ..." * (len(listed) > 3)  # noqa: PLR2004
                 how = "found by changing pixels patch by patch"
                 if finder.known_by == {"processor"}:
                     how = "from the processor"
-                notes = [f"Rows and columns of {kind} tokens: {shown} ({how})."]
+                notes = [f"Rows and columns of {kind} tokens: {sizes} ({how})."]
                 notes += [self._together()] * (kind == VIDEO)
             if finder.unknown:
                 notes.append(f"No maps over {part}: {finder.unknown}.")
@@ -267,12 +261,12 @@ def with_views(
 ) -> xr.Dataset:
     """The sample with its images."""
     of = np.full((len(placed), sample.sizes["query"]), -1)
-    place = of.copy()
+    position = of.copy()
     views: list[tuple[int, Tile, str]] = []
     for window, window_tiles in enumerate(placed):
         for tile in window_tiles.tiles:
             tokens = np.array([token for token in tile.tokens if token < of.shape[1]], dtype=int)
-            of[window, tokens], place[window, tokens] = len(views), np.arange(len(tokens))
+            of[window, tokens], position[window, tokens] = len(views), np.arange(len(tokens))
             pixels = pixels_of(inputs[window], tile.key)
             picture = (
                 jpeg(pixels[tile.source], processors[tile.kind])
@@ -284,7 +278,7 @@ def with_views(
         return sample
     return sample.assign_coords(
         view_of=(("window", "query"), of),
-        view_position=(("window", "query"), place),
+        view_position=(("window", "query"), position),
         view_name=("view", np.array([tile.name for _, tile, _ in views], dtype=object)),
         view_picture=("view", np.array([picture for _, _, picture in views], dtype=object)),
         view_window=("view", np.array([window for window, _, _ in views])),

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 import transformers
 import xarray as xr
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from transformers import PreTrainedModel
 
 from attnscope.capture.forward import check_finite
-from attnscope.capture.functional import PackedTexts, calls_inside
+from attnscope.capture.functional import CapturedCall, ModuleCalls, PackedTexts, calls_inside
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import call_of_weights
 from attnscope.measure.generation_pass import GenerationCall, together
+from attnscope.measure.generation_rows import GivenSpans
 from attnscope.measure.labels import NEEDED, summarize
 from attnscope.measure.passes import Marks, labelled, measure_call, stacked
 from attnscope.measure.pools import joined
@@ -28,15 +31,6 @@ from attnscope.measure.quantities import EQUAL, STATISTICS
 from attnscope.support.checks import check_kind, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import own_state, replaced
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-    from jaxtyping import Float
-    from transformers import PreTrainedModel
-
-    from attnscope.capture.functional import CapturedCall, ModuleCalls
-    from attnscope.measure.generation_rows import GivenSpans
 
 
 @dataclass(eq=False)
@@ -65,7 +59,7 @@ class MeasuredPass:
 def collected(passes: Sequence[MeasuredPass], names: Sequence[str], band: int) -> xr.Dataset:
     """Passes as one Dataset over texts, with labels of heads if their statistics were measured."""
     reach = max(run.reach for run in passes)
-    layered = any(not torch.equal(own, run.queries[0]) for run in passes for own in run.queries)
+    layered = any(not torch.equal(queries, run.queries[0]) for run in passes for queries in run.queries)
     parts: list[xr.Dataset] = []
     first = 0
     for run in passes:
@@ -73,8 +67,8 @@ def collected(passes: Sequence[MeasuredPass], names: Sequence[str], band: int) -
         arrays = stacked(_alike([layer for each in passes for layer in each.measured], run.measured))
         part = labelled(arrays, run.sites, band, reach, {"length": run.queries[0].numpy()}, sources, first)
         if layered:
-            own = np.stack([counts.numpy() for counts in run.queries], axis=1)
-            part["queries"] = (("window", "layer"), own, {"long_name": "Queries of a layer", "units": "tokens"})
+            queries = np.stack([counts.numpy() for counts in run.queries], axis=1)
+            part["queries"] = (("window", "layer"), queries, {"long_name": "Queries of a layer", "units": "tokens"})
         parts.append(part)
         first += run.texts
     results = joined(parts)
@@ -200,12 +194,12 @@ class WatchedCalls:
             )
         if not self._passes:
             return
-        known = self._passes[0]
+        first = self._passes[0]
         index = site.index
         heads = captured.call.query.shape[1]
-        was = known.sites[index] if index < len(known.sites) else None
+        was = first.sites[index] if index < len(first.sites) else None
         now = (site.name, site.kind, heads)
-        expected = None if was is None else (was.name, was.kind, _heads(known.measured[index]))
+        expected = None if was is None else (was.name, was.kind, _heads(first.measured[index]))
         if now != expected:
             before = "was missing" if expected is None else "was {}, {}, {} heads".format(*expected)
             raise AttnscopeError(
@@ -273,10 +267,10 @@ def _check_output(where: str, ours: Tensor, theirs: Tensor, valid: Tensor) -> No
         raise AttnscopeError(
             f"{where}: the module's attention returns shape {tuple(theirs.shape)}; expected {tuple(ours.shape)}"
         )
-    own, other = (output.transpose(1, 2)[valid].double() for output in (ours, theirs))
-    if not len(own):
+    computed, other = (output.transpose(1, 2)[valid].double() for output in (ours, theirs))
+    if not len(computed):
         return
-    away, largest = float((own - other).abs().amax()), float(other.abs().amax())
+    away, largest = float((computed - other).abs().amax()), float(other.abs().amax())
     if away > TOLERANCE[theirs.dtype] * max(1.0, largest):
         raise AttnscopeError(
             f"{where}: the captured call does not reproduce the module's output (difference {away:.2g}): the module "
@@ -284,10 +278,9 @@ def _check_output(where: str, ours: Tensor, theirs: Tensor, valid: Tensor) -> No
         )
 
 
-if TYPE_CHECKING:
-    Weights = Float[Tensor, "batch head query key"] | Float[np.ndarray, "batch head query key"]
-    Mask = Sequence[Sequence[int]] | Tensor | np.ndarray
-    Tokens = Sequence[Sequence[str]]
+Weights = Float[Tensor, "batch head query key"] | Float[np.ndarray, "batch head query key"]
+Mask = Sequence[Sequence[int]] | Tensor | np.ndarray
+Tokens = Sequence[Sequence[str]]
 
 
 _FOUR, _FIVE = 4, 5  # batch, head, query, key; a layer before them
@@ -336,16 +329,16 @@ def are_steps(weights: Any) -> bool:
 
 def _patterns(cache: Any) -> list[Any]:
     """The weights of all layers in a cache of TransformerLens, with or without its batch dimension."""
-    known = {str(name) for name in cache.keys() if str(name).endswith(".attn.hook_pattern")}  # noqa: SIM118
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(len(known) or 1)]
-    missing = [name for name in names if name not in known]
+    cached = {str(name) for name in cache.keys() if str(name).endswith(".attn.hook_pattern")}  # noqa: SIM118
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(len(cached) or 1)]
+    missing = [name for name in names if name not in cached]
     if missing:
         raise AttnscopeError(
-            f"found {len(known)} times blocks.LAYER.attn.hook_pattern, but not {missing[0]}; "
+            f"found {len(cached)} times blocks.LAYER.attn.hook_pattern, but not {missing[0]}; "
             "expected every layer from 0. Cache all layers, or pass a list of arrays"
         )
-    found = [cache[name] for name in names]
-    return [one if len(one.shape) == _FOUR else one[None] for one in found]
+    patterns = [cache[name] for name in names]
+    return [pattern if len(pattern.shape) == _FOUR else pattern[None] for pattern in patterns]
 
 
 @dataclass(frozen=True)
@@ -375,7 +368,7 @@ def _in_one_pass(steps: Any) -> list[Layer]:
         )
     if len(layers) == 1:
         return [_placed(layer, None) for layer in layers[0]]
-    return [_of_steps(index, own) for index, own in enumerate(zip(*layers, strict=True))]
+    return [_of_steps(index, of_layer) for index, of_layer in enumerate(zip(*layers, strict=True))]
 
 
 def _of_steps(index: int, own: Sequence[Tensor]) -> Layer:
@@ -397,22 +390,18 @@ def _of_steps(index: int, own: Sequence[Tensor]) -> Layer:
 
 def check_alike(layers: Sequence[Layer], *, whole: bool) -> None:
     """Reject layers with other texts or lengths than the first, whose tokens are unknown."""
-    known: int | None = None
     texts = len(layers[0].weights)
+    keys = next((layer.weights.shape[3] for layer in layers if whole or not layer.is_cross), 0)
     for index, layer in enumerate(layers):
         if len(layer.weights) != texts:
             raise AttnscopeError(
                 f"layer {index} of the weights has {len(layer.weights)} texts; expected {texts}, as in layer 0"
             )
-        keys = layer.weights.shape[3]
-        if layer.is_cross and not whole:
-            continue
-        if known is not None and keys != known:
+        if (whole or not layer.is_cross) and layer.weights.shape[3] != keys:
             raise AttnscopeError(
-                f"layer {index} of the weights has {keys} keys; expected {known}, as in earlier layers of "
-                "self-attention: measure them one by one"
+                f"layer {index} of the weights has {layer.weights.shape[3]} keys; expected {keys}, as in earlier "
+                "layers of self-attention: measure them one by one"
             )
-        known = keys
 
 
 def reject_left_padding(layers: Sequence[Layer]) -> None:

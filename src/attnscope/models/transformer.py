@@ -479,12 +479,3 @@ class EncoderForMaskedLM(ByRegistry, TiedModel):
         logits = self.lm_head(encoded[0])
         loss = None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch)
         return MaskedLMOutput(loss=loss, logits=logits, attentions=encoded.attentions)
-
-    def hidden(
-        self,
-        input_ids: Int[Tensor, "batch token"],
-        attention_mask: Int[Tensor, "batch token"],
-        labels: Int[Tensor, "batch token"],  # noqa: ARG002 the other models' decoders read them
-    ) -> Float[Tensor, "batch token width"]:
-        """States after the last layer."""
-        return self.encoder(input_ids, attention_mask)[0]

@@ -41,15 +41,6 @@ class TiedModel(PreTrainedModel):
     embedding: nn.Embedding
     lm_head: nn.Linear
 
-    def hidden(
-        self,
-        input_ids: Int[Tensor, "batch token"],
-        attention_mask: Int[Tensor, "batch token"],
-        labels: Int[Tensor, "batch label"],
-    ) -> Float[Tensor, "batch label width"]:
-        """The output layer's input."""
-        raise NotImplementedError
-
     def _init_weights(self, module: nn.Module) -> None:
         """Glorot for matrices, orthogonal for recurrent ones; biases are 0."""
         for name, parameter in module.named_parameters(recurse=False):
@@ -171,16 +162,6 @@ class Translator(TiedModel, GenerationMixin):
             encoder_last_hidden_state=states,
             encoder_attentions=getattr(encoder_outputs, "attentions", None),
         )
-
-    def hidden(
-        self,
-        input_ids: Int[Tensor, "batch source"],
-        attention_mask: Int[Tensor, "batch source"],
-        labels: Int[Tensor, "batch target"],
-    ) -> Float[Tensor, "batch target width"]:
-        """The output layer's input under teacher forcing."""
-        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
-        return self.decoder(self.decoder_inputs(labels), states, attention_mask).hidden
 
     def decoder_inputs(self, labels: Int[Tensor, "batch target"]) -> Int[Tensor, "batch target"]:
         """The decoder's input under teacher forcing: each token one step later, a start token first."""

@@ -106,9 +106,9 @@ class EncodedTexts:
         windows: list[Window] = []
         cut, repeats = 0, Repeats()
         for row in self._rows[:limit]:
-            if not row.masked and len(own := range(len(row.ids))[_padding(row.ids, tokenizer)]) < len(row.ids):
+            if not row.masked and len(inner := range(len(row.ids))[_padding(row.ids, tokenizer)]) < len(row.ids):
                 cut += 1
-                row = row.at(row.name, own)  # noqa: PLW2901
+                row = row.at(row.name, inner)  # noqa: PLW2901
             if len(row.ids) > length:
                 raise AttnscopeError(
                     f"{row.name} has {len(row.ids)} tokens, but a window takes {length}: cut it, or use a larger "

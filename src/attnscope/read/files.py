@@ -46,16 +46,16 @@ def files_below(folder: Path) -> list[Path]:
         raise unreadable(Path(error.filename), error) from error
 
     files: list[Path] = []
-    for place, folders, names in os.walk(folder, onerror=stop):
+    for parent, folders, names in os.walk(folder, onerror=stop):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        files.extend(Path(place, name) for name in names if not name.startswith("."))
+        files.extend(Path(parent, name) for name in names if not name.startswith("."))
     return sorted(files)
 
 
 def skipped_note(folders: Iterable[Path], taken: Iterable[Path]) -> dict[str, str]:
     """A note on the files of folders that were not taken, by their endings; empty if all were."""
-    known = {*taken}
-    others = [file for folder in folders for file in files_below(folder) if file not in known]
+    chosen = {*taken}
+    others = [file for folder in folders for file in files_below(folder) if file not in chosen]
     endings = Counter(file.suffix.lower() or "no ending" for file in others)
     listed = ", ".join(f"{ending} {count}" for ending, count in endings.most_common(5))
     return {"skipped_files": f"Files of other types in the folder were skipped: {listed}."} if others else {}

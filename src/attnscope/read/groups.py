@@ -43,33 +43,33 @@ class Grouping:
         digest = hashlib.sha256()
         for number, window in enumerate(windows):
             for side in (window, window.target):
-                given = [] if side is None else self.given(side, number)
-                names |= dict.fromkeys(given)
-                digest.update(json.dumps(given).encode() + b"\n")
+                of_tokens = [] if side is None else self.given(side, number)
+                names |= dict.fromkeys(of_tokens)
+                digest.update(json.dumps(of_tokens).encode() + b"\n")
                 check_names(list(names))
         return replace(self, names=tuple(names), signature=f"{self.signature}:{digest.hexdigest()[:16]}")
 
     def marked(self, window: Window, number: int = 0) -> Window:
         """The window with the number of the group of each token, also of its target."""
-        given = self.given(window, number)
-        unknown = set(given) - set(self.names)
+        of_tokens = self.given(window, number)
+        unknown = set(of_tokens) - set(self.names)
         if unknown:
             raise AttnscopeError(
                 f"the function of groups returned {min(unknown)!r} for {window_name(window, number)} only the second "
                 "time; expected the same groups for the same tokens"
             )
         target = None if window.target is None else self.marked(window.target, number)
-        return replace(window, groups=tuple(map(self.names.index, given)), target=target)
+        return replace(window, groups=tuple(map(self.names.index, of_tokens)), target=target)
 
     def given(self, window: Window, number: int = 0) -> list[str]:
         """The name of the group of each token of a window."""
         unit = in_words(window)
-        given: Any = self.rule(unit)
-        if isinstance(given, str) or not isinstance(given, Iterable):
+        returned: Any = self.rule(unit)
+        if isinstance(returned, str) or not isinstance(returned, Iterable):
             raise AttnscopeError(
-                f"the function of groups returned {given!r:.60}; expected a list with a name for each token"
+                f"the function of groups returned {returned!r:.60}; expected a list with a name for each token"
             )
-        names = [str(name) if isinstance(name, str) else name for name in cast("Iterable[Any]", given)]
+        names = [str(name) if isinstance(name, str) else name for name in cast("Iterable[Any]", returned)]
         wrong = [name for name in names if not isinstance(name, str)]
         if wrong or len(names) != len(unit):
             value = f"{wrong[0]!r:.60}" if wrong else f"{len(names)} names for {len(unit)} tokens"

@@ -234,8 +234,11 @@ def pictured_window(
     names = [str(name) for name in tokenizer.convert_ids_to_tokens(list(expanded.ids))]
     spans = without_added_spaces(expanded.text, names, expanded.spans)
     tokens = shown_tokens(expanded.text, names, spans, frozenset(tokenizer.all_special_tokens))
-    known = special_ids(tokenizer) | set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.mask_token_id}
-    special = [token in known for token in expanded.ids]
+    specials = special_ids(tokenizer) | set(tokenizer.all_special_ids) - {
+        tokenizer.unk_token_id,
+        tokenizer.mask_token_id,
+    }
+    special = [token in specials for token in expanded.ids]
     for first, last in (*expanded.images, *expanded.videos):
         for token, (start, end) in enumerate(spans):
             special[token] = special[token] or first <= start < end <= last
@@ -248,10 +251,12 @@ def pictured_window(
     pieces = {f"{IMAGE} {number}": tokens for number, tokens in enumerate(expanded.image_tokens(), start=1)}
     for video, whole in enumerate(expanded.video_tokens(), start=1):
         apart = frames[video - 1] if video <= len(frames) else ()
-        pieces |= {f"{VIDEO} {video} {FRAME} {number}": list(own) for number, own in enumerate(apart, start=1)}
+        pieces |= {
+            f"{VIDEO} {video} {FRAME} {number}": list(of_piece) for number, of_piece in enumerate(apart, start=1)
+        }
         pieces |= {} if apart else {f"{VIDEO} {video}": whole}
-    for name, own in pieces.items():
-        for number, token in enumerate(own, start=1):
+    for name, of_piece in pieces.items():
+        for number, token in enumerate(of_piece, start=1):
             special[token], roles[token] = False, name
             tokens[token] = places.get(token, f"{name} piece {number}")
     return Window(expanded.ids, tuple(special), tuple(spans), expanded.name, 0, tuple(tokens), roles=tuple(roles))

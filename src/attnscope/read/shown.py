@@ -55,7 +55,7 @@ def shown_tokens(
     """The characters of each token; shared characters are numbered."""
     numbered = _Numbered(text, spans)
     tokens: list[str] = []
-    known: dict[tuple[str, str, str, bool], str] = {}  # most tokens of a text repeat
+    repeated: dict[tuple[str, str, str, bool], str] = {}  # most tokens of a text repeat
     reached, follows = 0, True
     for name, (start, end) in zip(names, spans, strict=True):
         before, covered = text[reached:start], text[start:end]
@@ -63,9 +63,9 @@ def shown_tokens(
         if not numbered.shared.isdisjoint(range(start, end)):
             tokens.append(_shown(name, covered, before, numbered.characters(start, end), written, follows=follows))
         else:
-            if key not in known:
-                known[key] = _shown(name, covered, before, covered, written, follows=follows)
-            tokens.append(known[key])
+            if key not in repeated:
+                repeated[key] = _shown(name, covered, before, covered, written, follows=follows)
+            tokens.append(repeated[key])
         reached, follows = max(reached, end), name.strip(MARKS) != ""
     return tokens
 
@@ -86,8 +86,8 @@ class _Numbered:
         self.text = text
         self.shared = set[int]()  # characters that more than one span covers: nearly always none
         if any(start < end for (_, end), (start, _) in pairwise(spans)):
-            covered = Counter(place for start, end in spans for place in range(start, end))
-            self.shared = {place for place, spans_there in covered.items() if spans_there > 1}
+            covered = Counter(position for start, end in spans for position in range(start, end))
+            self.shared = {position for position, spans_there in covered.items() if spans_there > 1}
         self.seen: Counter[int] = Counter()
 
     def characters(self, start: int, end: int) -> str:
@@ -289,19 +289,22 @@ def _shown_by_characters(tokenizer: Any, text: str, ids: Sequence[int], spans: S
 def _aligned(tokenizer: Any, text: str, ids: Sequence[int]) -> list[tuple[int, int]] | None:
     """The characters of each token; None if the decoded and folded tokens differ from the text."""
     folded = [_folded(letter) for letter in text]
-    origin = [place for place, letters in enumerate(folded) for _ in letters]
+    origin = [position for position, letters in enumerate(folded) for _ in letters]
     plain, at = "".join(folded), 0
     names = IdNames(tokenizer)
     spans: list[tuple[int, int]] = []
     for whole in names.wholes(ids):
         if whole[0] == tokenizer.unk_token_id:
-            found = _UNKNOWN_WORD.match(plain, at)
-            start, end = found.span(1) if found else (0, 0)
+            word = _UNKNOWN_WORD.match(plain, at)
+            start, end = word.span(1) if word else (0, 0)
         else:
             forms = [_folded(form) for form in names.forms(whole)]
             skipped = _BLANK.match(plain, at).end()  # pyright: ignore[reportOptionalMemberAccess] it may be empty
             fits = (
-                (place, form) for form in forms for place in (at, skipped) if form and plain.startswith(form, place)
+                (position, form)
+                for form in forms
+                for position in (at, skipped)
+                if form and plain.startswith(form, position)
             )
             start, form = next(fits, (at, ""))
             if not form and any(forms):
@@ -337,7 +340,7 @@ def probe(tokenizer: Any) -> tuple[list[int], list[int]]:
     starts = (start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
     start = next(starts, 0)
     inside = range(start, start + len(bare))
-    return whole, [int(place not in inside) for place in range(len(whole))]
+    return whole, [int(position not in inside) for position in range(len(whole))]
 
 
 def without_added_spaces(text: str, names: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -59,20 +59,20 @@ class Sounds(Media[Sound]):
 
     @property
     def files(self) -> list[Path]:
-        return super().files + [place for place in self._beside() if place is not None and place.is_file()]
+        return super().files + [path for path in self._beside() if path is not None and path.is_file()]
 
     def transcripts(self) -> list[str] | None:
         """The transcripts, from ``name.txt`` next to each ``name.wav``; None if there are none."""
         places = self._beside()
-        there = [place is not None and place.is_file() for place in places]
-        if not any(there):
+        exists = [path is not None and path.is_file() for path in places]
+        if not any(exists):
             return None
-        if not all(there):
+        if not all(exists):
             raise AttnscopeError(
-                f"{self._items[there.index(False)][0]} has no transcript (.txt) next to it, but others do: add it, or "
+                f"{self._items[exists.index(False)][0]} has no transcript (.txt) next to it, but others do: add it, or "
                 "remove the others"
             )
-        return [decode_utf8(place.read_bytes(), shown(place)).strip() for place in places if place is not None]
+        return [decode_utf8(path.read_bytes(), shown(path)).strip() for path in places if path is not None]
 
     def _hashed(self, item: Any) -> list[bytes]:
         if isinstance(item, Unchanged):
@@ -159,12 +159,12 @@ def _checked(name: str, samples: np.ndarray, rate: Any) -> Sound:
 def _reject_cut(data: bytes) -> None:
     """Reject a file with fewer samples than in its header, except streams, which have no size there."""
     order = "big" if data.startswith(b"RIFX") else "little"
-    place = 12
-    while place + 8 <= len(data):
-        size = int.from_bytes(data[place + 4 : place + 8], order)
-        missing = place + 8 + size - len(data)
-        if data[place : place + 4] == b"data":
+    position = 12
+    while position + 8 <= len(data):
+        size = int.from_bytes(data[position + 4 : position + 8], order)
+        missing = position + 8 + size - len(data)
+        if data[position : position + 4] == b"data":
             if missing > 0 and size < _UNKNOWN:
                 raise ValueError(f"its last {missing:,} bytes of {size:,} are missing")
             return
-        place += 8 + size + size % 2
+        position += 8 + size + size % 2

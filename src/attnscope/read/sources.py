@@ -79,11 +79,11 @@ class Spool:
 
     def __iter__(self) -> Iterator[str]:
         """Yield all lines; several readers may run at the same time."""
-        place = 0
-        while place < self._end:
-            self._file.seek(place)
+        position = 0
+        while position < self._end:
+            self._file.seek(position)
             line = self._file.readline()
-            place += len(line)
+            position += len(line)
             yield line[:-1].decode()
 
 

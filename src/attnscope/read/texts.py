@@ -59,14 +59,14 @@ class Corpus:
         opened: list[Source] = []
         notes: dict[str, str] = {}
         objects, names = 0, Names()
-        given = TEXT if sources is None else as_list(sources)
-        only_once = isinstance(given, Iterator)
+        inputs = TEXT if sources is None else as_list(sources)
+        only_once = isinstance(inputs, Iterator)
         # reject URLs mixed with texts, where a link may be a text
-        texts = [text for text in given if isinstance(text, str)] if isinstance(given, list) else []
+        texts = [text for text in inputs if isinstance(text, str)] if isinstance(inputs, list) else []
         urls = [text for text in texts if is_url(text)]
         if urls and len(urls) < len(texts):
             raise AttnscopeError(_no_text_but_url(urls[0]))
-        for item in each(given):
+        for item in each(inputs):
             if isinstance(item, Mapping) or (isinstance(item, str) and not is_url(item)):
                 objects += 1
                 name = f"text {objects}"

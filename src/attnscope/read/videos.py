@@ -208,7 +208,7 @@ def _gaps_note(videos: Sequence[tuple[str, Any]]) -> dict[str, str]:
     missing: list[str] = []
     for name, video in videos:
         files = video.frames.files if isinstance(video, Video) else []
-        numbers = [int(found[-1]) for file in files if (found := _NUMBERS.findall(file.stem))]
+        numbers = [int(digits[-1]) for file in files if (digits := _NUMBERS.findall(file.stem))]
         steps = np.diff(numbers)
         if len(steps) > 1 and steps.max() > np.median(steps) > 0:
             at = int(steps.argmax())

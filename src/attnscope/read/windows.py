@@ -85,12 +85,11 @@ class Windows:
                 f"found stride {stride}; expected 1 to {content}, the tokens of text in a window of {length}, or none "
                 "for windows without overlap"
             )
-        self.dropped_tokens = 0
         self._corpus, self._tokenizer, self._frame = corpus, tokenizer, frame
         self._content, self._stride, self._limit = content, stride or content, limit
 
     def __iter__(self) -> Iterator[Window]:
-        self.dropped_tokens = count = 0
+        count = 0
         for text in self._corpus:
             for tokens in self._stretches(tokenize(self._tokenizer, text.content)):
                 yield self._frame.around(tokens, text)
@@ -119,8 +118,6 @@ class Windows:
             waiting = waiting[first:]
         if waiting is not None and new and (not full or 2 * len(waiting) >= self._content):
             yield waiting
-        else:
-            self.dropped_tokens += new
 
 
 @dataclass(frozen=True)
@@ -176,13 +173,15 @@ class Batch:
 
     def arguments(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Arguments of the forward pass of a model of that type; no mask without padding or hidden tokens."""
-        given = {"input_ids": self.input_ids, **self.inputs}
-        if "attention_mask" in given:  # in the form for all kinds of attention
-            hidden = ~given["attention_mask"][:, None]
-            given["attention_mask"] = torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
+        arguments = {"input_ids": self.input_ids, **self.inputs}
+        if "attention_mask" in arguments:  # in the form for all kinds of attention
+            hidden = ~arguments["attention_mask"][:, None]
+            arguments["attention_mask"] = torch.zeros_like(hidden, dtype=dtype).masked_fill(
+                hidden, torch.finfo(dtype).min
+            )
         elif not bool(self.valid.all()):
-            given["attention_mask"] = self.valid.long()
-        return given
+            arguments["attention_mask"] = self.valid.long()
+        return arguments
 
 
 def collate(windows: Sequence[Window], pad_id: int, device: torch.device | str = "cpu") -> Batch:
@@ -192,8 +191,8 @@ def collate(windows: Sequence[Window], pad_id: int, device: torch.device | str =
     input_ids, special = padded([window.ids for window in windows], pad_id), padded([w.special for w in windows]).bool()
     valid = padded([[1] * len(window) for window in windows]).bool()
     groups = padded([w.groups for w in windows], -1).to(device) if all(window.groups for window in windows) else None
-    given = ((name, [window.inputs[name] for window in windows]) for name in windows[0].inputs)
-    inputs = {name: _stacked(values, input_ids.shape[1]).to(device) for name, values in given}
+    each = ((name, [window.inputs[name] for window in windows]) for name in windows[0].inputs)
+    inputs = {name: _stacked(values, input_ids.shape[1]).to(device) for name, values in each}
     return Batch(input_ids.to(device), valid.to(device), special.to(device), groups, inputs)
 
 

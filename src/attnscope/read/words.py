@@ -156,7 +156,7 @@ def _by_unicode(text: str) -> list[Span]:
 def _joined(words: list[Span], text: str, joins: Iterable[str]) -> list[Span]:
     for wanted in joins:
         starts, ends = ({span[side]: i for i, span in enumerate(words)} for side in (0, 1))
-        for start, end in reversed([found.span() for found in regex.finditer(regex.escape(wanted), text)]):
+        for start, end in reversed([match.span() for match in regex.finditer(regex.escape(wanted), text)]):
             if start in starts and end in ends:
                 words[starts[start] : ends[end] + 1] = [(start, end)]
     return words

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import xarray as xr
 
 from attnscope.catalogue import function_of
 from attnscope.measure.quantities import STATISTICS
@@ -19,11 +21,6 @@ from attnscope.results.open import known_run, read_run
 from attnscope.results.reports import report_of
 from attnscope.store.files import local_folder
 from attnscope.support.checked import checked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import xarray as xr
 
 _NAMED = 2  # authors that a citation names
 _SOFTWARE = """@software{{attnscope,

@@ -10,19 +10,16 @@ import re
 import stat
 import tempfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 from zipfile import BadZipFile
 
 from safetensors import SafetensorError
 
 from attnscope.read.urls import Url, is_url, reject_path_of_url
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 _LACKING = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EBADF, errno.EISDIR)  # folders cannot be synced there
@@ -95,16 +92,16 @@ def write_output(path: Path, content: str | bytes) -> None:
     """Write a file that the user named."""
     real = Path(os.path.realpath(path))
     try:
-        known = real.stat()
+        before = real.stat()
     except FileNotFoundError:
-        known = None
-    if known is None or (stat.S_ISREG(known.st_mode) and known.st_nlink == 1):
+        before = None
+    if before is None or (stat.S_ISREG(before.st_mode) and before.st_nlink == 1):
         new = new_file(real.parent, _bytes(content))
         try:
-            if known is not None:
+            if before is not None:
                 with suppress(PermissionError):  # only root may give a file away
-                    os.chown(new, known.st_uid, known.st_gid)
-                set_mode(new, stat.S_IMODE(known.st_mode))
+                    os.chown(new, before.st_uid, before.st_gid)
+                set_mode(new, stat.S_IMODE(before.st_mode))
             new.replace(real)
         except BaseException:
             new.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PureWindowsPath
 from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
@@ -21,8 +21,6 @@ from attnscope.store import files
 from attnscope.support.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     import xarray as xr
 
 _ANEW = "Give the command that wrote it again, with --repair if it has that option, to recompute it"

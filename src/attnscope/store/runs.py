@@ -73,10 +73,6 @@ class RunFolder(OwnedFolder):
         """Number of measured texts."""
         return sum(map(len, self.pieces))
 
-    def holds(self, texts: range) -> bool:
-        """Whether the results of these texts are there."""
-        return files.are_in(self.pieces, texts)
-
     def append(self, results: xr.Dataset, first: int, **apart: xr.Dataset) -> None:
         """Add the results of some texts, numbered from `first`; when this returns, they are safe."""
         name = files.piece_name(range(first, first + results.sizes["window"]))

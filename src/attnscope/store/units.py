@@ -26,13 +26,12 @@ from attnscope.store.arrays import in_a_row
 from attnscope.store.files import TASKS, InUseError, are_in
 from attnscope.store.folder import OwnedFolder, manifest_of
 from attnscope.store.runs import RunFolder
-from attnscope.store.workers import Crew, RayEngine, cluster_of
+from attnscope.store.workers import Cluster, Crew, RayEngine, cluster_of
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.store.run import Job
-    from attnscope.store.workers import Cluster
 
 #: Whether a batch, whose texts it is called with, needs no measuring; called with every batch in turn.
 Done: TypeAlias = Callable[[range], bool]

@@ -12,16 +12,13 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError, explaining
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
 
 AT_ONCE = 2  # requests per worker: one in progress and one queued, so that it never waits for us
 TRIES = 8  # losses of one piece of work, with all others idle, before it is blamed for them

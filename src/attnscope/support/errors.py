@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import re
 import traceback
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
 
 _LONGEST_REASON = 300
 _OURS = __name__.partition(".")[0]

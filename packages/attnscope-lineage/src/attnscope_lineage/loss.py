@@ -25,8 +25,21 @@ def summed_loss(
     if r_drop:
         input_ids, attention_mask, labels = (torch.cat([one, one]) for one in (input_ids, attention_mask, labels))
     real = labels != IGNORED
-    hidden = model.hidden(input_ids, attention_mask, labels)[real]
+    hidden = _hidden(model, input_ids, attention_mask, labels)[real]
     return smoothed_cross_entropy(hidden, model.lm_head.weight, labels[real], smoothing, r_drop)
+
+
+def _hidden(
+    model: Any,
+    input_ids: Int[Tensor, "batch token"],
+    attention_mask: Int[Tensor, "batch token"],
+    labels: Int[Tensor, "batch label"],
+) -> Float[Tensor, "batch label width"]:
+    """The output layer's input; in an encoder-decoder, under teacher forcing."""
+    states = model.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
+    if not model.config.is_encoder_decoder:
+        return states
+    return model.decoder(model.decoder_inputs(labels), states, attention_mask).hidden
 
 
 def smoothed_cross_entropy(

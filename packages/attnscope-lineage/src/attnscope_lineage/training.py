@@ -261,7 +261,7 @@ class Training:
         total, count = 0.0, 0
         for batch in self.data.validation():
             with self._precision():
-                total += float(summed_loss(self.model, **self._to_device(batch)))
+                total += float(summed_loss(self.model, **self._to_device(batch), smoothing=0.0, r_drop=0.0))
             count += target_tokens(batch)
         # here too: which update overflows first depends on the processor's arithmetic
         self._check_finite(f"the validation loss of update {self.state.update}", total)

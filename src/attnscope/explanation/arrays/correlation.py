@@ -321,7 +321,6 @@ class CommonShift:
     # offset of the highest point among the visible offsets, tokens; the shift is its negative
     offset: float
     is_peak: bool  # whether the trace is lower on either side; else it rises beyond the visible offsets
-    concentration: float  # height over that of equal phases, at most 1
     # share of spectra with the same amplitudes and random phases whose trace is as high somewhere, in 1/200..1
     chance: float
 
@@ -337,16 +336,15 @@ def common_shift(
     On a circle, offsets are distinct only up to half of its length. The result is NaN if the mask hides all of these.
     """
     band = np.where(chosen, cross, 0)
-    size = float(np.abs(band).sum())
-    if not size > 0:
-        return CommonShift(np.nan, False, np.nan, np.nan)
+    if not np.abs(band).sum() > 0:
+        return CommonShift(np.nan, is_peak=False, chance=np.nan)
     trace = _trace(band, length)
     offset = np.arange(len(trace)) / _FINE
     offset = np.where(offset > length / 2, offset - length, offset)
     low, high = offsets or (-length, length)
     allowed = (offset >= low) & (offset <= high)
     if not allowed.any():
-        return CommonShift(np.nan, False, np.nan, np.nan)
+        return CommonShift(np.nan, is_peak=False, chance=np.nan)
     top = trace[allowed].max()
     level = _TIE * np.abs(trace).max()
     highest = np.flatnonzero(allowed & (trace >= top - level))
@@ -357,10 +355,7 @@ def common_shift(
     drawn[:, chosen] = np.abs(band[chosen]) * phases
     highest_drawn = _trace(drawn, length).max(1, where=allowed, initial=-np.inf)
     return CommonShift(
-        float(offset[at]),
-        bool(beside <= top + level),
-        float(top) * len(trace) / (2 * size),
-        (1 + int((highest_drawn >= top - level).sum())) / (1 + _DRAWS),
+        float(offset[at]), bool(beside <= top + level), (1 + int((highest_drawn >= top - level).sum())) / (1 + _DRAWS)
     )
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope.report.schema import UNITS
+from attnscope.report.schema import UNITS, Report
 from attnscope.results.figures.panels import MEASURED, HeadMap, curve, head_maps, panel_rows, with_interval
 from attnscope.results.figures.style import MARK, Figure, figure_style
-
-if TYPE_CHECKING:
-    from attnscope.report.schema import Report
 
 captions = {
     "heads": (

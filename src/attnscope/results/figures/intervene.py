@@ -123,9 +123,9 @@ def sets_against_random(sets: xr.Dataset) -> Figure:
     figure = Figure(figsize=(6.4, 0.9 + 0.45 * len(rows)), layout="constrained")
     axes = figure.subplots()
     for line, (name, ablation) in enumerate(rows):
-        own = sets.sel(set=name, ablation=ablation)
-        axes.plot(own.random_effect, np.full(own.sizes["draw"], line), "o", color="0.55", alpha=0.5, markersize=4)
-        axes.plot(float(own.effect), line, "D", color=RIGHT, markersize=7)
+        chosen = sets.sel(set=name, ablation=ablation)
+        axes.plot(chosen.random_effect, np.full(chosen.sizes["draw"], line), "o", color="0.55", alpha=0.5, markersize=4)
+        axes.plot(float(chosen.effect), line, "D", color=RIGHT, markersize=7)
     axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     axes.set_yticks(range(len(rows)), [f"{name}  {ablation}" for name, ablation in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)

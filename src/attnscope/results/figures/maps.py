@@ -134,13 +134,12 @@ def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
     """Draw each head's mean weight on the neighbours of a patch; the red frame is the patch itself."""
     selection.require(result, ("patch_profile",), purpose="patch_profiles")
     pairs = selection.check_heads(result, heads)
-    layers, numbers = (result[dim].values.tolist() for dim in ("layer", "head"))
-    mean = selection.mean_over_texts(result["patch_profile"])
+    mean = text_mean(result["patch_profile"].astype(float))
     down, right = (result[name].values for name in ("row_offset", "column_offset"))
     extent = (right[0] - 0.5, right[-1] + 0.5, down[-1] + 0.5, down[0] - 0.5)
     figure, panels = panel_grid(len(pairs), (2.875, 2.3))
     for (layer, head), axes in zip(pairs, panels, strict=True):
-        values = mean[layers.index(layer), numbers.index(head)]
+        values = mean.sel(layer=layer, head=head).values
         image = heat(axes, values, ends=(0.0, largest(values)), extent=extent)
         axes.plot([-0.5, 0.5, 0.5, -0.5, -0.5], [-0.5, -0.5, 0.5, 0.5, -0.5], color=style.MARK, linewidth=1.0)
         axes.set(xlabel="Columns to the right", ylabel="Rows down", xticks=right, yticks=down)

@@ -15,7 +15,7 @@ from matplotlib.colors import Normalize
 from attnscope.comparison.groups import MeanGroupWeights, group_pairs
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import Wording
-from attnscope.measure.ranking import patch_shares
+from attnscope.measure.ranking import of_several, patch_shares
 from attnscope.measure.stored import unit_of
 from attnscope.report.reads import reads
 from attnscope.report.schema import Report
@@ -57,7 +57,7 @@ def scan_figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tupl
     for statistic in _OVERVIEWS:
         if statistic in result:
             yield f"overview-{statistic.replace('_', '-')}", overview(result, statistic)
-    for statistic in selection.of_blocks(result):
+    for statistic in of_several(result, "kept"):
         yield statistic.replace("_", "-"), block_shares(result, statistic)
     if any(shares_by_offset(result, of) is not None for of in ("bins", "band")):
         yield "offsets", offset_shares(result)
@@ -244,17 +244,16 @@ def profile_curves(result: xr.Dataset, heads: Sequence[Any]) -> Figure:
     """
     selection.require(result, ("profile", "offset"), purpose="profile_curves")
     pairs = selection.check_heads(result, heads)
-    layers, columns_of_heads = selection.axis_values(result, "layer"), selection.axis_values(result, "head")
     offsets = result["offset"].values
     labelled = {"label", "cluster"} <= set(result.variables)
     columns = min(len(pairs), panels.MOST_COLUMNS)
     size = max(3.2, 2.3 * columns), 2.1 * math.ceil(len(pairs) / columns) + 0.3
     figure, drawn = panels.panel_rows(len(pairs), size)
     for axes, (layer, head) in zip(drawn, pairs, strict=True):
-        at = {"layer": [layers.index(layer)], "head": [columns_of_heads.index(head)]}
-        mean = selection.mean_over_texts(result["profile"].isel(at))[0, 0]
-        low, high = (edge[0, 0] for edge in selection.quantiles_over_texts(result["profile"].isel(at)))
-        name, colour = _majority(result.isel(at)) if labelled else ("", style.LEFT)
+        of_head = result.sel(layer=[layer], head=[head])
+        mean = selection.mean_over_texts(of_head["profile"])[0, 0]
+        low, high = (edge[0, 0] for edge in selection.quantiles_over_texts(of_head["profile"]))
+        name, colour = _majority(of_head) if labelled else ("", style.LEFT)
         panels.zero_line(axes)
         panels.curve(axes, offsets, (mean, low, high), colour, marker="o", markersize=2.2)
         axes.set(xlim=style.drawn_range(offsets, mean), ylim=(0, None))

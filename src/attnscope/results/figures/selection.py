@@ -65,14 +65,9 @@ def statistics(result: xr.Dataset) -> list[str]:
     ]
 
 
-def of_blocks(result: xr.Dataset) -> list[str]:
-    """Names of the variables with the share of weight in the best blocks, for each share of blocks kept."""
-    return of_several(result, "kept")
-
-
 def can_be_drawn(result: xr.Dataset) -> bool:
     """Whether a scan holds anything of its heads that a page draws."""
-    drawn = {"profile", "patch_profile", "label", *of_blocks(result), *of_several(result, "chosen_offset")}
+    drawn = {"profile", "patch_profile", "label", *of_several(result, "kept"), *of_several(result, "chosen_offset")}
     by_offset = any(shares_by_offset(result, of) is not None for of in ("bins", "band"))
     return bool(statistics(result)) or by_offset or bool(drawn & set(result.variables))
 

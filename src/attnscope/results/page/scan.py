@@ -12,7 +12,7 @@ import xarray as xr
 from attnscope.comparison.groups import GROUP_PAIRS_CAUTION, MeanGroupWeights
 from attnscope.measure.offset_shares import OffsetShares, shares_by_offset
 from attnscope.measure.quantities import SUMMARIES
-from attnscope.measure.ranking import heads_far_from_uniform, rank_heads, with_each
+from attnscope.measure.ranking import heads_far_from_uniform, of_several, rank_heads, with_each
 from attnscope.measure.row_samples import ESTIMATED
 from attnscope.measure.sampling_error import intervals
 from attnscope.measure.stored import notes_of, unit_of
@@ -125,7 +125,7 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
         "noun": selection.noun_of(result),
         "quantities": [_statistic(result, name, ends) for name in names],
         "opens": _opens(result, names),
-        "blocks": [_blocks(result, name) for name in selection.of_blocks(result)],
+        "blocks": [_blocks(result, name) for name in of_several(result, "kept")],
         "profile": _profile(result),
         "offsets": offset_data(result),
         "labels": _labels(result),
