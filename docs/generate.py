@@ -33,7 +33,7 @@ from attnscope_zoo.catalogue import build
 ELSEWHERE = {
     "Look": ("attnscope.Session", "attnscope.callbacks.HeadMonitor"),
     "Runs": (
-        *(f"attnscope.results.{name}.{name}" for name in ("describe", "export", "merge", "methods")),
+        *(f"attnscope.results.{name}.{name}" for name in ("describe", "export", "merge", "methods", "several")),
         "attnscope.export.kvpress",
         "attnscope.export.graph",
     ),

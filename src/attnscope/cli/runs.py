@@ -18,6 +18,7 @@ from rich.text import Text
 
 from attnscope.cli import options
 from attnscope.cli.output import emit, json_text, new_console, print_note, progress_bar, working
+from attnscope.cli.output import show as print_report_of
 from attnscope.report.language import language, translate
 from attnscope.support.numbers import count
 
@@ -230,6 +231,35 @@ def _plain(told: Description) -> dict[str, Any]:
         "damaged": told.damaged,
         "unread": told.unread or None,
     }
+
+
+@app.command(cls=options.Command)
+def table(
+    folders: Annotated[
+        list[Path], typer.Argument(parser=options.folder, help="Finished runs of one command on several models.")
+    ],
+    quantity: Annotated[
+        str | None, typer.Option(help="Column that heads are compared by.", show_default="the one that colours its map")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(parser=options.folder, help="Write a page with both tables and a map to this file.")
+    ] = None,
+    as_json: _AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="CSV: a line for each model.")] = False,
+    as_latex: Annotated[bool, typer.Option("--latex", help="Print the tables as LaTeX, for a paper.")] = False,
+) -> None:
+    """Put runs of one command into one table: models by quantities, and heads by models."""
+    from attnscope.report.render import page_table
+    from attnscope.results.page import heads, parts
+    from attnscope.results.several import several
+
+    report = several(folders, quantity=quantity)
+    if page is not None:
+        data, drawn = heads.of_report(report), [page_table(one) for one in report.tables]
+        tabs = [] if data is None else [heads.numbers_tab(report.command)]
+        parts.write_page(page, "report", report, heads=data, tabs=tabs, tables=drawn, sections=[])
+        print_note(f"written: {page}")
+    print_report_of(report, options.Output(as_json=as_json, as_csv=as_csv, as_latex=as_latex))
 
 
 @app.command(cls=options.Command)
