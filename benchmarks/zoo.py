@@ -147,7 +147,7 @@ class _Asked(PredictionSession):
 @lru_cache(maxsize=1)
 def effects_of(planted: PlantedModel) -> xr.Dataset:
     """Effects under every ablation and their estimates, by means over texts."""
-    return next(effects(_Asked(planted), ABLATIONS, steps=5)).mean("window")
+    return next(effects(_Asked(planted), [*ABLATIONS], steps=5)).mean("window")
 
 
 def effect(ablation: str, planted: PlantedModel) -> np.ndarray:

@@ -77,6 +77,8 @@ def test_tables_and_the_finding_have_it(scored):
 def test_by_default_roles_are_the_published_ones_and_default_stands_for_them():
     attnscope.role(threshold=0.5)(before)
     model = tiny("bert")
+    alone = attnscope.roles(model, IDS, controls="none", only="before")
+    assert report_of("roles", alone).read == "7 windows of 24 tokens"
     usual = attnscope.roles(model, IDS, controls="none")
     with_own = attnscope.roles(model, IDS, controls="none", only="default,before")
     assert "before" not in usual.role

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _NAMED = 3  # kinds of heads in the headline
 _LISTED = 5  # heads of a role in its row
+_DRAWN = ("repeated", "needle")  # probes that do not read the windows of the corpus
 
 
 def role_rows(roles: xr.Dataset) -> list[Row]:
@@ -185,7 +186,9 @@ def texts_read(roles: xr.Dataset) -> list[str]:
     notes = json.loads(roles.attrs["notes"])
     least, most = notes["tokens"]
     tokens = f"{least} to {most}" if least < most else str(most)
-    read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
+    on_windows = [ROLES[str(name)].probe for name in roles.role.values if ROLES[str(name)].texts is None]
+    windows = next((notes[probe] for probe in ("text", *on_windows) if probe in notes and probe not in _DRAWN), None)
+    read = [] if windows is None else [f"{count(windows, 'window')} of {tokens} tokens"]
     read += [f"{notes['repeated']} repeated texts of random tokens"] if "repeated" in notes else []
     read += [f"{notes[ROLES[name].probe]} texts of {ROLES[name].title}" for name in _with_texts(roles)]
     return read + ([f"{notes['needle']} of {notes['prompts']} needle prompts answered"] if "needle" in notes else [])
