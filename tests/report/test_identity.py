@@ -1,5 +1,6 @@
 """The identity of a function: what changes it, and what does not."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -97,6 +98,23 @@ def test_callable_objects_and_methods_have_their_state():
 
     assert sha(Scaled(1)) == sha(Scaled(1)) != sha(Scaled(2))
     assert len({sha(Scaled(1).method), sha(Scaled(2).method), sha(Scaled(1))}) == 3
+
+
+def test_methods_of_classes_and_files_of_modules_decide(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # else the file of the second could be that of the first
+    found = []
+    for number in (1, 2):
+        (tmp_path / "helpers_of_mine.py").write_text(
+            "from dataclasses import dataclass, field\n@dataclass(frozen=True)\nclass Scale:\n"
+            "    by: float = 1.0\n    more: list = field(default_factory=list)\n"
+            f"    def of(self, x):\n        return x * {number}\n"
+        )
+        sys.modules.pop("helpers_of_mine", None)
+        helpers = importlib.import_module("helpers_of_mine")
+        found += [sha(made(value)) for value in (helpers, helpers.Scale, helpers.Scale(), helpers.Scale().of)]
+        assert sha(made(helpers.Scale())) == found[-2]
+    assert len({*found}) == 8
 
 
 def test_a_value_without_identity_is_named():

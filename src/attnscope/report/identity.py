@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import hashlib
 import json
+import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -18,6 +19,8 @@ from attnscope.report.signature import tokenizer_sha256
 from attnscope.support.errors import AttnscopeError
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
+#: Members of a class that decide what its methods do.
+_MEMBERS = (*_PLAIN, FunctionType, staticmethod, classmethod, property, tuple, list, dict, AbstractSet)
 _INSTALLED = ("/site-packages/", "/dist-packages/", sysconfig.get_paths()["stdlib"])
 
 
@@ -25,7 +28,7 @@ def identity_of(function: Callable[..., Any], what: str) -> dict[str, str]:
     """Name and hash of a caller's function; `what` names it in errors, such as "metric".
 
     Hashed are its code without comments and layout, its defaults, and the values that it closes over or finds in its
-    module, with the functions among them. Functions of other installed packages count by name: a signature has
+    module, with the functions and classes among them. Those of other installed packages count by name: a signature has
     versions. Modules count by name too, those that are not installed also by their file.
 
     >>> def scaled(factor):
@@ -55,9 +58,12 @@ class _Parts:
         """The parts of a value that a function calls by this name."""
         if isinstance(value, _PLAIN):
             return repr(value)
-        if isinstance(value, ModuleType) and not self._is_installed(value.__name__, getattr(value, "__file__", None)):
-            return [value.__name__, hashlib.sha256(Path(str(value.__file__)).read_bytes()).hexdigest()]
-        if isinstance(value, type | ModuleType | BuiltinFunctionType):
+        if isinstance(value, ModuleType):
+            file = getattr(value, "__file__", None)
+            if file is None or self._is_installed(value.__name__, file):
+                return [value.__name__]
+            return [value.__name__, hashlib.sha256(Path(file).read_bytes()).hexdigest()]
+        if isinstance(value, BuiltinFunctionType) or (isinstance(value, type) and self._is_installed_class(value)):
             return [getattr(value, "__module__", ""), getattr(value, "__qualname__", value.__name__)]
         if id(value) in self.numbers:
             return self.numbers[id(value)]
@@ -69,6 +75,10 @@ class _Parts:
         """The parts of a value one level down, each with a name."""
         if isinstance(value, FunctionType):
             yield from self._of_function(value)
+        elif isinstance(value, type):
+            yield f"{value.__module__}.{value.__qualname__}", name
+            yield value.__bases__, name
+            yield from ((one, key) for key, one in _members(value))
         elif isinstance(value, CodeType):
             yield value.co_code, name
             yield from ((one, name) for one in (value.co_names, value.co_consts))
@@ -101,8 +111,7 @@ class _Parts:
         elif callable(value) and hasattr(value, "__name__"):  # a function or method of C
             yield getattr(value, "__qualname__", value.__name__), name
         elif hasattr(value, "__dict__"):
-            call = vars(type(value)).get("__call__")
-            yield from ((one, name) for one in (call, vars(value)))
+            yield from ((one, name) for one in (type(value), vars(value)))
         elif isinstance(value, PathLike):
             yield str(value), name
         else:
@@ -123,12 +132,25 @@ class _Parts:
             if name in function.__globals__:
                 yield function.__globals__[name], name
 
+    def _is_installed_class(self, value: type) -> bool:
+        file = getattr(sys.modules.get(value.__module__), "__file__", None)
+        return self._is_installed(value.__module__, file)
+
     def _is_installed(self, module: str, file: str | None) -> bool:
         """Whether a module is of a package with a version, and not of the function's own."""
         name = module.partition(".")[0]
-        if name == self.package:
+        if name in {self.package, "__main__"}:
             return False
         return file is None or name == "attnscope" or any(part in file for part in _INSTALLED)
+
+
+def _members(value: type) -> Iterator[tuple[str, Any]]:
+    """Methods and plain values of a class, without those that Python and dataclasses write."""
+    for key, member in vars(value).items():
+        one = getattr(member, "__func__", getattr(member, "fget", member))
+        is_written = isinstance(one, FunctionType) and one.__code__.co_filename == "<string>"
+        if isinstance(member, _MEMBERS) and not is_written and (isinstance(one, FunctionType) or key[:2] != "__"):
+            yield key, one
 
 
 def _globals_of(code: CodeType) -> set[str]:
