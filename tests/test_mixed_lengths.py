@@ -42,7 +42,7 @@ COMPARED = {"scan": "entropy", "roles": "score"}
 #: A dimension of the tokens of the one text that they read.
 OF_ONE_TEXT = {"weights": "query", "received": "key", "view": "query", "walk": "query"}
 OF_SENTENCES = {"translate", "align", "score"}
-OTHERS = {"compare"}  # trains systems
+OTHERS = {"compare", "role"}  # they train systems, or register a role with its texts
 
 
 @pytest.fixture(scope="module")
