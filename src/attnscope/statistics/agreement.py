@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -135,3 +136,57 @@ def _mutual_information(labels: Int[np.ndarray, " item"], heads: Int[np.ndarray,
     counts = pairs, pairs.sum(1), pairs.sum(0)
     both, label, head = (scipy.special.entr(count / len(labels)).sum() for count in counts)
     return max(0.0, float(label + head - both))
+
+
+class Related(NamedTuple):
+    """Rank correlations of two scores over heads (Spearman)."""
+
+    whole: float
+    p: float  # of the whole, if heads were exchanged within their layers
+    by_layer: Float[np.ndarray, " layer"]  # NaN with fewer than 3 heads
+    p_by_layer: Float[np.ndarray, " layer"]  # corrected for all layers
+
+
+_ORDERS = 2000  # of the heads of each layer
+_FEWEST = 3  # heads of a correlation
+
+
+def related(
+    first: Float[np.ndarray, "layer head"], second: Float[np.ndarray, "layer head"], *, seed: int = 0
+) -> Related:
+    """Rank correlations of two scores over all heads and within each layer, with p by exchanging heads of a layer.
+
+    Heads of different layers are not exchanged: a correlation that comes from the layers alone is no evidence that the
+    scores go together. p is two-sided, of the distance from the mean of random orders. For the layers, the largest
+    correlation of all of them corrects for their number (Westfall and Young 1993).
+    """
+    generator = np.random.default_rng(seed)
+    layer, head = np.nonzero(np.isfinite(first) & np.isfinite(second))
+    x, y = first[layer, head], second[layer, head]
+    orders = np.argsort(layer + generator.random((_ORDERS, len(x))), axis=1)  # random within each layer
+    drawn = np.concatenate([y[None], y[orders]])
+    whole = _spearman(x, drawn)
+    by_layer = np.full((len(first), len(drawn)), np.nan)
+    for number in np.unique(layer):
+        if (layer == number).sum() >= _FEWEST:
+            by_layer[number] = _spearman(x[layer == number], drawn[:, layer == number])
+    far = np.abs(whole - whole.mean())
+    largest = np.nan_to_num(np.abs(by_layer)).max(0)
+    p_by_layer = (largest >= np.abs(by_layer[:, :1]) - _NEAR).mean(1)
+    return Related(
+        float(whole[0]),
+        float((far >= far[0] - _NEAR).mean()),
+        by_layer[:, 0],
+        np.where(np.isfinite(by_layer[:, 0]), p_by_layer, np.nan),
+    )
+
+
+_NEAR = 1e-12
+
+
+def _spearman(x: Float[np.ndarray, " head"], drawn: Float[np.ndarray, "draw head"]) -> Float[np.ndarray, " draw"]:
+    """Rank correlations of one score with each row of others; NaN if all are equal."""
+    ranks, others = scipy.stats.rankdata(x), scipy.stats.rankdata(drawn, axis=1)
+    ranks, others = ranks - ranks.mean(), others - others.mean(1, keepdims=True)
+    sizes = np.sqrt((ranks**2).sum() * (others**2).sum(1))
+    return others @ ranks / np.where(sizes > 0, sizes, np.nan)
