@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 from weakref import ref
 
+from attnscope.bundled import OWN_TEXTS
 from attnscope.capture.watch import way_of
 from attnscope.opened import Opened
 from attnscope.options import CorpusOptions, SessionReading
@@ -72,6 +73,8 @@ class Session(Opened):
     @checked
     def __init__(self, model: Model | None = None, texts: Sources = None, **reading: Unpack[SessionReading]) -> None:
         """Load the model."""
+        if texts is None and isinstance(model, str) and model in OWN_TEXTS:
+            texts, reading["by_line"] = OWN_TEXTS[model], True
         self.source, self.texts, self.known = model, _repeatable(texts), {}
         self.model = replace(self.load(reading), session=ref(self))
         way_of(self.model.model).found = {}

@@ -6,11 +6,14 @@ _HERE = Path(__file__).parent
 #: Folder of the bundled masked language model (configs/bundled/small-mlm.yaml).
 MODEL = _HERE / "small-mlm"
 #: Folders of all bundled models, by the name that verbs take. ``bundled:pronoun`` names the noun that each "it" stands
-#: for (configs/bundled/pronoun.yaml).
-MODELS = {"bundled": MODEL, "bundled:pronoun": _HERE / "pronoun"}
+#: for (configs/bundled/pronoun.yaml); ``bundled:tasks`` is causal and does the tasks of `attnscope.pairs`
+#: (scripts/task_model.py).
+MODELS = {"bundled": MODEL, "bundled:pronoun": _HERE / "pronoun", "bundled:tasks": _HERE / "tasks"}
 #: Folder of the bundled sample texts, in English and Japanese.
 TEXT = _HERE / "text"
 #: Held-out sentences of ``bundled:pronoun``, one a line, and the same with the noun in place of "it".
 SENTENCES, NOUNS = _HERE / "pronoun" / "sentences.txt", _HERE / "pronoun" / "nouns.txt"
+#: Texts that a bundled model reads by default, one a line; other models read `TEXT`.
+OWN_TEXTS = {"bundled:pronoun": SENTENCES, "bundled:tasks": _HERE / "tasks" / "sentences.txt"}
 #: File of pairs of a clean and a corrupted text for the bundled model: "part of" and "due to", and others.
 PAIRS = _HERE / "pairs.jsonl"

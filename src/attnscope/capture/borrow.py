@@ -17,7 +17,7 @@ import transformers
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
-from attnscope.bundled import SENTENCES
+from attnscope.bundled import OWN_TEXTS
 from attnscope.store.files import explained, local_folder
 from attnscope.store.folder import OwnedFolder
 from attnscope.support.errors import AttnscopeError
@@ -130,8 +130,8 @@ def borrowed_arguments(command: str, arguments: dict[str, Any]) -> Generator[Non
         with explained(f"use {folder} as a run folder", "Choose another folder with --out"):
             OwnedFolder(folder, command).look()
     model, texts = arguments.get("model"), arguments.get("texts")
-    if isinstance(model, str) and model == "bundled:pronoun" and texts is None and "by_line" in arguments:
-        arguments |= {"texts": SENTENCES, "by_line": True}
+    if isinstance(model, str) and model in OWN_TEXTS and texts is None and "by_line" in arguments:
+        arguments |= {"texts": OWN_TEXTS[model], "by_line": True}
     with ExitStack() as stack:
         for argument in arguments.values():
             inner = inner_model(argument)

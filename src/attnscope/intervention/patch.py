@@ -78,7 +78,7 @@ def pairs_for(given: Pairs | None, model: Model | None, answer: str | None, wron
         if not own and not (isinstance(model, LoadedModel) and model.name == MODEL.name):
             raise AttnscopeError(
                 "found a model without pairs; expected a file of JSON Lines with clean, corrupted, answer and wrong "
-                "on each line (only the bundled model has bundled pairs)"
+                "on each line, or a task, such as agreement (only the bundled model has bundled pairs)"
             )
         given = PAIRS
     return pairs_of_input(given, answer=answer, wrong=wrong)

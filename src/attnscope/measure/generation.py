@@ -158,7 +158,9 @@ def read_prompts(
     if not loaded.model.can_generate():
         is_bundled = loaded.name == MODEL.name
         name = "the bundled masked language model" if is_bundled else type(loaded.model).__name__
-        raise AttnscopeError(f"{name} cannot generate: give a causal model or an encoder-decoder")
+        raise AttnscopeError(
+            f"{name} cannot generate: give a causal model, such as bundled:tasks, or an encoder-decoder"
+        )
     texts = corpus.read_with(loaded.tokenizer, to_answer=True) if isinstance(corpus, Chats) else corpus
     length = _prompt_length(loaded, window, new_tokens)
     prompts = prompts_of(texts, loaded, length=length, limit=limit)
