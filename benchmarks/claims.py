@@ -186,7 +186,7 @@ TRIALS = {
         lambda run: attnscope.card(run.model(), run.texts(), answers=True, limits=True, **_plain(run)), "5%", "card"
     ),
     "examples": Trial(
-        lambda run: attnscope.examples(run.model(), run.texts(), head=run.heads, k=run.documents, **run.reading), "5%"
+        lambda run: attnscope.examples(run.model(), run.texts(), heads=run.heads, k=run.documents, **run.reading), "5%"
     ),
     "find": Trial(
         lambda run: attnscope.find(run.model(), run.texts(), query="/[a-m].*/", key="/[n-z].*/", **run.reading), "5%"

@@ -171,7 +171,7 @@ def verbs(family: str, tokenizer: Any) -> dict[str, Callable[[Any], Any]]:
 
     def example(model: Any) -> Any:
         """Scores by rank: which of two examples with nearly the same score is the first is a matter of a step."""
-        return attnscope.examples(model, TEXTS, head=(0, 1), k=1, **given).score.values
+        return attnscope.examples(model, TEXTS, heads=(0, 1), k=1, **given).score.values
 
     def edited(model: Any) -> Any:
         with attnscope.edit(model, {(1, 2): torch.zeros_like}):

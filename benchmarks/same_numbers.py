@@ -145,8 +145,8 @@ def cases(folder: Path):
     for verb in ("roles", "card"):
         yield verb, lambda verb=verb: getattr(attnscope, verb)(limit=8, device="cpu")
     yield "card-llama", lambda: attnscope.card(llama, stories, limit=6, window=64, device="cpu")
-    yield "examples", lambda: attnscope.examples(head=[(0, 1), (2, 3)], limit=8, device="cpu")
-    yield "examples-llama", lambda: attnscope.examples(llama, stories, head=[(0, 1), (3, 2)], window=64, device="cpu")
+    yield "examples", lambda: attnscope.examples(heads=[(0, 1), (2, 3)], limit=8, device="cpu")
+    yield "examples-llama", lambda: attnscope.examples(llama, stories, heads=[(0, 1), (3, 2)], window=64, device="cpu")
     yield (
         "find",
         lambda: attnscope.find(texts=["The dog sees it.", "The dog hears it."], query="it", key="dog", device="cpu"),

@@ -32,6 +32,7 @@ from attnscope_zoo.catalogue import build
 #: Others that users import, by their group.
 ELSEWHERE = {
     "Look": ("attnscope.Session", "attnscope.callbacks.HeadMonitor"),
+    "Test": ("attnscope.metric",),
     "Runs": (
         *(f"attnscope.results.{name}.{name}" for name in ("describe", "export", "merge", "methods", "several")),
         "attnscope.export.kvpress",

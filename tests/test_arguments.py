@@ -40,7 +40,8 @@ WRONG = b"neither a number nor a string"
 PLAIN = {int, float, bool, str, Path, Sequence}
 #: What must be given to verbs, where it is not a name.
 GIVEN = {
-    **{name: object() for name in ("before", "after", "heads", "weights")},
+    **{name: object() for name in ("before", "after", "changes", "weights")},
+    "heads": "0.1",
     "module": nn.Identity(),
     "results": xr.Dataset(),
     "layer": 0,
@@ -170,10 +171,7 @@ _SIZES = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "i
     [
         (lambda: attnscope_lineage.walk(layer="0"), "layer is '0' (str); expected a whole number or None"),
         (lambda: attnscope_lineage.walk(head=True), "head is True (bool); expected a whole number"),
-        (
-            lambda: attnscope.scan(show=["3.6"]),
-            "show is ['3.6'] (list); expected a list of entries that are two whole numbers or True or False or None",
-        ),
+        (lambda: attnscope.scan(show=["3,x"]), "show is '3,x'; expected heads as layer.head, with commas between"),
         (
             lambda: attnscope.scan(statistics=["entropy", 3]),
             "statistics is ['entropy', 3] (list); expected a list of strings or a string or None",

@@ -23,7 +23,7 @@ def results():
         "patch": attnscope.patch(),
         "explain": attnscope.explain(wave_bert((-1, 1, -3, 2)), [TEXT], tokenizer=MODEL, window=32, limit=2),
         "roles": attnscope.roles(texts=TEXTS, only="previous_token", controls="none"),
-        "examples": attnscope.examples(texts=TEXTS, head=(0, 1), k=2),
+        "examples": attnscope.examples(texts=TEXTS, heads=(0, 1), k=2),
     }
 
 

@@ -34,6 +34,7 @@ ORDER = (
     {"opened"},
     {"capture"},
     {"options"},
+    {"head_names"},
     {"store"},
     {"read"},
     {"models"},

@@ -7,6 +7,7 @@ from . import figures as figures
 from . import kernels as kernels
 from . import results as results
 from . import testing as testing
+from .intervention.metrics import metric as metric
 from .session import Session as Session
 from .support.errors import AttnscopeError as AttnscopeError
 from .verbs.ablation import ablation as ablation

@@ -15,19 +15,24 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, TrainerCallback
 
 from attnscope.capture.borrow import LoadedModel, borrowed, inner_model
+from attnscope.capture.families import main_output
 from attnscope.capture.functional import PackedTexts, before_dropout, calls_inside
 from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.outline import reject_absent
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
+from attnscope.head_names import checked_choice
+from attnscope.intervention.metrics import Metric, metric_of
 from attnscope.kernels.call import Need
-from attnscope.kernels.engines import measure
+from attnscope.kernels.engines import measure, output_of
 from attnscope.measure.passes import WindowBatch, measure_call
 from attnscope.measure.quantities import EQUAL, KNOWN, choose, wording
 from attnscope.measure.reader import BAND
 from attnscope.measure.rows import Marks
 from attnscope.opened import window_length
-from attnscope.options import Count, Names
+from attnscope.options import Count, Heads, Names
+from attnscope.options import Metric as OwnMetric
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.statistics.intervals import interval
 from attnscope.store.arrays import padded_heads
@@ -76,6 +81,11 @@ class HeadMonitor(TrainerCallback):
         Names of further statistics of `attnscope.scan`, your own too, with one number a head, in ``dataset`` alone: the
         mean over texts, its 95% interval (``NAME_low``, ``NAME_high``, from 6 texts on), and the value under uniform
         attention (``equal_NAME``). They take another pass over the scores of each measurement.
+    heads
+        Measure only these heads, in any form of docs/guides/own-questions.md. None: all.
+    metric
+        Function of the logits and the inputs of the held batch that returns a number for each text, as in
+        `attnscope.intervene`. Its mean is measured and logged, and with `heads` also its change without each of them.
     log
         Function that takes a dict of scalars. ``trainer.log`` sends them to TensorBoard, wandb or trackio:
         ``heads/logit_max``, ``entropy_min``, ``entropy_share_min``, ``sink_max`` and ``reach_min`` over all heads, and
@@ -114,6 +124,8 @@ class HeadMonitor(TrainerCallback):
         *,
         every: Count = 100,
         statistics: Names | str | None = None,
+        heads: Heads | None = None,
+        metric: OwnMetric | None = None,
         log: Log | None = None,
     ) -> None:
         """Read nothing yet: the batch is read with the model."""
@@ -124,6 +136,10 @@ class HeadMonitor(TrainerCallback):
         several = [name for name in self.statistics if KNOWN[name].along]
         if several:
             raise AttnscopeError(f"statistics has {several[0]}, with several numbers a head: leave it out")
+        if metric is not None and batch is None:
+            raise AttnscopeError("a metric needs a held batch: give the monitor one")
+        self.heads = checked_choice(heads)
+        self.metric = None if metric is None else metric_of(metric)
         self._inputs, self._sites = dict[str, Tensor](), list["Site"]()
         self._steps, self._reported, self._next = list[xr.Dataset](), set[str](), ExitStack()
         self._found: dict[int, dict[str, np.ndarray]] = {}  # by layer, at the last step
@@ -157,11 +173,35 @@ class HeadMonitor(TrainerCallback):
                 self._inputs = self._inputs or self._read(inner)
                 inputs = {name: value.to(device_of(inner)) for name, value in self._inputs.items()}
                 self._sites = self._sites or verify(inner, inputs, text="the held batch")
+                reject_absent(self.heads or (), self._sites, "heads")
                 with watching(inner, self._observe):
-                    inner(**inputs)
+                    output = inner(**inputs)
+                changes = {} if self.metric is None else self._metric(self.metric, inner, inputs, main_output(output))
         finally:
             vars(inner).update({} if autocast is None else {"forward": autocast})
-        return self._recorded(step)
+        return self._recorded(step, changes)
+
+    def _metric(
+        self, metric: Metric, model: PreTrainedModel, inputs: dict[str, Any], logits: Tensor
+    ) -> dict[tuple[int, int] | None, float]:
+        """The mean metric of the held batch, and its change without each of the chosen heads."""
+
+        def without(removed: tuple[int, int]) -> Tensor:
+            def observe(site: Site, call: AttentionCall) -> Tensor:
+                output = output_of(call)
+                if site.index == removed[0]:
+                    output = output.clone()
+                    output[:, removed[1]] = 0
+                return output
+
+            with watching(model, observe):
+                return main_output(model(**inputs))
+
+        def mean(logits: Tensor) -> float:
+            return float(metric.of_texts(logits, inputs, len(logits)).mean())
+
+        value = mean(logits)
+        return {None: value} | {head: mean(without(head)) - value for head in self.heads or ()}
 
     def measure_next(self, model: nn.Module, step: int) -> None:
         """Measure the heads in the next forward pass with gradients, before dropout, and log the scalars at its end."""
@@ -173,6 +213,8 @@ class HeadMonitor(TrainerCallback):
         def see(site: Site, captured: CapturedCall) -> None:
             self._sites.append(site)
             packed.add(captured)
+            if not self._chosen(site.index, captured.call.query.shape[1]):
+                return
             with own_state(gradients=False), torch.no_grad():
                 self._measure(site, captured.call, captured.queries, captured.keys)
 
@@ -190,28 +232,45 @@ class HeadMonitor(TrainerCallback):
             if "packed" not in self._reported and packed.count():
                 self._reported.add("packed")
                 _log.warning("rows pack several documents: sink is the weight on the first token of a row")
-            scalars = self._recorded(step)
+            reject_absent(self.heads or (), self._sites, "heads")
+            scalars = self._recorded(step, {})
             if self.log is not None:
                 self.log(scalars)
 
         inside = hooks.enter_context(calls_inside(model, see, done, hooks.close))
         hooks.callback(before_dropout.reset, before_dropout.set(True))
 
-    def _recorded(self, step: int) -> dict[str, float]:
+    def _recorded(self, step: int, changes: dict[tuple[int, int] | None, float]) -> dict[str, float]:
         """Add what was found at a step, and return its scalars."""
-        made = xr.Dataset(coords={"step": step, **layer_coordinates(self._sites)})
+        sites = [site for site in self._sites if site.index in self._found]
+        made = xr.Dataset(coords={"step": step, **layer_coordinates(sites)})
         scalars: dict[str, float] = {}
         for name, (long_name, units, end) in _NUMBERS.items():
-            rows = [self._found[site.index][name] for site in self._sites]
+            rows = [self._found[site.index][name] for site in sites]
             made[name] = ("layer", "head"), padded_heads(rows), {"long_name": long_name, "units": units}
-            layers = {f"/layer_{index}": float(getattr(row, end)()) for index, row in enumerate(rows)}
+            layers = {
+                f"/layer_{site.index}": float(getattr(row[self._chosen(site.index, len(row))], end)())
+                for site, row in zip(sites, rows, strict=True)
+            }
             layers[""] = float(getattr(np, end)([*layers.values()]))
             scalars |= {f"heads/{name}_{end}{of}": value for of, value in layers.items()}
-        further = self._found[self._sites[0].index].keys() - _NUMBERS.keys()
+        further = self._found[sites[0].index].keys() - _NUMBERS.keys()
         for name in sorted(further):
-            rows = [self._found[site.index][name] for site in self._sites]
+            rows = [self._found[site.index][name] for site in sites]
             dims = ("layer",) if name.startswith(EQUAL) else ("layer", "head")
             made[name] = dims, np.stack(rows) if len(dims) == 1 else padded_heads(rows), wording(name).attributes
+        if self.metric is not None:
+            words, units = self.metric.name, {"units": self.metric.unit}
+            made["metric"] = (), changes.pop(None), {"long_name": words, **units}
+            scalars[f"metric/{words}"] = float(made["metric"])
+            cells = {(site.index, head): (row, head) for row, site in enumerate(sites) for head in range(site.heads)}
+            values = np.full(made.logit.shape, np.nan)
+            for chosen, change in changes.items():
+                assert chosen is not None  # noqa: S101 it was taken out
+                values[cells[chosen]] = change
+                scalars["metric/{}_without_{}.{}".format(words, *chosen)] = change
+            about = {"long_name": f"Change of {words} without the head", **units}
+            made["metric_change"] = ("layer", "head"), values, about
         self._steps.append(made.assign_coords(head=np.arange(made.sizes["head"])))
         self._report(step)
         return scalars
@@ -245,8 +304,14 @@ class HeadMonitor(TrainerCallback):
             inputs["decoder_attention_mask"] = (labels >= 0).long()
         return inputs
 
+    def _chosen(self, layer: int, heads: int) -> list[int]:
+        """The heads of a layer that are measured."""
+        return [head for head in range(heads) if self.heads is None or (layer, head) in self.heads]
+
     def _observe(self, site: Site, call: AttentionCall) -> Tensor:
         """Measure a call on the held batch."""
+        if not self._chosen(site.index, call.query.shape[1]):
+            return output_of(call)
         decoder = "decoder_" if any(name.startswith("decoder_") for name in self._inputs) else ""
 
         def real(side: str, states: Tensor) -> Tensor:
@@ -279,6 +344,11 @@ class HeadMonitor(TrainerCallback):
                 if not name.startswith(EQUAL):
                     low, high = interval(of.cpu().numpy(), range(len(of)))
                     self._found[site.index] |= {f"{name}_low": low, f"{name}_high": high}
+        others = np.ones(call.query.shape[1], dtype=bool)
+        others[self._chosen(site.index, len(others))] = False
+        self._found[site.index] = {
+            name: np.where(others, np.nan, of) if of.ndim else of for name, of in self._found[site.index].items()
+        }
         return output
 
     def _report(self, step: int) -> None:
@@ -288,7 +358,12 @@ class HeadMonitor(TrainerCallback):
             ("has a score above 100", lambda of: of["logit"] > 100),  # noqa: PLR2004
             ("has an entropy below 1% of the uniform row's", lambda of: of["entropy_share"] < 0.01),  # noqa: PLR2004
         ):
-            heads = [f"{layer}.{head}" for layer, of in self._found.items() for head in np.flatnonzero(shows(of))]
+            heads = [
+                f"{layer}.{head}"
+                for layer, of in self._found.items()
+                for head in self._chosen(layer, len(of["logit"]))
+                if shows(of)[head]
+            ]
             if heads and what not in self._reported:
                 self._reported.add(what)
                 _log.warning("step %d: head %s %s (%d such heads)", step, heads[0], what, len(heads))

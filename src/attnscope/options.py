@@ -8,12 +8,13 @@ its own (heads as 3.6,10.5) has that form here. Nothing heavy is imported, so th
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict
 
-from attnscope.support.checked import Bounds, Kind
+from attnscope.head_names import head_of, heads_of, heads_or_sets, sets_of
+from attnscope.support.checked import Bounds, Kind, Reads
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -114,28 +115,10 @@ def numbers_of(flag: str, text: str) -> list[int]:
         ) from None
 
 
-def heads_of(flag: str, text: str) -> list[tuple[int, int]]:
-    """Heads as people write them."""
-    heads: list[tuple[int, int]] = []
-    for name in text.split(",") if text not in {"", "none"} else []:
-        layer, _, head = name.strip().partition(".")
-        if not (layer.isdecimal() and head.isdecimal()):
-            raise AttnscopeError(f"{flag} is {text!r}: give heads as layer.head, with commas between, as in 3.6,10.5")
-        heads.append((int(layer), int(head)))
-    return heads
-
-
-def head_of(flag: str, text: str) -> tuple[int, int]:
-    """One head."""
-    heads = heads_of(flag, text)
-    if len(heads) != 1:
-        raise AttnscopeError(f"{flag} is {text!r}: give one head as layer.head, as in 3.6")
-    return heads[0]
-
-
-def heads_or_run(flag: str, text: str) -> list[tuple[int, int]] | str:
-    """Heads, or the run folder of a scan."""
-    return text if Path(text).is_dir() else heads_of(flag, text)
+def heads_or_run(flag: str, value: Any) -> Any:
+    """Heads, or a scan or its run folder."""
+    is_scan = hasattr(value, "data_vars") or (isinstance(value, str | os.PathLike) and Path(value).is_dir())
+    return value if is_scan else heads_of(flag, value)
 
 
 def caches_of(flag: str, text: str) -> list[tuple[int, int]]:
@@ -237,6 +220,7 @@ def _is_vector(value: Any) -> bool:
 
 if TYPE_CHECKING:
     import numpy as np
+    import pandas as pd
     import torch
     import xarray as xr
     from torch import nn
@@ -280,13 +264,16 @@ if TYPE_CHECKING:
     Names: TypeAlias = Sequence[str]
     Several: TypeAlias = Sequence[str]
     Numbers: TypeAlias = Sequence[int]
-    Head: TypeAlias = tuple[int, int]
-    Heads: TypeAlias = Sequence[tuple[int, int]]
-    HeadSets: TypeAlias = Sequence[Sequence[tuple[int, int]]]
-    HeadsOrSets: TypeAlias = Sequence[tuple[int, int] | Sequence[tuple[int, int]]]
+    Head: TypeAlias = str | tuple[int, int]
+    Table: TypeAlias = pd.Series | xr.DataArray
+    Heads: TypeAlias = str | Path | tuple[int, int] | Collection[str | tuple[int, int]] | Table
+    HeadSets: TypeAlias = str | Collection[str | tuple[int, int] | Collection[str | tuple[int, int]]]
+    HeadsOrSets: TypeAlias = Heads | HeadSets
+    HeadsOrScan: TypeAlias = Heads | xr.Dataset
     Caches: TypeAlias = Sequence[tuple[int, int]]
     Range: TypeAlias = tuple[int, int]
     Spans: TypeAlias = Mapping[str, str]
+    Metric: TypeAlias = Callable[..., Any]
 else:
     Array = Annotated[Any, Kind(lambda value: hasattr(value, "__array__"), "an array", "arrays")]
     Vector = Annotated[Any, Kind(_is_vector, "numbers or a file", "numbers or files"), Typed(metavar="FILE[:TENSOR]")]
@@ -295,6 +282,7 @@ else:
     Tell = Annotated[Any, Kind(callable, "a function", "functions")]
     Completion = Literal["minimal", "lapack", "haar", "thin"]
     Model = Annotated[Any, Typed()]
+    Metric = Annotated[Any, Kind(callable, "a function", "functions")]
     GivenSpans = Weights = Mask = Any
     Tokenizer, Processor = _reader("a tokenizer"), _reader("a tokenizer, a processor")
     Sources = Annotated[Any, Typed(text_or_place, "PATH", repeated=True)]
@@ -317,10 +305,11 @@ else:
     Names = Annotated[Sequence[str], Typed(names_of, "NAME,...")]
     Several = Annotated[Sequence[str], Typed(repeated=True)]
     Numbers = Annotated[Sequence[int], Typed(numbers_of, "N,...")]
-    Head = Annotated[tuple[int, int], Typed(head_of, "L.H")]
-    Heads = Annotated[Sequence[tuple[int, int]], Typed(heads_of, "L.H,...")]
-    HeadSets = Annotated[Sequence[Sequence[tuple[int, int]]], Typed(heads_of, "L.H,...", repeated=True)]
-    HeadsOrSets = Annotated[Sequence[tuple[int, int] | Sequence[tuple[int, int]]], Typed(heads_of, "L.H,...")]
+    Head = Annotated[Any, Reads(head_of), Typed(head_of, "L.H")]
+    Heads = Annotated[Any, Reads(heads_of), Typed(heads_of, "L.H,...")]
+    HeadSets = Annotated[Any, Reads(sets_of), Typed(heads_of, "L.H,...", repeated=True)]
+    HeadsOrScan = Annotated[Any, Reads(heads_or_run), Typed(heads_or_run, "L.H,...|RUN")]
+    HeadsOrSets = Annotated[Any, Reads(heads_or_sets), Typed(heads_or_sets, "L.H,...")]
     Caches = Annotated[Sequence[tuple[int, int]], Typed(caches_of, "W+S,...")]
     Range = Annotated[tuple[int, int], Typed(range_of, "LOW:HIGH")]
     Spans = Annotated[Mapping[str, str], Typed(span_of, "NAME=PATTERN", repeated=True, gathered=dict)]
@@ -352,6 +341,15 @@ PairsOrBundled: TypeAlias = Annotated[
     "``target``, the text that the decoder has written before the answer, and ``corrupted_target`` (by default the "
     "same). Answers that are lists have one token each, and count by their summed probability. For tasks see "
     "`attnscope.pairs`. By default those of the bundled model.",
+]
+
+PairMetric: TypeAlias = Annotated[
+    Metric,
+    IN_PYTHON,
+    "Measure this in place of answer minus wrong answer. A function of the logits ``(text, position, vocabulary)`` and "
+    "of the model's inputs, a dict of tensors, that returns a number for each text. The inputs also have ``answer`` "
+    "and ``wrong`` (token ids, padded with -100) and ``position``, that of the mask or of the last token. Pairs then "
+    "need no answers. `attnscope.metric` gives it a name and a unit.",
 ]
 
 

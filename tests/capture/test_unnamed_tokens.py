@@ -33,7 +33,7 @@ def test_verbs_name_tokens_by_their_numbers(model):
     assert weights(model, ids[:1], layer=0).query_token.values.tolist() == [str(one) for one in ids[0]]
     outputs = head_outputs(model, ids, on="z", layer=0)
     assert outputs.position_token.values[1].tolist() == [str(one) for one in ids[1]]
-    assert examples(model, ids, head=(1, 2)).sizes["example"]
+    assert examples(model, ids, heads=(1, 2)).sizes["example"]
     assert intervene(model, ids, ablations=["zero"], steps=0, why=False)["effects"].sizes["head"] == 4
 
 

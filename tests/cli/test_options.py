@@ -29,9 +29,12 @@ FLAGS_ALONE = {
     "walk": {"markdown", "page", "toy", "seed", "causal", "padding"},
 }
 PARAMETERS_ALONE = {
+    "attribute": {"metric"},  # a function
+    "edges": {"metric"},
     "explain": {"intervention_texts"},
     "find": {"query", "key"},
     "intervene": {"metric"},  # a function, or pairs of answers
+    "patch": {"metric"},
     "translate": {"scores"},
 }
 

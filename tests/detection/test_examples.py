@@ -63,7 +63,7 @@ def expected_of(model, text, head, *, by):
 @pytest.mark.parametrize("name", ["", "stories260K-llama"])
 def test_the_strongest_row_is_that_of_all_weights_written_out(name, by, models):
     model = str(models / name) if name else None
-    found = attnscope.examples(model, TEXTS, head=[(1, 2), (2, 0)], k=2, by=by, window=64, limit=3)
+    found = attnscope.examples(model, TEXTS, heads=[(1, 2), (2, 0)], k=2, by=by, window=64, limit=3)
     for layer, head in [(1, 2), (2, 0)]:
         top = found.isel(example=(found.layer == layer) & (found["head"] == head) & (found.set == "top"))
         best = [expected_of(model, text, (layer, head), by=by) for text in TEXTS]
@@ -79,7 +79,7 @@ def test_a_planted_induction_head_attends_to_the_token_after_an_earlier_occurren
         for head, role in enumerate(call)
         if "induction head" in role
     )
-    result = of_planted("induction-decoder-2", head=head, k=8)
+    result = of_planted("induction-decoder-2", heads=head, k=8)
     shared = {row["kind"]: row for row in report_of("examples", result).tables[1].rows if row["significant"]}
     assert shared["relation"]["value"] == "token after an earlier occurrence of the query"
     assert shared["relation"]["found"] == 8
@@ -87,7 +87,7 @@ def test_a_planted_induction_head_attends_to_the_token_after_an_earlier_occurren
 
 
 def test_examples_of_a_stream_are_those_of_all_windows_at_once(monkeypatch):
-    options = {"head": [(0, 1), (2, 3)], "k": 3, "limit": 40, "window": 32, "batch_size": 2}
+    options = {"heads": [(0, 1), (2, 3)], "k": 3, "limit": 40, "window": 32, "batch_size": 2}
     whole = attnscope.examples(None, **options)
     monkeypatch.setattr("attnscope.detection.examples._AT_ONCE", 8)
     in_memory, own = [], ExampleReader._remaining
@@ -129,28 +129,28 @@ def test_the_middle_is_around_the_median_and_random_rows_are_uniform():
 
 def test_the_heads_of_a_scan_are_those_of_its_rankings(tmp_path):
     scanned = attnscope.scan(limit=8, window=64, out=tmp_path / "scan")
-    found = attnscope.examples(head=scanned, k=1, limit=8, window=64)
+    found = attnscope.examples(heads=scanned, k=1, limit=8, window=64)
     assert list(
         dict.fromkeys(zip(found["layer"].values.tolist(), found["head"].values.tolist(), strict=True))
     ) == leading_heads(scanned)
-    again = command("examples", "--head", "scan", "-k", "1", "--limit", "8", "--window", "64", "--json", cwd=tmp_path)
+    again = command("examples", "--heads", "scan", "-k", "1", "--limit", "8", "--window", "64", "--json", cwd=tmp_path)
     assert json.loads(again.stdout)["finding"]["heads"] == [list(head) for head in leading_heads(scanned)]
     planted = build("induction-decoder-2")
-    with pytest.raises(AttnscopeError, match="head is a scan of another model"):
-        attnscope.examples(planted.model, TEXTS, tokenizer=planted.tokenizer, head=tmp_path / "scan", window=16)
+    with pytest.raises(AttnscopeError, match="heads are those of a scan of another model"):
+        attnscope.examples(planted.model, TEXTS, tokenizer=planted.tokenizer, heads=tmp_path / "scan", window=16)
 
 
 def test_a_search_finds_a_pair_of_tokens_alone():
-    found = attnscope.examples(None, TEXTS, head=(0, 1), query="the", key="/lamp|harbour|b|l/", window=64)
+    found = attnscope.examples(None, TEXTS, heads=(0, 1), query="the", key="/lamp|harbour|b|l/", window=64)
     assert {token.strip() for token in found.query_token.values} == {"the"}
     assert {token.strip() for token in found.key_token.values} <= {"lamp", "harbour", "b", "l"}
     with pytest.raises(AttnscopeError, match=r"found no example in 3 windows.*the query be 'zebra'"):
-        attnscope.examples(None, TEXTS, head=(0, 1), query="zebra", window=64)
+        attnscope.examples(None, TEXTS, heads=(0, 1), query="zebra", window=64)
 
 
 def test_heads_of_a_decoder_with_an_encoder_have_queries_in_the_target():
     model, tokenizer = tiny_reader("bart")
-    found = attnscope.examples(model, TEXTS, tokenizer=tokenizer, targets=TEXTS[::-1], head=(5, 0), k=2, window=64)
+    found = attnscope.examples(model, TEXTS, tokenizer=tokenizer, targets=TEXTS[::-1], heads=(5, 0), k=2, window=64)
     assert not any(row["kind"] == "offset" for row in report_of("examples", found).tables[1].rows)
     assert all("←" in "".join(text for text, _ in json.loads(pieces)) for pieces in found.context.values)
 
@@ -158,10 +158,10 @@ def test_heads_of_a_decoder_with_an_encoder_have_queries_in_the_target():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"head": (9, 0)}, "there is no head 9.0"),
-        ({"head": (0, 0), "by": "size"}, "by is 'size'; expected weight, value_norm or entropy"),
-        ({"head": (0, 0), "query": "/(/"}, "query is '/(/', which is no regular expression"),
-        ({"head": (0, 0), "k": 0}, "k (--k) is 0"),
+        ({"heads": (9, 0)}, "there is no head 9.0"),
+        ({"heads": (0, 0), "by": "size"}, "by is 'size'; expected weight, value_norm or entropy"),
+        ({"heads": (0, 0), "query": "/(/"}, "query is '/(/', which is no regular expression"),
+        ({"heads": (0, 0), "k": 0}, "k (--k) is 0"),
     ],
 )
 def test_bad_input_is_rejected(options, words):
@@ -235,7 +235,7 @@ def test_untrained_causal_heads_share_no_offset():
         config = GPT2Config(vocab_size=len(tokenizer), n_positions=32, n_embd=32, n_layer=1, n_head=4)
         model = GPT2LMHeadModel(config).eval()
         model.transformer.wpe.weight.data.zero_()
-        found = attnscope.examples(model, texts, tokenizer=tokenizer, window=24, head=[*np.ndindex(1, 4)], k=12)
+        found = attnscope.examples(model, texts, tokenizer=tokenizer, window=24, heads=[*np.ndindex(1, 4)], k=12)
         shared += [str(kind) for kind in found.feature_kind.values[found.feature_significant.values]]
     assert "offset" not in shared
 
@@ -267,7 +267,7 @@ def test_uniform_attention_seldom_has_something_in_common():
 
 
 def test_the_command_resumes_and_its_page_marks_both_tokens(tmp_path):
-    arguments = ("examples", "--head", "0.1,2.3", "-k", "2", "--limit", "12", "--window", "64")
+    arguments = ("examples", "--heads", "0.1,2.3", "-k", "2", "--limit", "12", "--window", "64")
     done = command(*arguments, "--out", tmp_path / "whole", cwd=tmp_path)
     assert "Head 0.1: the 2 strongest windows" in done.stdout
     page = (tmp_path / "whole" / "report.html").read_text(encoding="utf-8")
@@ -286,7 +286,7 @@ def test_strength_by_value_norm_is_the_weight_times_the_norm_of_the_value(models
     """Against the outputs of the value projection, which four heads share in pairs."""
     folder = models / "stories260K-llama"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-    found = attnscope.examples(model, TEXTS[:1], tokenizer=tokenizer, head=(2, 3), k=1, by="value_norm", window=64)
+    found = attnscope.examples(model, TEXTS[:1], tokenizer=tokenizer, heads=(2, 3), k=1, by="value_norm", window=64)
     weights = attnscope.weights(model, TEXTS[0], tokenizer=tokenizer, layer=2, head=3, window=64)
     values = []
     projection = model.model.layers[2].self_attn.v_proj
@@ -311,7 +311,7 @@ def test_the_first_token_of_a_source_counts_in_cross_attention():
 
 
 def test_one_example_shares_nothing_and_is_not_tested(tmp_path):
-    attnscope.examples(None, TEXTS[:1], head=(0, 1), window=64, out=tmp_path / "run")
+    attnscope.examples(None, TEXTS[:1], heads=(0, 1), window=64, out=tmp_path / "run")
     report = report_of("examples", attnscope.open_run(tmp_path / "run"))
     assert not report.tables[1].rows
     assert "No test possible" in report.finding.sentences[0]
@@ -320,7 +320,7 @@ def test_one_example_shares_nothing_and_is_not_tested(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_and_its_examples_are_the_same_bytes(tmp_path):
-    words = ("examples", "--head", "0.1,2.3", "-k", "3", "--limit", "48", "--window", "24", "--batch-size", "1")
+    words = ("examples", "--heads", "0.1,2.3", "-k", "3", "--limit", "48", "--window", "24", "--batch-size", "1")
     command(*words, "--no-report", "--out", tmp_path / "whole", cwd=tmp_path)
     process = Started(*words, "--no-report", "--out", "run", cwd=tmp_path, ATTNSCOPE_FLUSH_SECONDS="0.1")
     wait_until(lambda: RunFolder(tmp_path / "run", {"command": "examples"}).look().texts >= 12, process)

@@ -43,7 +43,7 @@ def test_it_is_that_of_all_weights_written_out(name, models):
 
 def test_the_examples_of_a_head_are_those_of_the_command_where_weights_are_above_a_half(tmp_path):
     scanned = attnscope.scan(limit=20, window=64, show=True)
-    found = attnscope.examples(head=(0, 1), limit=20, window=64, k=5)
+    found = attnscope.examples(heads=(0, 1), limit=20, window=64, k=5)
     top = found.isel(example=found.set == "top")
     own = examples_of(scanned)["0.1"]
     assert [one["weight"] for one in own] == pytest.approx(top.weight.values.tolist(), abs=1e-6)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,7 +45,18 @@ def test_a_function_has_its_qualified_name():
 def test_what_is_closed_over_decides():
     weights = np.arange(3.0)
     values = [1, 1.0, "1", b"1", None, weights, weights + 1, torch.ones(2), torch.ones(2).bfloat16(), {"a": 1}, [1]]
-    values += [torch.nn.Linear(1, 1), helper, np.exp, torch.exp, np.float32(1), {1}]
+    values += [
+        ...,
+        torch.float16,
+        Path("a"),
+        Path("b"),
+        torch.nn.Linear(1, 1),
+        helper,
+        np.exp,
+        torch.exp,
+        np.float32(1),
+        {1},
+    ]
     assert len({sha(made(value)) for value in values}) == len(values)
     assert sha(made(weights)) == sha(made(weights.copy()))
     assert sha(made(1, default=1)) != sha(made(1, default=2))

@@ -36,7 +36,9 @@ ANSWERS = ("answer", "prompt")
 
 
 @torch.no_grad()
-def answer_effects(loaded: LoadedModel, answers: Sequence[Answer], *, seed: int) -> dict[str, Any]:
+def answer_effects(
+    loaded: LoadedModel, answers: Sequence[Answer], *, seed: int, heads: Sequence[tuple[int, int]] | None = None
+) -> dict[str, Any]:
     """Change of the loss of an answer's tokens of the needle, and as many of the prompt, if a head has its mean."""
     model, device = loaded.model, device_of(loaded.model)
     changes: list[np.ndarray] = []
@@ -67,8 +69,12 @@ def answer_effects(loaded: LoadedModel, answers: Sequence[Answer], *, seed: int)
                 def edits(heads: Sequence[int], call: int = call, output: Tensor = output) -> dict[int, Edit]:
                     return {call: replacing(heads, [output.mean(2, keepdim=True).expand_as(output)] * len(heads))}
 
-                without = passes.sweep(range(output.shape[1]), most, edits, losses)
-                layers.append((without - plain).T[None].double().cpu())
+                wanted = [head for head in range(output.shape[1]) if heads is None or (call, head) in heads]
+                change = torch.full((1, len(ANSWERS), output.shape[1]), torch.nan, dtype=torch.float64)
+                if wanted:
+                    without = passes.sweep(wanted, most, edits, losses)
+                    change[0, :, wanted] = (without - plain).T.double().cpu()
+                layers.append(change)
         changes.append(by_layer([layer.numpy() for layer in layers])[0])
     units, dims = [answer.hidden for answer in answers], ("ablation", "layer", "head")  # prompts of a needle are alike
     return effect_variables(np.stack(changes), units, dims, "Change of the loss without the head", seed=seed)
@@ -93,6 +99,7 @@ class Additions:
     limits: bool
     check: bool
     listing: tuple[Path, str] | None
+    heads: Sequence[tuple[int, int]] | None = None  # of the card; None: all
 
     def added(
         self, summary: xr.Dataset, of_windows: xr.Dataset, documents: list[str], probes: Sequence[Probe]
@@ -102,7 +109,7 @@ class Additions:
         result = _with_stability(summary, of_windows, {"text": documents, "needle": needles})
         parts = [] if self.effects is None else [self.effects["heads"].to_dataset()[[*_EFFECTS]]]
         if self.answers and probes[-1].answers:
-            variables = answer_effects(self.loaded, probes[-1].answers, seed=self.reading["seed"])
+            variables = answer_effects(self.loaded, probes[-1].answers, seed=self.reading["seed"], heads=self.heads)
             parts.insert(0, xr.Dataset(variables, {"ablation": list(ANSWERS)}))
         caches = [cache for cache in self.caches if "reach_{}_{}".format(*cache) in result.role.values]
         changes = None
@@ -110,7 +117,8 @@ class Additions:
             seed, windows = self.reading["seed"], list(probes[0].windows)
             session = PredictionSession(self.loaded, windows, kind_of_question(self.loaded.model), seed)
             if self.limits:
-                changes = alone(session, of_windows[SHARED].values, caches, self.reading["progress"])
+                shared, tell = of_windows[SHARED].values, self.reading["progress"]
+                changes = alone(session, shared, caches, tell, self.heads)
                 parts.insert(0, self._limit_effects(result, of_windows, documents, caches, changes))
             if self.check:
                 session.check()

@@ -111,7 +111,7 @@ class ExampleReader(PairReader):
         self.heads = [(int(layer), int(head)) for layer, head in heads]
         super().__init__(model, texts, settings, choice.query, choice.key)
         existing = [(site.index, head) for site in self.sites for head in range(site.heads)]
-        self.choice, self.heads = choice, checked_heads(self.heads, existing, "head, --head")
+        self.choice, self.heads = choice, checked_heads(self.heads, existing, "heads, --heads")
         self.asked = {"heads": self.heads} | vars(choice)
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:

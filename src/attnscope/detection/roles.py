@@ -35,6 +35,7 @@ from attnscope.detection.probes import (
     text_probe,
 )
 from attnscope.detection.role import CONTROLS, ROLES, Nearness
+from attnscope.head_names import heads_setting
 from attnscope.kernels.engines import output_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import EQUAL
@@ -87,6 +88,7 @@ class Scoring:
     tell: Tell
     #: Completes the scores of heads from those of windows.
     more: Callable[[xr.Dataset, xr.Dataset, list[str], Sequence[Probe]], xr.Dataset] | None = None
+    heads: Sequence[tuple[int, int]] | None = None  # that are scored; None: all
     skipped: dict[str, str] = field(default_factory=dict[str, str])  # roles and controls without scores: the reason
     notes: dict[str, Any] = field(default_factory=dict[str, Any])  # on the texts of each probe
     done: int = 0  # windows, for progress
@@ -102,6 +104,7 @@ class Scoring:
         controls: Sequence[str],
         batch_size: int | None,
         kept: Sequence[tuple[int, int]] = (),
+        heads: Sequence[tuple[int, int]] | None = None,
     ) -> Scoring:
         """The windows of a session's texts, and everything that the scores depend on."""
         loaded, longest = session.model, session.length(reading["window"])
@@ -110,9 +113,11 @@ class Scoring:
         reach = Nearness(kept=tuple(dict.fromkeys((*Nearness().kept, *kept))))
         settings: dict[str, Any] = {"roles": [*names], "controls": [*controls], "window": length, "limit": limit}
         settings["needles"] = None if needles is None else [needle.text for needle in needles]
-        settings |= {"seed": reading["seed"], "batch_size": batch_size} | registry.signed("role", names)
+        settings |= {"seed": reading["seed"], "batch_size": batch_size, **heads_setting(heads)}
+        settings |= registry.signed("role", names)
         asked = needles_of(None) if needles is None else needles
-        return cls(command, loaded, windows, reach, asked, settings, reading["progress"] or no_progress)
+        tell = reading["progress"] or no_progress
+        return cls(command, loaded, windows, reach, asked, settings, tell, heads=heads)
 
     @property
     def length(self) -> int:
@@ -123,7 +128,8 @@ class Scoring:
         """Scores of all roles that the model can have, next to the controls; see `roles`."""
         text = text_probe(self.windows, self.length, self.reach, self.settings["batch_size"])
         sites = sites_of(self.loaded.model, text)
-        self.skipped |= _undefined(sites, self.settings["roles"], text)
+        scored = [site for site in sites if self.heads is None or any(layer == site.index for layer, _ in self.heads)]
+        self.skipped |= _undefined(scored, self.settings["roles"], text)
         probes = self._probes(text)
         roles = [name for name in self.settings["roles"] if name not in self.skipped]
         if not roles:
@@ -185,7 +191,7 @@ class Scoring:
 
         model = self.loaded.model
         with nullcontext() if name == _OWN else control(model, name, self.settings["seed"]):
-            return measured(model, sites, probes, roles, tell, with_equal=name == _OWN)
+            return measured(model, sites, probes, roles, tell, with_equal=name == _OWN, heads=self.heads)
 
 
 def _undefined(sites: Sequence[Site], names: Sequence[str], text: Probe) -> dict[str, str]:
@@ -227,18 +233,26 @@ def measured(
     tell: Told,
     *,
     with_equal: bool,
+    heads: Sequence[tuple[int, int]] | None = None,
 ) -> xr.Dataset:
     """Score each window: ``(text | repeated | needle, layer, head)`` for each role, NaN where it is not defined."""
     variables: dict[str, Any] = {}
     for probe in probes:
         on_probe = [name for name in names if ROLES[name].probe == probe.kind]
-        variables |= _on_probe(model, sites, probe, on_probe, tell, with_equal=with_equal)
+        variables |= _on_probe(model, sites, probe, on_probe, tell, with_equal=with_equal, chosen=heads)
     scores = xr.Dataset(variables, layer_coordinates(sites))
     return scores.assign_coords(head=np.arange(scores.sizes["head"]))
 
 
 def _on_probe(
-    model: PreTrainedModel, sites: Sequence[Site], probe: Probe, names: Sequence[str], tell: Told, *, with_equal: bool
+    model: PreTrainedModel,
+    sites: Sequence[Site],
+    probe: Probe,
+    names: Sequence[str],
+    tell: Told,
+    *,
+    with_equal: bool,
+    chosen: Sequence[tuple[int, int]] | None,
 ) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     """Scores ``(window, layer, head)``, and of uniform attention ``(window, layer)``."""
     heads: dict[int, int] = {}
@@ -248,7 +262,8 @@ def _on_probe(
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
         heads[site.index], groups[site.index] = call.query.shape[1], call.group
-        here = [name for name in names if site.kind in ROLES[name].layers]
+        others = [] if chosen is None else sorted({*range(heads[site.index])} - {*_of_layer(chosen, site.index)})
+        here = [name for name in names if site.kind in ROLES[name].layers and len(others) < heads[site.index]]
         tokens = len(probe.windows[numbers[0]])
         if not here or call.query.shape[2] != tokens or call.key.shape[2] != tokens:
             return output_of(call)  # the layer has other positions than tokens
@@ -260,7 +275,10 @@ def _on_probe(
                 scores[EQUAL + name] = ROLES[name].score(equal)[:, 0]
             for key, score in scores.items():
                 unknown = np.full((len(probe.windows), *score.shape[1:]), np.nan)
-                scores_of_layer.setdefault((key, site.index), unknown)[numbers] = score.cpu().numpy()
+                values = score.cpu().numpy()
+                if values.ndim > 1:
+                    values[:, others] = np.nan
+                scores_of_layer.setdefault((key, site.index), unknown)[numbers] = values
         return measurements.output
 
     for numbers in probe.batches():
@@ -280,6 +298,10 @@ def _on_probe(
             rows = [scores_of_layer.get((EQUAL + name, site.index), np.full(windows, np.nan)) for site in sites]
             variables[EQUAL + name] = (probe.kind, "layer"), np.stack(rows).T
     return variables
+
+
+def _of_layer(heads: Sequence[tuple[int, int]], number: int) -> list[int]:
+    return [head for layer, head in heads if layer == number]
 
 
 def _inputs(model: PreTrainedModel, probe: Probe, numbers: Sequence[int]) -> dict[str, Tensor]:

@@ -18,7 +18,6 @@ from attnscope.intervention.arrays import Heads, in_layers, random_sets, sets_li
 from attnscope.intervention.gradients import attribution, gates_towards, importance, loss_gradients
 from attnscope.intervention.predictions import Ablation, PredictionBatch, PredictionSession, Questions
 from attnscope.intervention.stack import Edit, replacing, replacing_sets
-from attnscope.options import HeadsOrSets
 from attnscope.statistics.effects import joint_variables, random_variables
 from attnscope.statistics.units import numbered, units_of
 from attnscope.store.arrays import by_layer, of_layers
@@ -81,6 +80,10 @@ def effects(
     for name, (words, units) in _WORDS.items():
         if name in dataset:
             dataset[name].attrs = {"long_name": words, "units": units}
+    if session.metric is not None:
+        name, unit = session.metric.name, session.metric.unit
+        dataset["metric_change"].attrs = {"long_name": f"Change of {name} without the head", "units": unit}
+        dataset["metric"].attrs = {"long_name": f"{name} of the unchanged model", "units": unit}
     return dataset
 
 
@@ -253,7 +256,7 @@ def _sets_of(
 
 
 def alone_and_together(
-    heads: HeadsOrSets | None, together: Sequence[Heads], *, as_one_set: bool
+    heads: Sequence[tuple[int, int] | Heads] | None, together: Sequence[Heads], *, as_one_set: bool
 ) -> tuple[list[tuple[int, int]] | None, list[Heads]]:
     """The heads that are ablated alone (None: all), and the sets of those that are ablated together."""
     if heads is None:
@@ -261,10 +264,10 @@ def alone_and_together(
     alone: list[tuple[int, int]] = []
     sets: list[Heads] = []
     for entry in heads:
-        if all(isinstance(part, int) for part in entry):
+        if isinstance(entry, tuple):
             alone.append(cast("tuple[int, int]", entry))
         else:
-            sets.append(cast("Heads", entry))
+            sets.append(entry)
     if as_one_set and not sets and not together:
         return [], [alone] if alone else []
     return alone, [*sets, *together]

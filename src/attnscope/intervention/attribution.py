@@ -22,8 +22,9 @@ from attnscope.explanation.inputs import FOR_MATCHING, model_inputs, token_ids
 from attnscope.explanation.projections import LayerRun, factor_of
 from attnscope.explanation.stream import Layer, Point, Stream, residual_stream
 from attnscope.intervention.activations import Activation
-from attnscope.intervention.calls import values_of, weights_of
+from attnscope.intervention.calls import checked_heads, values_of, weights_of
 from attnscope.intervention.edit import Anatomy
+from attnscope.intervention.metrics import Metric
 from attnscope.intervention.pairs import one_token
 from attnscope.intervention.predictions import PredictionSession, Questions, pad_of
 from attnscope.intervention.score_parts import ScoreParts, shares_of
@@ -40,8 +41,10 @@ from attnscope.support.progress import Progress, Tell
 if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
 
+REST = "rest"  # part of all but chosen heads
 _AT_ONCE = 1 << 25  # logits of a lens at a time
-_LENS = {"logit": "logits", "probability": "share", "rank": "1"}
+_LENS = {"logit": "logits", "metric": "1", "probability": "share", "rank": "1"}
+_ELSE = "use attnscope intervene or attnscope patch (--steps 0)"
 
 
 @dataclass(eq=False)
@@ -134,6 +137,8 @@ class Attribution:
     direction: Tensor | None
     site: str | None  # of the stream whose product with the direction is split; None: the input of the unembedding
     by_position: bool
+    heads: Sequence[tuple[int, int]] | None = None  # whose parts are of interest; all others are one part
+    metric: Metric | None = None  # whose gradient times the logits is split, in place of a logit
     scale: float | None = None  # of logits after the unembedding
 
     @classmethod
@@ -145,13 +150,15 @@ class Attribution:
         site: str | None = None,
         *,
         by_position: bool,
+        heads: Sequence[tuple[int, int]] | None = None,
+        metric: Metric | None = None,
     ) -> Attribution:
         """With the token of each window, and the one whose logit is subtracted, as words."""
         named = dict.fromkeys(word for both in words for word in both if word is not None)
         tokenizer, what = session.loaded.tokenizer, "the token whose logit is split"
         tokens = {word: one_token(tokenizer, word, what) for word in named}
         chosen, against = ([tokens.get(word or "") for word in side] for side in zip(*words, strict=True))
-        return cls(session, chosen, against, direction, site, by_position)
+        return cls(session, chosen, against, direction, site, by_position, heads, metric)
 
     @torch.no_grad()
     def __post_init__(self) -> None:
@@ -200,10 +207,16 @@ class Attribution:
         else:
             self.output, self.scale = self.activation.modules[0], 1.0
         self.most = max(self.questions(part).labels.shape[1] for part in self.session.slices())
-        columns = zip(("kind", "layer", "head"), zip(*self.parts.sources, strict=True), strict=True)
-        self.components = {"component": self.parts.names} | {name: ("component", [*part]) for name, part in columns}
+        sources, names = self.parts.sources, self.parts.names
+        if self.heads is not None:
+            of_heads = {(layer, head): at for at, (kind, layer, head) in enumerate(sources) if kind == "head"}
+            self.chosen = [of_heads[cell] for cell in checked_heads(self.heads, [*of_heads], "heads, --heads")]
+            sources = [*(sources[at] for at in self.chosen), (REST, -1, -1)]
+            names = [*(names[at] for at in self.chosen), REST]
+        columns = zip(("kind", "layer", "head"), zip(*sources, strict=True), strict=True)
+        self.components = {"component": names} | {name: ("component", [*part]) for name, part in columns}
         self.mean: tuple[Tensor, Tensor] | None = None
-        if self.direction is None and self.against[0] is None:
+        if self.direction is None and self.metric is None and self.against[0] is None:
             sides = [window.target or window for window in self.session.windows]
             # the mean token of the texts, by frequency, takes the place of a token to subtract
             pairs = [pair for side in sides for pair in zip(side.ids, side.special, strict=True)]
@@ -212,9 +225,21 @@ class Attribution:
             share = share / share.sum()
             self.mean = (share.to(self.table) @ self.table).double(), share @ self.constant
 
+    def pooled(self, parts: Tensor) -> Tensor:
+        """Parts ``(prediction, component)`` of the chosen heads, and the sum of all others."""
+        if self.heads is None:
+            return parts
+        chosen = parts[:, self.chosen]
+        return torch.cat([chosen, (parts.sum(1) - chosen.sum(1))[:, None]], 1)
+
     def questions(self, part: slice) -> Questions:
         """The predictions of some windows: those of the session, or the chosen token at masks or after the text."""
         session, windows = self.session, self.session.windows[part]
+        if self.metric is not None:  # all positions may count
+            asked = session.batch(part)
+            ids, valid = asked.batch.target.input_ids, asked.batch.target.valid
+            every = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+            return replace(asked, positions=every, labels=torch.where(valid, ids, IGNORED))
         if self.tokens[0] is None:
             return session.batch(part)
         tokenizer = session.loaded.tokenizer
@@ -241,7 +266,11 @@ class Attribution:
         if self.against[0] is not None:
             tokens.append((-1.0, torch.tensor(self.against[part], device=texts.device)[texts]))
         scale = self.scale or 1.0
-        if self.direction is not None:
+        if self.metric is not None:
+            self.of_texts, row, bias, terms = self._gradient(self.metric, asked, logits)
+            total = terms.sum(1)
+            parts, reads = self._parts(row, bias, total, terms.abs().sum(1))
+        elif self.direction is not None:
             row: Any = self.direction.to(final).expand_as(final)
             total: Any = (final * row).sum(1)
             parts, reads = self._parts(row / scale, row[:, 0] * 0, total, 0.0)
@@ -252,24 +281,25 @@ class Attribution:
             total = sum(terms)
             subtracted: Any = sum(term.abs() for term in terms)  # two logits that are nearly equal keep their rounding
             parts, reads = self._parts(row, bias, total, subtracted)
-        split = {"part": parts, "total": total}
+        split = {"part": self.pooled(parts), "total": total}
         if self.mean is not None:
             row, bias = self.mean
             of_mean = scale * (final @ row + bias)
             split["random"] = self._parts(row.expand_as(final), bias.expand(len(final)), of_mean, 0.0)[0]
+            split["random"] = self.pooled(split["random"])
         layers = sorted(reads) if self.by_position else ()
         by_key = [_by_keys(self.parts.calls[layer][0], reads[layer], self.at) for layer in layers]
-        return self._dataset(part, asked, (texts, numbers), split, self._lens(final, tokens), by_key)
+        return self._dataset(part, asked, (texts, numbers), split, self._lens(final, tokens, asked), by_key)
 
     def _run(self, asked: Questions, part: slice) -> tuple[Tensor, Tensor]:
         """One forward pass: what the unembedding reads at the predictions, and logits before they are capped."""
         self.shape = len(asked), asked.batch.target.input_ids.shape[1]
         inputs, with_head = asked.batch.inputs(self.session.model), self.activation is None
-        output = self.parts.run(inputs, self.session.name(part.start), [self.output], with_head=with_head)
+        self.whole = self.parts.run(inputs, self.session.name(part.start), [self.output], with_head=with_head)
         if self.activation is not None:
             received, *_, returned = self.parts.runs[self.output][self.activation.run or 0]
-            return self._rows(returned if self.activation.side == "returned" else received), output
-        logits = output[self.at]
+            return self._rows(returned if self.activation.side == "returned" else received), self.whole
+        logits = self.whole[self.at]
         final = self._rows(self.parts.runs.pop(self.output)[0][0])
         # the model returns capped logits (Gemma 2), whose parts do not add up: they are computed before the cap
         uncapped = self._logits(final if self.cap else final[:1])
@@ -281,6 +311,20 @@ class Attribution:
                     "no sum of parts"
                 )
         return final, uncapped if self.cap else logits
+
+    def _gradient(self, metric: Metric, asked: Questions, logits: Tensor) -> tuple[Tensor, ...]:
+        """The metric of each text; of each prediction its gradient in the stream, the bias, and all terms of it."""
+        inputs = asked.batch.inputs(self.session.model)
+        value, slopes = metric.gradient(self.whole, inputs, len(asked), _ELSE)
+        if bool(slopes[asked.labels == IGNORED].any()):
+            raise AttnscopeError(
+                f"the metric {metric.name!r} depends on padding, which differs between batches: leave out positions "
+                'where inputs["attention_mask"] is 0'
+            )
+        slope = slopes[self.at].to(self.table)
+        if self.cap:  # from capped logits to those before
+            slope = slope * (1 - (self._capped(logits) / self.cap) ** 2).to(slope)
+        return value, (slope @ self.table).double(), slope.double() @ self.constant, slope.double() * logits.double()
 
     def _rows(self, states: Tensor) -> Tensor:
         """States at the predictions, ``(prediction, width)``."""
@@ -311,8 +355,8 @@ class Attribution:
             )
         return parts, vectors
 
-    def _lens(self, final: Tensor, tokens: list[tuple[float, Tensor]]) -> dict[str, Tensor]:
-        """Logit, probability and rank ``(prediction, depth)`` if the stream ended at each depth."""
+    def _lens(self, final: Tensor, tokens: list[tuple[float, Tensor]], asked: Questions) -> dict[str, Tensor]:
+        """Logit, probability and rank ``(prediction, depth)``, or the metric of texts, if the stream ended there."""
         lens, labels = defaultdict[str, list[Tensor]](list), tokens[0][1]
         norm: Any = self.end.norm
         before = [self.parts.read_by(layer.query, layer.matrices.site.index) for layer in self.parts.layers]
@@ -320,6 +364,12 @@ class Attribution:
         for states in streams:
             final = states.to(self.session.model.dtype)
             final = final if norm is None else self.factor * norm.module(final)
+            if self.metric is not None:
+                whole = self.whole.clone()
+                whole[self.at] = self._capped(self._logits(final)).to(whole)
+                inputs = asked.batch.inputs(self.session.model)
+                lens["metric"].append(self.metric.of_texts(whole, inputs, len(asked)).double())
+                continue
             if self.direction is not None:
                 lens["logit"].append(final.double() @ self.direction.to(states))
                 continue
@@ -347,14 +397,18 @@ class Attribution:
             whole[rows] = values.cpu().numpy()
             return whole
 
+        of_window = np.nanmean if self.metric is None else np.nansum  # a metric is one number of all its predictions
         names, dims = np.full((len(asked), self.most), "", dtype=object), ("window", "position", "component")
         names[rows] = IdNames(self.session.loaded.tokenizer).of(asked.labels[at].tolist())
         variables: dict[str, Any] = {
-            name: ((dims[0], *dims[2:][: values.ndim - 1]), np.nanmean(at_predictions(values), 1))
+            name: ((dims[0], *dims[2:][: values.ndim - 1]), of_window(at_predictions(values), 1))
             for name, values in split.items()
         }
         differences = (split["part"].sum(1) - split["total"]).abs()
         variables["difference"] = "window", np.nanmax(at_predictions(differences), 1)
+        if self.metric is not None:
+            variables["metric"] = "window", self.of_texts.double().cpu().numpy()
+            variables["lens_metric"] = ("window", "depth"), lens.pop("metric").cpu().numpy()
         variables |= {f"lens_{name}": ((*dims[:2], "depth"), at_predictions(values)) for name, values in lens.items()}
         variables |= {"query": (dims[:2], at_predictions(asked.positions[at].double())), "token": (dims[:2], names)}
         if self.by_position:
@@ -362,7 +416,10 @@ class Attribution:
             longest = max(map(len, (*windows, *self.session.windows)))
             keys = np.full((len(asked), len(self.components["component"]), longest), np.nan)
             wide = [nn.functional.pad(layer, (0, longest - layer.shape[2]), value=np.nan) for layer in by_key]
-            keys[:, np.array(self.components["kind"][1]) == "head"] = torch.cat(wide, 1).cpu().numpy()
+            of_heads = torch.cat(wide, 1).cpu().numpy()
+            rank = np.cumsum([kind == "head" for kind, _, _ in self.parts.sources]) - 1  # among all heads
+            of_heads = of_heads if self.heads is None else of_heads[:, rank[self.chosen]]
+            keys[:, np.array(self.components["kind"][1]) == "head"] = of_heads
             names_of = IdNames(self.session.loaded.tokenizer).of
             words = [[*names_of([*window.ids]), *[""] * (longest - len(window))] for window in windows[part]]
             variables["part_at"] = dims, at_predictions(split["part"])
@@ -373,7 +430,7 @@ class Attribution:
             "position": np.arange(self.most),
             "depth": np.arange(len(self.parts.layers) + 1),
         }
-        return xr.Dataset(variables, coordinates)
+        return xr.Dataset(variables, coordinates, {} if self.metric is None else self.metric.attributes)
 
 
 def parts_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
@@ -383,10 +440,14 @@ def parts_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     excess = part - measured.random.values if "random" in measured else part
     both = ("part", "Part of the logit", part), ("excess", "Part of the logit less that of the mean token", excess)
     variables: dict[str, Any] = {}
+    rest = measured.kind.values == REST  # all that was not chosen is not tested
     for name, words, values in both:
         prefix = "" if name == "excess" else "part_"
-        options: Any = {"seed": seed, "name": name, "prefix": prefix, "unit": "logits", "corrected": "all components"}
-        variables |= effect_variables(values, units, ("component",), words, **options)
+        options: Any = {"seed": seed, "name": name, "prefix": prefix, "corrected": "all components"}
+        options["unit"] = measured.attrs.get("unit", "logits")
+        tested = np.where(rest, np.nan, values)
+        variables |= effect_variables(tested, units, ("component",), words, **options)
+        variables[name][1][rest] = values.mean(0)[rest]
     coordinates = {name: measured[name] for name in ("component", "kind", "layer", "head")}
     return xr.Dataset(variables, coordinates, {"intervals_over": called, "windows": measured.sizes["window"]})
 
@@ -397,6 +458,9 @@ def lens_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     variables: dict[str, Any] = {}
     for name, unit in _LENS.items():
         if f"lens_{name}" in measured:
-            means = by_document(measured[f"lens_{name}"].mean("position").values, units, seed=seed)
-            variables |= interval_variables(means, ("depth",), f"Mean {name}", name=name, unit=unit)
+            values = measured[f"lens_{name}"]
+            values = values.mean("position") if "position" in values.dims else values
+            means = by_document(values.values, units, seed=seed)
+            in_unit = measured.attrs.get("unit", unit) if name == "metric" else unit
+            variables |= interval_variables(means, ("depth",), f"Mean {name}", name=name, unit=in_unit)
     return xr.Dataset(variables, {"depth": measured.depth})

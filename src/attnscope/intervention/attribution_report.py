@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope.intervention.attribution import REST
+from attnscope.intervention.metrics import format_of, note_of, unit_of
 from attnscope.intervention.score_parts import RELATIONS, SIDES
 from attnscope.report.reads import reads
 from attnscope.report.schema import (
@@ -43,6 +45,7 @@ _OF_TOKEN = (
 )  # fmt: skip
 _LENS = (
     Quantity("depth", "attention layers", "count", "layers before the final norm"),
+    with_ends("metric", "", "change", "metric if the stream ended there"),
     with_ends("logit", "", "logits", "logit of the token, less that of the other one, if the stream ended there"),
     with_ends("probability", "", "share", "of the token itself"),
     with_ends("rank", "", "rate", "mean rank of the token itself, 1 is the highest"),
@@ -77,6 +80,7 @@ _CERTAINTY = {
     None: "not tested",
 }
 _MOST = 0.5  # of rows
+_LINEAR = 1e-2  # difference of a metric from its gradient times the logits, as a share of it
 _TWICE = np.log(2)  # nats: twice the weight of the mean key
 _KINDS = ({"head"}, {"mlp"}, {"embedding", "position", "layer embedding"}, {"bias"}, {"mixer"})
 
@@ -99,6 +103,7 @@ def report(tree: xr.DataTree) -> Report:
     rows, predictions, lens = components_of(tree), tree["predictions"].to_dataset(), tree["lens"].to_dataset()
     heads = [row for row in rows if row["kind"] == "head"]
     others = [row for row in rows if row["kind"] != "head" and row["part_mean"]]
+    own = str(predictions.attrs.get("metric", ""))
     asked, model = int(predictions["query"].notnull().sum()), str(tree.attrs["model"])
     tested, alone = rows[0]["excess_shown"] is not None, "; on the clean texts alone" * ("pairs" in tree.attrs)
     site = tree.attrs.get("site")
@@ -106,8 +111,12 @@ def report(tree: xr.DataTree) -> Report:
     how: Any = {"corrected": "for all components", "least": f"{LEAST} or more windows"}
     what = "logit" if "random" in predictions else "logit difference" if "probability" in lens else "value"
     what = "product" if site else what
+    what = f"gradient of {own} times logits" if own else what
+    unit = format_of(predictions.attrs.get("unit", "logits"))
+    effects = [replace(one, unit=unit) for one in effects] if own else effects
     sentences = _sentences(predictions, rows, heads, what)
     headings = _OF_DIFFERENCE if what == "logit difference" else {}
+    headings = {"metric": own} if own else headings
     of_lens = [replace(one, heading=headings.get(one.name, one.heading)) for one in _LENS]
     of_lens = [_LENS[0], _LENS_OF_SITE] if site else of_lens
     tables = [
@@ -117,7 +126,7 @@ def report(tree: xr.DataTree) -> Report:
             "lens",
             "Product by depth" if site else "Logit lens",
             of_lens,
-            rows_of({str(name): lens[name] for name in lens}, lens.logit),
+            rows_of({str(name): lens[name] for name in lens}, lens.metric if own else lens.logit),
         ),
     ]
     return Report(
@@ -132,7 +141,7 @@ def report(tree: xr.DataTree) -> Report:
         tables=tables,
         result=tree,
         method=f"{INTERVALS} {EFFECTS}",
-        notes=[*filter(None, [tree.attrs.get("left_out")])],
+        notes=[*filter(None, [tree.attrs.get("left_out")]), *note_of(predictions.attrs)],
         care={
             "A part is what a component adds directly.": "The effect of later layers that use its output counts as "
             "theirs. The denominator of the final norm is frozen at its value."
@@ -150,33 +159,36 @@ def _favours(row: Row) -> str:
 
 
 def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what: str) -> list[str]:
-    sums = [sum(row["part_mean"] for row in rows if row["kind"] in kinds) for kinds in _KINDS]
+    sums = [sum(row["part_mean"] for row in rows if row["kind"] in kinds) for kinds in (*_KINDS, {REST})]
     whole, *own = (f"{value:+.2f}" for value in (float(predictions.total.mean()), *sums))
     shown, tested = [row for row in heads if row["excess_shown"]], heads[0]["excess_shown"] is not None
     head = (shown or heads)[0]
-    most, largest = f"{head['layer']}.{head['head']}", f"{head['excess_mean']:+.2f}"
+    unit = "" if what == "product" else unit_of(predictions.attrs)
+    most, largest = f"{head['layer']}.{head['head']}", f"{head['excess_mean']:+.2f}{unit}"
     less = "random" in predictions  # parts are those of the token less those of the mean token
     if what == "product":
         found = f"Head {most} has the largest part of the product: {largest}."
         if tested:
             found = f"Heads with a significant part: {len(shown)} of {len(heads)}, the largest {most} ({largest})."
     elif tested and not shown:
-        found = f"None of {len(heads)} heads has a significant part; the largest is that of {most} ({largest} logits)."
+        found = f"None of {len(heads)} heads has a significant part; the largest is that of {most} ({largest})."
     elif tested and less:
         found = (
             f"Heads that favour the token over the mean token significantly, or oppose it: {len(shown)} of "
-            f"{len(heads)}, the largest part {most} ({largest} logits)."
+            f"{len(heads)}, the largest part {most} ({largest})."
         )
     elif tested:
-        found = f"Heads with a significant part: {len(shown)} of {len(heads)}, the largest {most} ({largest} logits)."
+        found = f"Heads with a significant part: {len(shown)} of {len(heads)}, the largest {most} ({largest})."
     elif less:
-        found = f"Head {most} has the largest part of the token less that of the mean token: {largest} logits."
+        found = f"Head {most} has the largest part of the token less that of the mean token: {largest}."
     else:
-        found = f"Head {most} has the largest part: {largest} logits."
+        found = f"Head {most} has the largest part: {largest}."
     added = (
         f"Mean {what}: {whole} = heads {own[0]}, feed-forward layers {own[1]}, embeddings {own[2]}, biases {own[3]}."
     )
-    if any(row["kind"] == "mixer" for row in rows):
+    if any(row["kind"] == REST for row in rows):
+        added = f"Mean {what}: {whole} = these heads {own[0]}, all others {own[5]}."
+    elif any(row["kind"] == "mixer" for row in rows):
         added = (
             f"Mean {what}: {whole} = heads {own[0]}, mixers {own[4]}, feed-forward layers {own[1]}, "
             f"embeddings {own[2]}, biases {own[3]}."
@@ -184,7 +196,21 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what:
     difference = f"{float(predictions.difference.max()):.0e}"
     if what == "product":
         return [added, found, f"The parts add up to the product within {difference}."]
-    return [added, found, f"The parts add up to the logits within {difference}."]
+    sentences = [added, found, f"The parts add up to the logits within {difference}."]
+    if "metric" not in predictions:
+        return sentences
+    value, total = predictions.metric.values, predictions.total.values
+    if np.allclose(value, total, rtol=_LINEAR, atol=_LINEAR * abs(value).max()):
+        return [
+            *sentences[:2],
+            f"{predictions.attrs['metric']} is linear in the logits: the parts add up to its value.",
+        ]
+    mean = f"{value.mean():.3g}{unit_of(predictions.attrs)}"
+    name = predictions.attrs["metric"]
+    return [
+        *sentences[:2],
+        f"{name} is not linear in the logits: its mean is {mean}, and the parts are those of its gradient.",
+    ]
 
 
 def _of_scores(tree: xr.DataTree) -> Report:

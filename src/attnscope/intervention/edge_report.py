@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope.intervention.edges import base_of
+from attnscope.intervention.metrics import format_of, note_of, subject_of, unit_of
 from attnscope.intervention.pairs import texts_of
 from attnscope.intervention.patch import has_one_sign
 from attnscope.intervention.patch_findings import NO_SHARE, care_of_answers, describe_runs
@@ -25,15 +27,14 @@ _EDGES = (
     Quantity("receiver", meaning="queries, keys or values of a head, an MLP, or the logits"),
     Quantity("receiver_stack", "stack"),
 )
-_CHANGE = "of answer minus wrong answer if this edge alone has the corrupted activation"
 ORDERS = {
-    "raising": ("edges for the answer", "share of the difference kept with the edges that raise the answer most"),
+    "raising": ("raising edges", "share of the difference kept with the edges that raise the metric most"),
     "changing": ("largest edges", "the same with the edges that change it most"),
     "random": ("random edges", "the same with as many random edges"),
 }
 _KEPT = [with_ends(name, one[0], "percent", one[1], interval=name == "raising") for name, one in ORDERS.items()]
 _CIRCUITS = (Quantity("size", "share of edges", "percent"), Quantity("edges", unit="count"), *_KEPT)
-_RANKED = {"raising": "those that raise the answer most", "changing": "those with the largest scores"}
+_RANKED = {"raising": "those that raise the metric most", "changing": "those with the largest scores"}
 _FAR = 0.2  # from the whole difference, at most, as a circuit keeps it
 
 
@@ -47,7 +48,7 @@ def report(found: xr.Dataset) -> Report:
     values |= {name: found.get(name) for name in ("sender_stack", "receiver_stack")}
     rows = sorted(rows_of(values, found.score), key=lambda row: -abs(row["score"]))
     # a share needs a difference whose sign is certain
-    gaps = (found.clean - found.corrupted).values
+    gaps = (found.clean - base_of(found)).values
     certain = found.faithfulness_low.notnull() | (distinct < LEAST and has_one_sign(gaps))
     curves = {end: found[f"faithfulness{end}"].where(certain) for end in ("", "_low", "_high")}
     ends = {name + end: curve.sel(order=name) for name in ORDERS for end, curve in curves.items()}
@@ -56,7 +57,8 @@ def report(found: xr.Dataset) -> Report:
     shown = [row for row in rows if row["shown"]]
     largest = (shown or rows)[0]
     names = [
-        f"{row['sender']} → {row['receiver']} ({significant(row['score'], 2)} {unit})" for row in (largest, rows[0])
+        f"{row['sender']} → {row['receiver']} ({significant(row['score'], 2)}{unit_of(found.attrs)})"
+        for row in (largest, rows[0])
     ]
     most, most_of_all = names
     have = "has" if len(shown) == 1 else "have"
@@ -79,7 +81,8 @@ def report(found: xr.Dataset) -> Report:
     if found.attrs["method"] != "exact":
         care["Scores are estimates from gradients."] = "--method exact patches every edge. Curves are measured."
     called = "change" if found.attrs["method"] == "exact" else "estimated change"
-    columns = [*_EDGES, with_ends("score", called, unit, _CHANGE, significant="shown", interval=True)]
+    change = f"of {subject_of(found.attrs)} if this edge alone has the corrupted activation"
+    columns = [*_EDGES, with_ends("score", called, format_of(unit), change, significant="shown", interval=True)]
     return Report(
         title=f"Edges between the parts of {model}",
         read=f"{count(len(rows), 'edge')}, {count(pairs, 'pair')} of texts",
@@ -96,14 +99,15 @@ def report(found: xr.Dataset) -> Report:
         ],
         result=found,
         method=f"{INTERVALS} {EFFECTS}",
-        notes=[*filter(None, [found.attrs.get("left_out")])],
+        notes=[*filter(None, [found.attrs.get("left_out")]), *note_of(found.attrs)],
         care=care | care_of_answers(found),
     )
 
 
 def _circuit(found: xr.Dataset, edges: int) -> list[str]:
     """The circuit that each half of the pairs chooses for the other, and how much of the difference it keeps there."""
-    gaps, rest = (found.clean - found.corrupted).values, (found.difference - found.corrupted).transpose("pair", ...)
+    base = base_of(found)
+    gaps, rest = (found.clean - base).values, (found.difference - base).transpose("pair", ...)
     half = found.half.values
     chosen = {side: _smallest(rest[half == side].sum("pair") / gaps[half == side].sum()) for side in np.unique(half)}
     of_pair = [chosen[side if len(chosen) == 1 else 1 - side] for side in half]

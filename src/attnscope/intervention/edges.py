@@ -30,6 +30,7 @@ from attnscope.explanation.sublayers import sublayers
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.intervention.edit import output_affine
 from attnscope.intervention.gradients import check_gradients, embeddings_moved
+from attnscope.intervention.metrics import subject_of
 from attnscope.intervention.pairs import EncodedPairs
 from attnscope.intervention.patch import PatchJob, check_pairs_differ
 from attnscope.intervention.stream_parts import SEVERAL
@@ -42,6 +43,7 @@ from attnscope.support.progress import Progress, Tell
 from attnscope.support.state import frozen
 
 SIDES = ("query", "key", "value")
+WITHOUT_GRADIENTS = 'use method="exact" (--method exact), which patches every edge'
 ORDERS = ("raising", "changing", "random")
 _NAMES = {"mlp": "m", "mixer": "mixer", "layer embedding": "embedding"}  # of parts without heads, by kind
 _ADDS_UP = 1e-3  # rounding of the sum of all parts, as a share of the largest difference
@@ -52,8 +54,10 @@ def measured_edges(
 ) -> xr.Dataset:
     """Scores of all edges, and circuits of the best and of random ones."""
     if method != "exact":
-        check_gradients(job.loaded.model, 'method="exact" (--method exact), which patches every edge')
+        check_gradients(job.loaded.model, WITHOUT_GRADIENTS)
     graph, circuits = Graph(job.loaded.model, job.encoded[0][1]), list[Any]()
+    if job.heads is not None:
+        graph.choose(job.heads)
     rng = np.random.default_rng(seed)
     pair_texts = [(pair.clean, pair.corrupted) for pair in job.pairs]
     unit, count = numbered(pair_texts)  # equal pairs are in one half
@@ -62,7 +66,7 @@ def measured_edges(
     halves = [(half, [number for number in numbers if half_of[number - 1] == half]) for (numbers, _), half in parts]
     halves = [(half, numbers) for half, numbers in halves if numbers]
     of_scores = {"exact": int(graph.exist.sum()), "eap_ig": steps}.get(method, 1)
-    whole = len(halves) * (of_scores + (2 + draws) * len(sizes))  # passes
+    whole = len(halves) * (of_scores + (2 + draws) * len(sizes) + (job.heads is not None))  # passes
     done = iter(range(1, whole + 1))
 
     def passed() -> None:
@@ -70,7 +74,11 @@ def measured_edges(
         tell(Progress("edges", at / whole, {"passes": f"{at:,} of {whole:,}"}))
 
     runs = [
-        EdgeRuns(graph, EncodedPairs.of([job.pairs[number - 1] for number in numbers], job.loaded, numbers), passed)
+        EdgeRuns(
+            graph,
+            EncodedPairs.of([job.pairs[number - 1] for number in numbers], job.loaded, numbers, job.metric),
+            passed,
+        )
         for _, numbers in halves
     ]
     each = [one.exact() if method == "exact" else one.attributed(steps * (method == "eap_ig")) for one in runs]
@@ -87,13 +95,14 @@ def measured_edges(
     values = np.concatenate([values[:, :2], values[:, 2:].mean(1, keepdims=True)], 1)
     sides = zip(("clean", "corrupted"), zip(*units, strict=True), strict=True)
     labels = {f"{side}_text": ("pair", np.array(texts, dtype=object)) for side, texts in sides}
+    subject = subject_of(job.attributes_of_answers)
     ends = {"clean": [one.clean[1] for one in runs], "corrupted": [one.corrupted[1] for one in runs]}
     results = xr.Dataset(
         {
             "difference": (("pair", "order", "size"), values),
             **{name: ("pair", np.concatenate(end)) for name, end in ends.items()},
             **effect_variables(
-                scores, units, ("sender", "receiver"), "Change of answer minus wrong answer", name="score",
+                scores, units, ("sender", "receiver"), f"Change of {subject}", name="score",
                 unit=job.scale, corrected="all edges", seed=seed,
             ),
         },
@@ -104,14 +113,21 @@ def measured_edges(
         {"model": job.loaded.name, "method": method, "direction": "noising", "pairs": len(job.pairs)},
     )  # fmt: skip
     check_pairs_differ(results)
-    gaps = (results.clean - results.corrupted).values
-    rest = (results.difference - results.corrupted).transpose("pair", ...)
+    if job.heads is not None:
+        results["without"] = "pair", np.concatenate([one.circuit(np.array([], dtype=int)) for one in runs])
+    gaps = (results.clean - base_of(results)).values
+    rest = (results.difference - base_of(results)).transpose("pair", ...)
     curve = by_document(rest.values, units, over=gaps, seed=seed)
     area = by_document(np.trapezoid(rest, sizes), units, over=gaps, seed=seed)
     for end, of_curve, of_area in zip(("", "_low", "_high"), curve[:3], area[:3], strict=True):
         results[f"faithfulness{end}"] = ("order", "size"), of_curve
         results[f"cpr{end}"] = "order", of_area
     return results.assign(cmd=("order", np.trapezoid(abs(1 - curve.mean), sizes)))
+
+
+def base_of(results: xr.Dataset) -> xr.DataArray:
+    """The metric of each pair with none of the edges: of chosen heads, else that of the corrupted run."""
+    return results.without if "without" in results else results.corrupted
 
 
 @dataclass(eq=False)
@@ -203,6 +219,15 @@ class Graph:
         self.exist = np.zeros((len(self.senders), len(self.receivers)), dtype=bool)
         for receiver, point in enumerate(self.points):
             self.exist[self.parts[point].read, receiver] = True
+        self.always = np.zeros_like(self.exist)  # edges of every circuit
+
+    def choose(self, heads: Sequence[tuple[int, int]]) -> None:
+        """Score edges from these heads alone; all others are in every circuit."""
+        attention = [name for name in dict.fromkeys(self.senders) if ".h" in name]
+        layers = [*dict.fromkeys(name.partition(".")[0] for name in attention)]
+        named = {f"{layers[layer]}.h{head}" for layer, head in heads if layer < len(layers)}
+        chosen = np.array([name in named for name in self.senders])
+        self.exist, self.always = self.exist & chosen[:, None], self.exist & ~chosen[:, None]
 
     def _name_parts(self) -> list[int]:
         """Name senders, receivers and their stacks; returns the number of senders before each part."""
@@ -557,17 +582,12 @@ class EdgeRuns:
     def run(self, inputs: dict[str, Tensor], *circuit: Any) -> tuple[Trace, Float[np.ndarray, " pair"]]:
         """A pass, of a circuit with corrupted activations on all edges that it lacks."""
         logits, trace = self.graph.run(inputs, *circuit)
-        return trace, self.difference(logits).double().cpu().numpy()
+        return trace, self.encoded.measure_at(logits, inputs).double().cpu().numpy()
 
     @cached_property
     def clean(self) -> tuple[Trace, Float[np.ndarray, " pair"]]:
         """The clean run."""
         return self.run(self.encoded.inputs[0])
-
-    def difference(self, logits: Tensor) -> Float[Tensor, " pair"]:
-        """Answer minus wrong answer."""
-        index = self.encoded.positions[..., None].expand(-1, -1, logits.shape[-1])
-        return self.encoded.difference(logits.gather(1, index))
 
     def attributed(self, steps: int) -> Float[np.ndarray, "pair sender receiver"]:
         """EAP, or with steps EAP-IG: gradients at `steps` inputs between the clean and the corrupted one."""
@@ -578,7 +598,7 @@ class EdgeRuns:
             moved = embeddings_moved(graph.model, inputs, {} if share is None else corrupted_inputs, share or 0.0)
             with frozen(graph.model), torch.enable_grad(), moved:
                 logits, trace = graph.run(inputs, leaves=True)
-                end = self.difference(logits)
+                end = self.encoded.measure_at(logits, inputs)
                 if clean is None:  # without steps, this is the clean run
                     clean = Trace(graph.end, trace.reads, written=trace.written, norms=trace.norms)
                     self.clean = clean, end.detach().double().cpu().numpy()
@@ -630,7 +650,7 @@ class EdgeRuns:
 
     def circuit(self, edges: np.ndarray) -> Float[np.ndarray, " pair"]:
         """Answer minus wrong answer of a circuit of some edges, by their numbers."""
-        chosen = np.zeros_like(self.graph.exist)
+        chosen = self.graph.always.copy()
         chosen.flat[edges] = True
         self.passed()
         return self.run(self.encoded.inputs[0], (chosen, self.corrupted[0]))[1]

@@ -21,12 +21,13 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     documents = effects.source.values.tolist()
     units, called = units_of(documents)
     variables: dict[str, Any] = {}
-    for name, prefix, unit, words in (
+    for name, prefix, usual_unit, usual_words in (
         ("effect", "", "nats", "Change of the loss without the head"),
         ("metric_change", "metric_", "1", "Change of the metric without the head"),
     ):
         change = effects.get("loss_change" if name == "effect" else name)
         if change is not None:
+            words, unit = change.attrs.get("long_name", usual_words), change.attrs.get("units", usual_unit)
             how: Any = {"name": name, "prefix": prefix, "unit": unit, "corrected": "all heads and ablations"}
             variables |= effect_variables(change.values, units, change.dims[1:], words, seed=seed, **how)
     heads = xr.Dataset(

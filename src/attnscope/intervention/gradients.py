@@ -28,6 +28,8 @@ from attnscope.support.state import frozen
 if TYPE_CHECKING:
     from attnscope.intervention.pairs import EncodedPairs
 
+WITHOUT_ESTIMATES = "use steps=0 (--steps 0), which leaves out estimates"
+
 #: Maps the number of a call and its output to the output that replaces it.
 Gate = Callable[[int, Tensor], Tensor]
 
@@ -51,13 +53,13 @@ def loss_gradients(
 
 
 def answers_difference(model: PreTrainedModel, pairs: EncodedPairs, share: float | None) -> list[Tensor]:
-    """Gradient at each call of answer minus wrong answer, with embeddings moved by `share` to the corrupted text."""
-
-    def difference(logits: Tensor) -> Tensor:
-        return pairs.difference(logits.gather(1, pairs.positions[..., None].expand(-1, -1, logits.shape[-1]))).sum()
-
+    """Gradient at each call of a pair's metric, with embeddings moved by `share` to the corrupted text."""
     clean, others = pairs.inputs
-    layers = head_gradients(model, clean, difference, None, {} if share is None else others, share or 0.0)
+
+    def measure(logits: Tensor) -> Tensor:
+        return pairs.measure_at(logits, clean).sum()
+
+    layers = head_gradients(model, clean, measure, None, {} if share is None else others, share or 0.0)
     return [gradient for _, gradient in layers]
 
 
@@ -74,7 +76,7 @@ def check_gradients(model: PreTrainedModel, instead: str) -> None:
         if slope is None:
             raise AttnscopeError(
                 f"{name} is a {kind.__name__} of {kind.__module__.partition('.')[0]} that passes no gradient on, so "
-                f"gradients cannot estimate effects: use {instead}"
+                f"gradients cannot estimate effects: {instead}"
             )
 
 
@@ -87,7 +89,7 @@ def head_gradients(
     share: float = 0.0,
 ) -> list[tuple[Tensor, Tensor]]:
     """Output of each call, and the gradient of a function of the logits with respect to it."""
-    check_gradients(model, "steps=0 (--steps 0), which leaves out estimates")
+    check_gradients(model, WITHOUT_ESTIMATES)
     outputs: list[Tensor] = []
 
     def observe(_: Site, call: AttentionCall) -> Tensor:

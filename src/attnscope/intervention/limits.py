@@ -60,15 +60,26 @@ def key_heads(session: PredictionSession, shared: np.ndarray) -> np.ndarray:
 
 
 def alone(
-    session: PredictionSession, shared: np.ndarray, caches: Sequence[tuple[int, int]], progress: Tell | None
+    session: PredictionSession,
+    shared: np.ndarray,
+    caches: Sequence[tuple[int, int]],
+    progress: Tell | None,
+    heads: Sequence[tuple[int, int]] | None = None,
 ) -> np.ndarray:
-    """The same for each key-value head alone, as a change of its query heads: ``(text, cache, layer, head)``."""
+    """The same for each key-value head alone, as a change of its query heads: ``(text, cache, layer, head)``.
+
+    With `heads`, only for those that some of them read; NaN for other heads.
+    """
     session.check()
     member = key_heads(session, shared)
-    sets = np.arange(member.max() + 1)[:, None] == member
+    chosen = np.array([heads is None or cell in heads for cell in session.cells])
+    limited = np.unique(member[chosen])
     tell = progress or no_progress
-    changes = [changes_by_limits(session, sets, *cache, progress=tell)[:, member] for cache in caches]
-    return of_layers(np.stack(changes, 1), session.heads)
+    changes = np.full((len(session.windows), len(caches), len(member)), np.nan)
+    for at, cache in enumerate(caches):
+        each = changes_by_limits(session, limited[:, None] == member, *cache, progress=tell)
+        changes[:, at, chosen] = each[:, np.searchsorted(limited, member[chosen])]
+    return of_layers(changes, session.heads)
 
 
 _STEPS = 4  # points of a curve after the first

@@ -33,8 +33,13 @@ _OF_A_TASK = 50  # pairs
 Pairs = str | Path | pd.DataFrame | Iterable[Path] | Iterable[Pair | Mapping[str, Any]]
 
 
-def pairs_of_input(pairs: Pairs, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
-    """Pairs from files (see `patch`) or from Python; `answer` and `wrong` are for pairs without their own."""
+def pairs_of_input(
+    pairs: Pairs, *, answer: str | None = None, wrong: str | None = None, answered: bool = True
+) -> list[Pair]:
+    """Pairs from files (see `patch`) or from Python; `answer` and `wrong` are for pairs without their own.
+
+    If they are not `answered`, because a metric of one's own needs none, pairs may lack both.
+    """
     task = task_named(pairs)
     if task is not None:
         pairs = pairs_from(TASKS[task], _OF_A_TASK, seed=0)
@@ -48,6 +53,8 @@ def pairs_of_input(pairs: Pairs, *, answer: str | None = None, wrong: str | None
         named = [(f"pair {number}", _fields(item, number)) for number, item in enumerate(items, 1)]
     usual = {name: value for name, value in (("answer", answer), ("wrong", wrong)) if value is not None}
     unused = [name for name in usual if all(name in fields for _, fields in named)]
+    if not answered:
+        usual = {"answer": "", "wrong": ""} | usual
     if unused:
         options = " and ".join(f"{name} (--{name})" for name in unused)
         raise AttnscopeError(

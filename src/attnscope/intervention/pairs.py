@@ -18,6 +18,7 @@ from torch import Tensor
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.placement import device_of
+from attnscope.intervention.metrics import Metric
 from attnscope.intervention.predictions import as_float32, kind_of_question, padded_answers
 from attnscope.models.translator import IGNORED
 from attnscope.read.shown import IdNames
@@ -82,9 +83,16 @@ class EncodedPairs:
     # what the decoder of an encoder-decoder reads in the clean and in the corrupted run
     targets: tuple[Int[Tensor, "row query"], Int[Tensor, "row query"]] | None = None
     are_several: bool = False  # whether answers are several of one token each, not one of several tokens
+    metric: Metric | None = None  # in place of answer minus wrong answer
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair], loaded: LoadedModel, numbers: Sequence[int] | None = None) -> EncodedPairs:
+    def of(
+        cls,
+        pairs: Sequence[Pair],
+        loaded: LoadedModel,
+        numbers: Sequence[int] | None = None,
+        metric: Metric | None = None,
+    ) -> EncodedPairs:
         """Encode pairs of one length; `numbers` name them in errors, by default 1, 2, ..."""
         tokenizer, masked = loaded.tokenizer, is_masked(loaded)
         numbered = list(zip(numbers or range(1, len(pairs) + 1), pairs, strict=True))
@@ -112,10 +120,12 @@ class EncodedPairs:
         are_several = not all(isinstance(answer, str) for both in both_of for answer in both)
         answers = [
             both_answers(tokenizer, both, f"pair {number}", masked=masked, are_several=are_several)
+            if metric is None
+            else [[one for word in _listed(side) for one in _tokens(tokenizer, word)] for side in both]
             for (number, _), both in zip(numbered, both_of, strict=True)
         ]
         padded, predicting, each = padded_answers(answers, positions, device_of(loaded.model))
-        if are_several:  # one prediction for all of them
+        if are_several or metric is not None:  # one prediction for all of them
             predicting, each = predicting[::each, :1], 1
         most = predicting.shape[1]
         # texts and all tokens of their answers but the last one; causal models ignore the padding
@@ -126,7 +136,8 @@ class EncodedPairs:
         )
         tokens = [tuple(names.of(row) for row in side) for side in rows[:2]]
         both = (targets[0], targets[1]) if targets else None
-        return cls(clean, other, predicting, padded[:, 0], padded[:, 1], *tokens, targets=both, are_several=are_several)
+        ids = clean, other, predicting, padded[:, 0], padded[:, 1]
+        return cls(*ids, *tokens, targets=both, are_several=are_several, metric=metric)
 
     @property
     def inputs(self) -> list[dict[str, Tensor]]:
@@ -138,6 +149,33 @@ class EncodedPairs:
 
     def __len__(self) -> int:
         return len(self.answers)
+
+    @property
+    def predicting(self) -> Int[Tensor, "row token"] | None:
+        """Positions whose logits a pass returns; None: all, for a metric of one's own."""
+        return self.positions if self.metric is None else None
+
+    def measure(self, logits: Float[Tensor, ...], inputs: dict[str, Tensor]) -> Float[Tensor, " pair"]:
+        """The metric of a pass: answer minus wrong answer, or that of one's own."""
+        if self.metric is None:
+            return self.difference(logits)
+        return self.metric.of_texts(logits, self.with_answers(inputs), len(self))
+
+    def with_answers(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The inputs of a pass as a metric of one's own gets them."""
+        return inputs | {"answer": self.answers, "wrong": self.wrongs, "position": self.positions[:, 0]}
+
+    def measure_all(self, logits: Float[Tensor, ...], inputs: dict[str, Tensor]) -> Float[Tensor, "variant pair"]:
+        """The metric of each variant of a pass."""
+        if self.metric is None:
+            return self.difference(logits)
+        return torch.stack([self.measure(one, inputs) for one in logits])
+
+    def measure_at(self, logits: Float[Tensor, ...], inputs: dict[str, Tensor]) -> Float[Tensor, " pair"]:
+        """The metric of a pass that returned logits at all positions."""
+        if self.metric is None:
+            logits = logits.gather(1, self.positions[..., None].expand(-1, -1, logits.shape[-1]))
+        return self.measure(logits, inputs)
 
     @property
     def positions_of_text(self) -> list[slice]:
@@ -179,6 +217,10 @@ class EncodedPairs:
         index = ids.clamp(min=0).expand(*logits.shape[:-1], ids.shape[1])
         of_answers = as_float32(logits.gather(-1, index))
         return of_answers.masked_fill(ids == IGNORED, -torch.inf).logsumexp(-1)
+
+
+def _listed(answer: Answers) -> Sequence[str]:
+    return [answer] if isinstance(answer, str) else answer
 
 
 def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence[str]]) -> list[str]:

@@ -32,6 +32,7 @@ from attnscope.intervention.components import Component, components_of, put_in
 from attnscope.intervention.edit import Anatomy, On, attend_changed
 from attnscope.intervention.effects import order_agreement
 from attnscope.intervention.gradients import answers_difference
+from attnscope.intervention.metrics import Metric, subject_of
 from attnscope.intervention.pair_sources import Pairs, pairs_of_input
 from attnscope.intervention.pairs import EncodedPairs, Pair, position_labels, sides_of, texts_of
 from attnscope.intervention.predictions import TOKENS, check_read
@@ -72,7 +73,9 @@ def reject_absent_parts(parts: Sequence[Component], outline: LoadedModel) -> Non
             )
 
 
-def pairs_for(given: Pairs | None, model: Model | None, answer: str | None, wrong: str | None) -> list[Pair]:
+def pairs_for(
+    given: Pairs | None, model: Model | None, answer: str | None, wrong: str | None, metric: object = None
+) -> list[Pair]:
     if given is None:
         own = model is None or (isinstance(model, str | Path) and Path(model) in {Path("bundled"), MODEL})
         if not own and not (isinstance(model, LoadedModel) and model.name == MODEL.name):
@@ -81,7 +84,7 @@ def pairs_for(given: Pairs | None, model: Model | None, answer: str | None, wron
                 "on each line, or a task, such as agreement (only the bundled model has bundled pairs)"
             )
         given = PAIRS
-    return pairs_of_input(given, answer=answer, wrong=wrong)
+    return pairs_of_input(given, answer=answer, wrong=wrong, answered=metric is None)
 
 
 def receivers_of(given: object, what: str, *, alone: bool) -> tuple[Component, ...] | None:
@@ -119,6 +122,7 @@ class PatchJob(Job):
     random: int = 0  # sets of heads beside each that is patched together
     matched: str = "layer"  # whether these have as many heads in each layer, or only as many
     drawn: list[list[tuple[Component, ...]]] = field(default_factory=list[Any])  # for each set
+    metric: Metric | None = None  # in place of answer minus wrong answer
     encoded: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with numbers of pairs, from 1
     skips: bool = True  # whether passes skip the computations that all variants share
     scale: str = "logits"  # of differences; nats, if an answer has several tokens
@@ -127,7 +131,9 @@ class PatchJob(Job):
 
     @property
     def attributes_of_answers(self) -> dict[str, str]:
-        """The unit of differences, and whether answers are several of one token each."""
+        """The unit of differences, and whether answers are several of one token each; or the metric of one's own."""
+        if self.metric is not None:
+            return self.metric.attributes
         several = any(encoded.are_several for _, encoded in self.encoded)
         return {"unit": self.scale, **({"answers": "several"} if several else {})}
 
@@ -136,8 +142,11 @@ class PatchJob(Job):
         """The modules of all MLPs, if they are replaced."""
         return {one.module for block in self.blocks for one in block.of("mlp")}
 
-    def read(self, size: int | None) -> None:
-        """Encode the pairs in batches of one length, and check that the model's heads can be patched."""
+    def read(self, size: int | None, without_gradient: str = "") -> None:
+        """Encode the pairs in batches of one length, and check that the model's heads can be patched.
+
+        `without_gradient` says how to do without the gradient of a metric, where it is needed.
+        """
         loaded = self.loaded
         shapes = [[*map(len, sides_of(pair, loaded, number))] for number, pair in enumerate(self.pairs, 1)]
         lengths = [max(shape) for shape in shapes]
@@ -152,7 +161,7 @@ class PatchJob(Job):
             for first in range(0, len(same), most):
                 numbers = same[first : first + most]
                 some = [self.pairs[number - 1] for number in numbers]
-                self.encoded.append((numbers, EncodedPairs.of(some, loaded, numbers)))
+                self.encoded.append((numbers, EncodedPairs.of(some, loaded, numbers, self.metric)))
         sizes = [
             (max(ids.shape[1] for ids in encoded.inputs[0].values()), numbers) for numbers, encoded in self.encoded
         ]
@@ -168,6 +177,7 @@ class PatchJob(Job):
         check_read(loaded, inputs)
         positions, states = encoded.positions[:1], self.what == "residual"
         self.scale = "nats" if any(encoded.answers.shape[1] > 1 for _, encoded in self.encoded) else "logits"
+        self.scale = self.scale if self.metric is None else self.metric.unit
         parts = [*(self.receivers or ()), *chain(*self.together), *starmap(Component, self.heads or ())]
         if self.what == "mlp" or any(part.head is None for part in parts):
             self.blocks = sublayers(loaded.model, inputs, [site.name for site in sites])
@@ -181,6 +191,13 @@ class PatchJob(Job):
             self.activations, _ = Anatomy(loaded.model, inputs).activations.chosen(self.what, None, "")
         with stack.stacked_passes(loaded.model, skips=False, mlps=self.mlps) as passes:
             passes.plain(inputs)
+            if self.metric is not None:
+                whole = encoded.inputs[0]
+                logits = passes.plain(whole)
+                if without_gradient:
+                    self.metric.gradient(logits, encoded.with_answers(whole), len(encoded), without_gradient)
+                else:
+                    encoded.measure(logits, whole)
         heads = {site.index: site.heads for site in sites}
         for part in parts:
             known = part.layer in passes.mlps if part.head is None else part.head < heads.get(part.layer, 0)
@@ -255,9 +272,10 @@ class PatchJob(Job):
         ends = (runs.source, runs.base) if self.direction == "denoising" else (runs.base, runs.source)
         clean, corrupted = (end.double().cpu().numpy() for end in ends)
         unit, dtype = {"units": self.scale}, self.loaded.model.dtype
+        name = subject_of(attributes)
         found = xr.Dataset(
             {
-                "difference": (dims, values, {"long_name": "Answer minus wrong answer", **unit}),
+                "difference": (dims, values, {"long_name": name.capitalize() if self.metric is None else name, **unit}),
                 "clean": ("pair", clean, {"long_name": "The same in the clean run", **unit}),
                 "corrupted": ("pair", corrupted, {"long_name": "The same in the corrupted run", **unit}),
             },
@@ -267,7 +285,7 @@ class PatchJob(Job):
         if self.steps:
             by_name = {"attribution": 1, **({"eap_ig": self.steps} if self.steps > 1 else {})}
             estimates = np.stack([self._estimates(encoded, steps) for steps in by_name.values()], 1)
-            words = {"long_name": "Change of the answer minus the wrong answer, estimated", **unit}
+            words = {"long_name": f"Change of {name}, estimated", **unit}
             found["estimate"] = (("pair", "estimator", *dims[1:]), estimates, words)
             found = found.assign_coords(estimator=list(by_name))
         return found.assign(sets).assign_coords(self._labels(numbers, encoded))
@@ -290,13 +308,14 @@ class PatchJob(Job):
         turned = encoded if self.direction == "denoising" else encoded.turned()
         hooked = stack.stacked_passes(model, skips=self.skips, mlps=self.mlps, activations=self.activations)
         with borrowed(model), hooked as passes, torch.no_grad():
-            source = encoded.difference(passes.plain(turned.inputs[0], encoded.positions))
+            source = encoded.measure(passes.plain(turned.inputs[0], encoded.predicting), turned.inputs[0])
             donor = copy(passes)
-            logits = passes.plain(turned.inputs[1], encoded.positions)
+            logits = passes.plain(turned.inputs[1], encoded.predicting)
             most = self.variants or stack.variants_at_once(
                 logits, sum(map(torch.numel, turned.inputs[1].values())), donor.outputs
             )
-            yield Runs(passes, encoded, donor, most, source, encoded.difference(logits))
+            base = encoded.measure(logits, turned.inputs[1])
+            yield Runs(passes, encoded, donor, most, source, base, turned.inputs[1])
 
     def _wanted(self, layer: int, output: Tensor) -> list[int]:
         """The heads of a layer that are patched."""
@@ -445,15 +464,17 @@ class Runs:
     most: int  # variants that run together
     source: Tensor  # ``(pair,)``: answer minus wrong answer in the source run
     base: Tensor  # the same in the patched run
+    inputs: dict[str, Tensor]  # of the patched run
 
     def sweep(self, cells: Sequence[Any], edits: Callable[..., Any], *, of: Any = "calls") -> np.ndarray:
         """Answer minus wrong answer ``(pair, cell)`` with each cell patched."""
-        return self.passes.sweep(cells, self.most, edits, self.encoded.difference, of=of).T.double().cpu().numpy()
+        measure = partial(self.encoded.measure_all, inputs=self.inputs)
+        return self.passes.sweep(cells, self.most, edits, measure, of=of).T.double().cpu().numpy()
 
 
 def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each patched activation, with its interval over pairs."""
-    change, each, effect = _changes(pairs), texts_of(pairs), "Change of answer minus wrong answer"
+    change, each, effect = _changes(pairs), texts_of(pairs), f"Change of {subject_of(pairs.attrs)}"
     how: Any = {"unit": pairs.attrs.get("unit", "logits"), "corrected": "all patched activations", "seed": seed}
     how["rounded"] = pairs.attrs["rounding"] > TOLERANCE[torch.float32]
     variables = effect_variables(change.values, each, change.dims[1:], effect, **how)
@@ -471,7 +492,7 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
 
 def together_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each set of components, next to the sum of the effects of each alone."""
-    each, words = texts_of(pairs), "Change of answer minus wrong answer"
+    each, words = texts_of(pairs), f"Change of {subject_of(pairs.attrs)}"
     change, single = (_changes(pairs, name) for name in ("together", "single"))
     alone = np.stack([single.sel(component=name.split(", ")).sum("component") for name in pairs["set"].values], -1)
     how: Any = {"unit": pairs.attrs.get("unit", "logits"), "corrected": "all sets", "seed": seed}

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 from scipy.stats import binom
 
+from attnscope.intervention.metrics import format_of, note_of, subject_of, unit_of
 from attnscope.intervention.pairs import texts_of
 from attnscope.intervention.patch import MOVED
 from attnscope.intervention.verdicts import (
@@ -39,7 +40,7 @@ _PAIRS = (
     Quantity("corrupted", unit="text"),
     Quantity("answer", unit="token"),
     Quantity("wrong", unit="token"),
-    Quantity("clean_difference", "clean run", "logits", "answer minus wrong answer in the clean run"),
+    Quantity("clean_difference", "clean run", "logits"),
     Quantity("corrupted_difference", "corrupted run", "logits", "the same in the corrupted run"),
 )
 _TOGETHER = (
@@ -154,7 +155,7 @@ def report(tree: xr.DataTree) -> Report:
         tables=_tables(tree, rows),
         result=tree,
         method=f"{INTERVALS} {EFFECTS}",
-        notes=[*filter(None, [tree.attrs.get("left_out")])],
+        notes=[*filter(None, [tree.attrs.get("left_out")]), *note_of(pairs.attrs)],
         care=care,
         hint=f"Path patching: all later heads keep their output on the way to {pairs.attrs['receiver']}, so the effect "
         "passes through the residual stream and the MLPs only."
@@ -170,7 +171,8 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
     first = rows[0]
     pairs, where = tree["pairs"].to_dataset(), [Quantity("block", unit="count")]
     unit = pairs.attrs.get("unit", "logits")
-    effect = replace(_EFFECT, meaning=f"change of answer minus wrong answer by patching, {unit}")
+    in_unit = unit_of(pairs.attrs).replace(" ", ", ")
+    effect = replace(_EFFECT, meaning=f"change of {subject_of(pairs.attrs)} by patching{in_unit}")
     if "head" in first:
         kinds = {row["attention"] for row in rows}
         where = [*HEAD, replace(HEADS[2], detail="table" if len(kinds) > 1 else "data")]
@@ -195,11 +197,13 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
         tables.append(Table("agreement", "Estimates", _AGREEMENT, ranked, terminal=0, page=0))
     columns = {name: pairs[f"{name}_text"] for name in ("clean", "corrupted", "answer", "wrong")}
     columns |= {f"{name}_difference": pairs[name] for name in ("clean", "corrupted")}
-    tables.append(Table("pairs", "The pairs", _PAIRS, rows_of(columns, pairs.clean), terminal=0, page=100))
+    ends = replace(_PAIRS[5], meaning=f"{subject_of(pairs.attrs)} in the clean run")
+    of_pairs = rows_of({name: values.where(values != "") for name, values in columns.items()}, pairs.clean)
+    tables.append(Table("pairs", "The pairs", (*_PAIRS[:5], ends, _PAIRS[-1]), of_pairs, terminal=0, page=100))
 
     def own(one: Quantity) -> Quantity:
         heading = MOVED[pairs.attrs["direction"]] if one.name == "recovered" else one.heading
-        return replace(one, heading=heading, unit=unit if one.unit == "logits" else one.unit)
+        return replace(one, heading=heading, unit=format_of(unit) if one.unit == "logits" else one.unit)
 
     return [replace(table, quantities=[*map(own, table.quantities)]) for table in tables]
 
@@ -236,13 +240,16 @@ def _first_pair(pairs: xr.Dataset) -> str:
     clean, corrupted, answer, wrong = (
         str(pairs[f"{name}_text"].values[0]).strip() for name in ("clean", "corrupted", "answer", "wrong")
     )
+    if not answer:
+        return f"First pair: “{clean}”; “{corrupted}”."
     return f"First pair: “{clean}” → “{answer}”; “{corrupted}” → “{wrong}”."
 
 
 def _headline(rows: Sequence[Row], pairs: xr.Dataset) -> str:
     kinds, moved = _kinds(rows), MOVED[pairs.attrs["direction"]]
     largest = max(rows, key=lambda row: abs(row["effect"]))
-    name, effect = name_of(largest), f"{largest['effect']:+.2f} {pairs.attrs.get('unit', 'logits')}".replace("-", "−")
+    name, digits = name_of(largest), "+.3g" if "metric" in pairs.attrs else "+.2f"
+    effect = f"{largest['effect']:{digits}}{unit_of(pairs.attrs)}".replace("-", "−")
     most = f"largest at {name}, {effect}"
     if largest["recovered"] is not None:
         share = f"{largest['recovered']:.0%}".replace("-", "−")
@@ -296,14 +303,21 @@ NO_SHARE = "The difference between clean and corrupted runs may be 0 on average,
 def describe_runs(pairs: xr.Dataset) -> list[str]:
     """The answers of clean and corrupted runs, with warnings if the model guesses or pairs contradict each other."""
     clean, corrupted = pairs.clean.values, pairs.corrupted.values
-    number, unit = len(clean), pairs.attrs.get("unit", "logits")
+    number, unit = len(clean), unit_of(pairs.attrs)
     both = (
-        f"Answer minus wrong answer: {f'{clean.mean():+.2f} {unit}'} in clean runs, {corrupted.mean():+.2f} in "
+        f"Answer minus wrong answer: {f'{clean.mean():+.2f}{unit}'} in clean runs, {corrupted.mean():+.2f} in "
         f"corrupted runs (mean over {count(number, 'pair')}). Clean runs prefer the answer in {int((clean > 0).sum())} "
         f"of {number}, corrupted runs the wrong answer in {int((corrupted < 0).sum())}."
     )
+    if "metric" in pairs.attrs:
+        both = (
+            f"{pairs.attrs['metric']}: {f'{clean.mean():.3g}{unit}'} in clean runs, {corrupted.mean():.3g} in "
+            f"corrupted runs (mean over {count(number, 'pair')})."
+        )
     _, first = np.unique(numbered(texts_of(pairs))[0], return_index=True)  # of equal pairs
-    sentences = [both.replace("-", "−"), *_unsolved(int((clean[first] > 0).sum()), len(first))]
+    sentences = [both.replace("-", "−")]
+    if "metric" not in pairs.attrs:
+        sentences += _unsolved(int((clean[first] > 0).sum()), len(first))
     turned = int((np.sign(clean - corrupted) != np.sign((clean - corrupted).mean())).sum())
     if turned:
         sentences.append(

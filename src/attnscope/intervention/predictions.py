@@ -26,6 +26,7 @@ from attnscope.capture.watch import Site
 from attnscope.explanation.study import DEFAULT_TEXTS
 from attnscope.intervention import stack
 from attnscope.intervention.calls import unread_sites
+from attnscope.intervention.metrics import Metric
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.texts import first_windows
 from attnscope.models.translator import IGNORED
@@ -157,7 +158,7 @@ def padded_answers(
     answers: Sequence[list[list[int]]], last: Sequence[int], device: torch.device
 ) -> tuple[Int[Tensor, "text 2 token"], Int[Tensor, "row token"], int]:
     """Token ids of right and wrong answers, the positions that predict them, and the rows that each text needs."""
-    most = max(len(ids) for both in answers for ids in both)
+    most = max(1, *(len(ids) for both in answers for ids in both))  # a metric of one's own needs no answers
     padded = torch.tensor([[ids + [IGNORED] * (most - len(ids)) for ids in both] for both in answers], device=device)
     positions = torch.tensor(last, device=device)[:, None] + torch.arange(most, device=device)
     return padded, positions.repeat_interleave(min(most, 2), 0), min(most, 2)
@@ -311,7 +312,7 @@ class PredictionSession:
     skips: bool = True  # whether passes skip what all variants share, if that was found to give the same numbers
     sites: list[Site] = field(default_factory=list)
     answers: Sequence[list[list[int]]] = ()  # tokens of right and wrong answer of each window, if these are asked for
-    metric: Callable[[Tensor, dict[str, Any]], Tensor] | None = None  # of logits and inputs, a number for each text
+    metric: Metric | None = None  # of one's own
     notes: dict[str, str] = field(default_factory=dict[str, str])  # on windows that were left out
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])  # by which a verb read its texts
 
@@ -414,21 +415,17 @@ class PredictionBatch:
     before: Float[Tensor, "row prediction vocabulary"]  # logits of the unchanged model
     replacements: dict[Ablation, list[Tensor]]  # by ablation and call, ``(text, head, query, value_width)``
     whole: Tensor  # logits of the unchanged model as passes return them: at all positions with a metric of one's own
-    metric: Callable[[Tensor, dict[str, Any]], Tensor] | None
+    metric: Metric | None
 
     def scores(self, logits: Float[Tensor, "variant row ..."]) -> dict[str, Float[Tensor, "variant text"]]:
         """Loss, accuracy, KL divergence and the metric of variants."""
         if self.metric is None:
             return self.questions.scores(logits, self.before)
         scores = self.questions.scores(torch.stack([self.questions.at(one) for one in logits]), self.before)
-        values: list[Any] = [self.metric(one, self.questions.batch.inputs(self.passes.model)) for one in logits]
-        for value in values:
-            if not isinstance(value, Tensor) or value.shape != (len(self.questions),):
-                returned = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-                raise AttnscopeError(
-                    f"metric returned {returned}; expected a number for each text, ({len(self.questions)},)"
-                )
-        return scores | {"metric": torch.stack(values)}
+        inputs = self.questions.batch.inputs(self.passes.model)
+        return scores | {
+            "metric": torch.stack([self.metric.of_texts(one, inputs, len(self.questions)) for one in logits])
+        }
 
     def heads_of(self, cells: Collection[tuple[int, int]] | None) -> list[list[int]]:
         """The heads of each attention call that are among `cells`, or all."""

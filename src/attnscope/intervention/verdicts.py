@@ -11,6 +11,7 @@ import xarray as xr
 
 from attnscope.explanation.analyses.verdict import POSITION
 from attnscope.intervention.edits import HARDLY
+from attnscope.intervention.metrics import format_of, note_of, unit_of
 from attnscope.intervention.predictions import ABLATIONS
 from attnscope.report.reads import reads
 from attnscope.report.schema import (
@@ -265,7 +266,7 @@ def report(tree: xr.DataTree) -> Report:
         tables=_tables(tree, rows),
         result=tree,
         method=f"{INTERVALS} {EFFECTS}",
-        notes=[*filter(None, [tree.attrs.get("left_out")]), *skipped_note(skipped_of(tree))],
+        notes=[*filter(None, [tree.attrs.get("left_out")]), *skipped_note(skipped_of(tree)), *note_of(tree.attrs)],
         care=care,
         hint=hint,
         colour=f"{tree['heads'].ablation.values[0]}_mean",
@@ -285,6 +286,10 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
     quantities = quantities_of_heads()
     if len({row["attention"] for row in rows}) > 1:
         quantities = [replace(one, detail="table") if one.name == "attention" else one for one in quantities]
+    if "metric" in tree.attrs:
+        unit = tree.attrs["unit"]
+        about = {"unit": format_of(unit), "group": f"Change of {tree.attrs['metric']} without it", "meaning": ""}
+        quantities = [replace(one, **about) if one.group == _METRIC else one for one in quantities]
     tables = [Table("heads", "Where, why, whether", quantities, rows, corrected=_CORRECTED, least=_LEAST)]
     if "forbidden" in tree.children:
         known = sorted(
@@ -400,6 +405,10 @@ def together_rows(sets: xr.Dataset, *more: str) -> list[Row]:
 
 def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
     effects = tree["effects"].to_dataset()
+    if tested and "metric" in tree.attrs:
+        ablations = tree["heads"].ablation.values
+        changed = sum(any(row[f"metric_{name}_shown"] for name in ablations) for row in rows)
+        return f"Removing one head changes {tree.attrs['metric']} significantly for {changed} of {len(rows)} heads"
     if not tested:
         return f"No test possible: intervals need {_LEAST}"
     if _describe_guess(effects, float(effects.loss.mean())):
@@ -434,6 +443,7 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     return [
         *sentences,
         *_describe_largest(rows, ablations),
+        *_describe_metric(tree, rows, ablations),
         *_describe_search(tree, rows, ablations),
         *_describe_forbidden(tree, rows),
         *_describe_estimates(tree),
@@ -462,6 +472,29 @@ def _describe_largest(rows: Sequence[Row], ablations: Sequence[str]) -> list[str
 
     every = "heads and ablations" if len(ablations) > 1 else "heads"
     return describe_largest([effect for *_, effect in named], words, every)
+
+
+def _describe_metric(tree: xr.DataTree, rows: Sequence[Row], ablations: Sequence[str]) -> list[str]:
+    """The number of heads that change a metric of one's own, and the largest change."""
+    if "metric" not in tree.attrs:
+        return []
+    named = [(row, ablation, effect_of(row, f"metric_{ablation}")) for row in rows for ablation in ablations]
+    effects, metric, unit = [effect for *_, effect in named], tree.attrs["metric"], unit_of(tree.attrs)
+    shown = [effect.mean for effect in effects if effect.shown]
+    rises, every = sum(mean > 0 for mean in shown), "heads and ablations" if len(ablations) > 1 else "heads"
+    value = f"{float(tree['effects'].metric.mean()):.3g}{unit}".replace("-", "−")
+    sentences = [f"{metric} is {value} in the unchanged model, mean over windows."]
+    if effects[0].shown is not None:
+        sentences.append(
+            f"Removing one head at a time significantly raises {metric} for {rises} of {len(named)} {every} and lowers "
+            f"it for {len(shown) - rises} (p < 0.05, corrected for all {every})."
+        )
+
+    def words(number: int, effect: Effect) -> str:
+        row, ablation, _ = named[number]
+        return f"{describe_effect(effect)}{unit}, without head {_name(row)} ({ablation} ablation)"
+
+    return [*sentences, *describe_largest(effects, words, every)]
 
 
 def _describe_search(tree: xr.DataTree, rows: Sequence[Row], ablations: Sequence[str]) -> list[str]:

@@ -166,7 +166,7 @@ def scan_settings(reading: Mapping[str, Any], **others: Any) -> ScanReading:
     return defaults | reading | others
 
 
-def heads_to_show(show: Sequence[tuple[int, int]] | bool | None) -> Sequence[tuple[int, int]] | None:
+def heads_to_show(show: Any) -> Sequence[tuple[int, int]] | None:
     """The heads that a page shows beyond those of its rankings; None without a page."""
     return (() if show else None) if isinstance(show, bool) else show
 

@@ -164,7 +164,7 @@ class TextReader(Reader):
             word_rule = WordRule("given with the token ids", lambda _: [])
         _reject_together(settings, names, merges=grouping is not None or word_rule is not None)
         requested = heads_to_show(settings["show"])
-        option = "show, --show" if requested else "head, --head"
+        option = "show, --show" if requested else "heads, --heads"
         loaded = session.load(settings, heads=requested or self.heads, option=option)
         longest = length = session.length(settings["window"])
         if isinstance(corpus, Chats):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import dis
 import hashlib
 import json
@@ -10,7 +11,6 @@ import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
-from os import PathLike
 from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -112,13 +112,23 @@ class _Parts:
             yield getattr(value, "__qualname__", value.__name__), name
         elif hasattr(value, "__dict__"):
             yield from ((one, name) for one in (type(value), vars(value)))
-        elif isinstance(value, PathLike):
-            yield str(value), name
         else:
+            yield from ((one, name) for one in self._reduced(value, name))
+
+    def _reduced(self, value: Any, name: str) -> Iterator[Any]:
+        """The parts by which pickle would write a value."""
+        registered: Any = copyreg.dispatch_table.get(type(value))
+        try:
+            parts = value.__reduce_ex__(2) if registered is None else registered(value)
+        except TypeError as error:
             raise AttnscopeError(
                 f"{self.owner} uses {name or 'a value'} of type {type(value).__name__}, which a signature cannot "
                 "record. Use numbers, texts, arrays and functions in it"
-            )
+            ) from error
+        yield vars(type(value)).get("__call__")
+        yield from (
+            [parts] if isinstance(parts, str) else (list(one) if isinstance(one, Iterator) else one for one in parts)
+        )
 
     def _of_function(self, function: FunctionType) -> Iterator[tuple[Any, str]]:
         """Its name if it is installed, else its code, defaults and all values that it uses."""

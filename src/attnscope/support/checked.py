@@ -48,6 +48,13 @@ class Kind:
         return core_schema.no_info_plain_validator_function(check)
 
 
+@dataclass(frozen=True)
+class Reads:
+    """How a value of several forms is read into one, from the name of the argument and the value."""
+
+    parse: Callable[[str, Any], Any]
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 #: Surrounds each call of a function; called with its name and its checked arguments, which it may change.
@@ -209,6 +216,9 @@ def _taken(name: str, value: Any, kind: Any) -> Any:
         check: Any = check_real if isinstance(bounds.least, float) else check_whole
         if isinstance(taken, int | float):
             check(bounds.least, bounds.most, **{name: taken})
+    for one in marked(kind, Reads):
+        is_other = isinstance(taken, bool | None) and type(taken) in map(bare, alternatives(kind))
+        taken = taken if is_other else one.parse(name, taken)
     return taken
 
 

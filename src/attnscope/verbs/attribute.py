@@ -2,7 +2,20 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from attnscope.options import SCALE, Count, Flag, Head, ModelOrBundled, Pairs, StudyReading, Texts, Vector
+from attnscope.options import (
+    IN_PYTHON,
+    SCALE,
+    Count,
+    Flag,
+    Head,
+    Heads,
+    Metric,
+    ModelOrBundled,
+    Pairs,
+    StudyReading,
+    Texts,
+    Vector,
+)
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -41,10 +54,23 @@ def attribute(
         "Split the product of the residual stream here with `direction`: 3.resid_pre, 3.resid_mid or 3.resid_post, "
         "as in `attnscope.edit`. By default the input of the unembedding.",
     ] = None,
+    metric: Annotated[
+        Metric | None,
+        IN_PYTHON,
+        "Split this in place of the logit of a token. A function of the logits ``(text, position, vocabulary)`` and of "
+        "the model's inputs, a dict of tensors, that returns a number for each text, with a gradient. The gradient "
+        "times the logits is split; of a metric that is linear in the logits, that is its value. `attnscope.metric` "
+        "gives it a name and a unit.",
+    ] = None,
     pairs: Annotated[
         Pairs | None,
         Flag("pairs"),
         "Read pairs in place of texts: answer against wrong after each clean text. See `attnscope.patch`.",
+    ] = None,
+    heads: Annotated[
+        Heads | None,
+        "Split off the parts of these heads only, as in 4.2,5.1; all others are one part, the rest. Tests count these "
+        "heads alone. docs/guides/own-questions.md has all forms. By default all components.",
     ] = None,
     by_position: Annotated[
         bool, "Store the parts of every prediction, not only their means. Also those of each key."
@@ -85,6 +111,9 @@ def attribute(
         position, component)``, and ``by_key`` ``(window, component, key)``: the part of a head by token that it attends
         to, ``key_token`` (in cross-attention a token of the source).
 
+        With `metric`, ``metric`` ``(window,)`` is its value, ``total`` its gradient times the logits, summed over all
+        positions, and ``lens_metric`` ``(window, depth)`` its value if the stream ended there.
+
         ``parts``: means over windows with 95% intervals over documents; ``excess``: over the mean token, with
         ``shown``: significant by random signs of documents, corrected for all components. ``lens``: means by depth.
 
@@ -108,9 +137,11 @@ def attribute(
     """
     from hashlib import sha256
 
+    from attnscope.head_names import checked_choice, heads_setting
     from attnscope.intervention.activations import check_name
     from attnscope.intervention.attribution import Attribution, AttributionJob
     from attnscope.intervention.directions import Direction
+    from attnscope.intervention.metrics import metric_of
     from attnscope.intervention.pair_sources import pairs_of_input
     from attnscope.intervention.pairs import PairTexts
     from attnscope.intervention.predictions import open_predictions
@@ -120,9 +151,14 @@ def attribute(
     from attnscope.support.progress import no_progress
 
     task = task_for(attribute, locals())
+    named_head: Any = head
+    chosen_heads = checked_choice(heads)
     chosen = None if pairs is None else pairs_of_input(pairs)
-    if sum(one is not None for one in (token, direction, pairs)) > 1 or (against is not None and token is None):
-        raise AttnscopeError("expected one of token (--token), direction and pairs (--pairs); against is for a token")
+    targets = token, direction, pairs, metric
+    if sum(one is not None for one in targets) > 1 or (against is not None and token is None):
+        raise AttnscopeError(
+            "expected one of token (--token), direction, pairs (--pairs) and metric; against is for a token"
+        )
     if site is not None:
         if direction is None:
             raise AttnscopeError("a site (--site) is for a direction (--direction): give one")
@@ -130,14 +166,18 @@ def attribute(
     vector = None if direction is None else Direction.of(direction).vector.double()
     if chosen is not None and texts is not None:
         raise AttnscopeError("pairs (--pairs) are texts themselves: leave out texts")
-    if head is not None and (by_position or any(one is not None for one in (token, direction, pairs))):
-        raise AttnscopeError("head (--head) splits scores: leave out token, direction, pairs and by_position")
+    if head is not None and (by_position or any(one is not None for one in (*targets, heads))):
+        raise AttnscopeError(
+            "head (--head) splits scores: leave out token, direction, pairs, metric, heads and by_position"
+        )
 
     if chosen is not None:
         texts = [pair.clean for pair in chosen]
         reading["limit"] = len(chosen)
-    heads: Any = {"heads": [] if head is None else [head], "option": "head, --head", "splits_scores": head is not None}
-    opened, session = open_predictions("attribute", model, texts, reading, batch_size=batch_size, **heads)
+    splits_scores = head is not None
+    rejected: Any = {"heads": [named_head] if splits_scores else chosen_heads or ()}
+    rejected |= {"option": "head, --head" if splits_scores else "heads, --heads", "splits_scores": splits_scores}
+    opened, session = open_predictions("attribute", model, texts, reading, batch_size=batch_size, **rejected)
     length = session.settings["window"]
     if chosen is not None and len(session.windows) != len(chosen):
         raise AttnscopeError(f"found pairs of one token, or of more than {length}; expected 2 to {length} tokens")
@@ -155,10 +195,13 @@ def attribute(
         settings["direction"] = None if vector is None else sha256(vector.numpy().tobytes()).hexdigest()
         if site is not None:
             settings["site"] = attributes["site"] = site
-        split = Attribution.of(session, words, vector, site, by_position=by_position)
+        own = None if metric is None else metric_of(metric)
+        settings |= heads_setting(heads) | ({} if own is None else {"metric": own.identity})
+        how: Any = {"by_position": by_position, "heads": chosen_heads, "metric": own}
+        split = Attribution.of(session, words, vector, site, **how)
     else:
-        settings["head"] = [*head]
-        attributes["head"] = "{}.{}".format(*head)
-        split = ScoreParts(session, head)
+        settings["head"] = [*named_head]
+        attributes["head"] = "{}.{}".format(*named_head)
+        split = ScoreParts(session, named_head)
     job = AttributionJob(session, split, reading["progress"] or no_progress)
     return opened.run("attribute", job, settings, reading, task, attributes)

@@ -6,6 +6,7 @@ from attnscope.options import (
     SCALE,
     Caches,
     Count,
+    Heads,
     ModelOrBundled,
     Names,
     Needles,
@@ -20,6 +21,8 @@ from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from attnscope.capture.borrow import LoadedModel
 
 
 @verb(
@@ -50,6 +53,10 @@ def card(
         PathOrName | None,
         "Compare every score with this file of heads, such as a published list. It is DuoAttention's table, "
         "MInference's patterns, a list of QRHead, Whisper's generation config, or names of heads (L5H1 or 5.1).",
+    ] = None,
+    heads: Annotated[
+        Heads | None,
+        "Score only these heads, as in 4.2,5.1. docs/guides/own-questions.md has all forms. By default every head.",
     ] = None,
     needles: Annotated[
         Needles | None,
@@ -117,20 +124,22 @@ def card(
     True
     """
     import json
-    from functools import partial
     from pathlib import Path
 
     from attnscope.capture.load import check_same_model
+    from attnscope.capture.outline import outlined, reject_absent
     from attnscope.detection.card import MOST, Additions
     from attnscope.detection.head_files import check_listing, listing_of
     from attnscope.detection.probes import needles_of
     from attnscope.detection.role import PUBLISHED
     from attnscope.detection.roles import Scoring, wanted_controls
+    from attnscope.head_names import checked_choice
     from attnscope.measure.texts import beyond_note
     from attnscope.opened import Opened
     from attnscope.report.signature import short_hash
     from attnscope.store.run import Once
     from attnscope.support.checks import check_whole
+    from attnscope.support.errors import AttnscopeError
 
     for recent, sinks in kept:
         check_whole(1, MOST, kept=recent)
@@ -139,14 +148,23 @@ def card(
     listing = None if published is None else listing_of(Path(published))
     hidden = None if needles is None else needles_of(needles)
     drawn = wanted_controls(controls)
-    lists_heads = None if listing is None else partial(check_listing, listing)
-    session = Opened.open("card", model, reading, texts, check=lists_heads)
+    chosen_heads = checked_choice(heads)
+    if check and heads is not None:
+        raise AttnscopeError("check (--check) limits all heads in turn: leave out heads (--heads)")
+
+    def check_outline(outline: "LoadedModel") -> None:
+        reject_absent(chosen_heads or (), outlined(outline.model) if chosen_heads else [], "heads, --heads")
+        if listing is not None:
+            check_listing(listing, outline)
+
+    session = Opened.open("card", model, reading, texts, check=check_outline)
     if effects is not None:
         check_same_model(effects, session.model, "effects (--effects)")
 
     names = [*PUBLISHED, *(f"reach_{recent}_{sinks}" for recent, sinks in caches)]
-    scoring = Scoring.of("card", session, reading, names, hidden, drawn, batch_size, caches)
-    scoring.more = Additions(session.model, reading, caches, effects, answers, limits, check, listing).added
+    scoring = Scoring.of("card", session, reading, names, hidden, drawn, batch_size, caches, chosen_heads)
+    more = effects, answers, limits, check, listing, chosen_heads
+    scoring.more = Additions(session.model, reading, caches, *more).added
     settings = scoring.settings | {
         "answers": answers,
         "limits": limits,

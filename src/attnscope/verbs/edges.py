@@ -3,7 +3,18 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
-from attnscope.options import SCALE, Count, Flag, ModelOrBundled, ModelReading, PairsOrBundled, Typed, float_of
+from attnscope.options import (
+    SCALE,
+    Count,
+    Flag,
+    Heads,
+    ModelOrBundled,
+    ModelReading,
+    PairMetric,
+    PairsOrBundled,
+    Typed,
+    float_of,
+)
 from attnscope.support.checked import Bounds
 from attnscope.verbs import verb
 
@@ -30,6 +41,7 @@ def edges(
         "which for one token each is that of the logits.",
     ] = None,
     wrong: Annotated[str | None, "Compare with this wrong answer of all pairs that have none of their own."] = None,
+    metric: PairMetric | None = None,
     method: Annotated[
         Literal["eap", "eap_ig", "exact"],
         "Score an edge by eap (one gradient), eap_ig (mean of gradients) or exact (patched). ``eap``: edge "
@@ -37,6 +49,11 @@ def edges(
         "gradient at `steps` inputs between both (Hanna et al. 2024). ``exact``: a patched pass for each edge.",
     ] = "eap_ig",
     steps: Annotated[Count, "Take this many gradients of eap_ig."] = 5,
+    heads: Annotated[
+        Heads | None,
+        "Score only edges from these heads, as in 4.2,5.1. All other edges keep the clean activations, and tests count "
+        "these edges alone. docs/guides/own-questions.md has all forms. By default from every part.",
+    ] = None,
     sizes: Annotated[
         Sequence[float],
         Flag("size"),
@@ -74,10 +91,11 @@ def edges(
         whose cross-attention reads the encoder through ``<k>`` and ``<v>``; then ``sender_stack`` and
         ``receiver_stack`` are encoder, decoder or cross.
         ``faithfulness`` ``(order, size)``, :math:`f = (m_C - m_\emptyset) / (m - m_\emptyset)`, with ``_low`` and
-        ``_high`` over pairs, for circuits of the edges that raise the answer most (``raising``), change it most
+        ``_high`` over pairs, for circuits of the edges that raise the metric most (``raising``), change it most
         (``changing``), and of random edges (``random``); ``cpr`` and ``cmd`` ``(order)``, the areas
         :math:`\int f` and :math:`\int |1 - f|` over the share of edges (Mueller et al. 2025, MIB). ``difference``
-        ``(pair, order, size)``: answer minus wrong answer of each circuit; ``half`` ``(pair)``: the pair's half.
+        ``(pair, order, size)``: answer minus wrong answer of each circuit; ``without`` ``(pair)``, with `heads`, that
+        with none of their edges, which then stands for :math:`m_\emptyset`; ``half`` ``(pair)``: the pair's half.
 
     Raises
     ------
@@ -98,7 +116,9 @@ def edges(
     from dataclasses import replace
 
     from attnscope.capture.borrow import borrowed
-    from attnscope.intervention.edges import measured_edges, with_own_layers
+    from attnscope.head_names import checked_choice, heads_setting
+    from attnscope.intervention.edges import WITHOUT_GRADIENTS, measured_edges, with_own_layers
+    from attnscope.intervention.metrics import metric_of
     from attnscope.intervention.pair_sources import fitted, note_of_task
     from attnscope.intervention.pairs import PairTexts
     from attnscope.intervention.patch import PatchJob, pairs_for
@@ -109,16 +129,21 @@ def edges(
 
     if not sizes or sorted(sizes) != [*sizes] or not 0 <= sizes[0] <= sizes[-1] <= 1:
         raise AttnscopeError(f"found sizes {[*sizes]}; expected shares of the edges from 0 to 1, the smallest first")
-    chosen = pairs_for(pairs, model, answer, wrong)
+    chosen_heads = checked_choice(heads)
+    own = None if metric is None else metric_of(metric)
+    chosen = pairs_for(pairs, model, answer, wrong, metric)
     session = Opened.of(model)
     loaded = session.load(reading)
     chosen, of_task = fitted(pairs, chosen, loaded)
     session.corpus = PairTexts(tuple(chosen))
     loaded = replace(loaded, model=with_own_layers(loaded.model))
-    runs = PatchJob(loaded, chosen, "heads", False, "noising", None, 0, None, no_progress)
-    runs.read(batch_size)
+    runs = PatchJob(
+        loaded, chosen, "heads", False, "noising", None, 0, None, no_progress, heads=chosen_heads, metric=own
+    )
+    runs.read(batch_size, "" if method == "exact" else WITHOUT_GRADIENTS)
     settings = {"method": method, "steps": steps, "sizes": [*sizes], "draws": draws, "batch_size": batch_size}
-    settings |= {"seed": reading["seed"], **of_task}
+    settings |= {"seed": reading["seed"], **({} if own is None else {"metric": own.identity}), **of_task}
+    settings |= heads_setting(heads)
     how = method, steps, sizes, draws, reading["seed"], reading["progress"] or no_progress
 
     def measured(_: Job) -> "xr.Dataset":

@@ -1,21 +1,8 @@
 """`attnscope.examples`."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from attnscope.options import (
-    SCALE,
-    Count,
-    Dataset,
-    Flag,
-    Head,
-    Heads,
-    ModelOrBundled,
-    StudyReading,
-    Texts,
-    Typed,
-    heads_or_run,
-)
+from attnscope.options import SCALE, Count, Flag, HeadsOrScan, ModelOrBundled, StudyReading, Texts, Typed
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -24,21 +11,20 @@ if TYPE_CHECKING:
 
 @verb(
     examples=(
-        ("attnscope examples --head 0.1", "a head of the bundled model"),
-        ("attnscope examples gpt2 corpus.txt --head 5.1,6.9 -k 10", "two heads, on a file"),
-        ("attnscope examples gpt2 corpus.txt --head runs/gpt2", "the heads of the rankings of a scan"),
-        ("attnscope examples gpt2 corpus.txt --head 5.1 --query it", "where the query is the token it"),
+        ("attnscope examples --heads 0.1", "a head of the bundled model"),
+        ("attnscope examples gpt2 corpus.txt --heads 5.1,6.9 -k 10", "two heads, on a file"),
+        ("attnscope examples gpt2 corpus.txt --heads runs/gpt2", "the heads of the rankings of a scan"),
+        ("attnscope examples gpt2 corpus.txt --heads 5.1 --query it", "where the query is the token it"),
     )
 )
 def examples(
     model: ModelOrBundled = None,
     texts: Texts = None,
     *,
-    head: Annotated[
-        Head | Heads | Dataset | str | Path,
-        Typed(heads_or_run, "L.H,...|RUN"),
+    heads: Annotated[
+        HeadsOrScan,
         "Find examples of these heads, as layer.head, counted from 0; or of the rankings of a scan, by its run "
-        "folder. In Python (layer, head), or several; or a scan of the model (its result or its run folder).",
+        "folder. In Python also a scan of the model. docs/guides/own-questions.md has all forms.",
     ],
     k: Annotated[
         Count, Flag("k", short="-k"), "Find this many examples: of the strongest, of the middle, and at random."
@@ -106,12 +92,12 @@ def examples(
     Examples
     --------
     >>> import attnscope
-    >>> found = attnscope.examples(head=(0, 1), k=3, limit=8, window=64)
+    >>> found = attnscope.examples(heads="0.1", k=3, limit=8, window=64)
     >>> top = found.sel(example=found.set == "top")
     >>> bool((top.score.diff("example") <= 0).all()), dict(top.sizes)["example"]
     (True, 3)
     """
-    from collections.abc import Sequence
+    from pathlib import Path
 
     import xarray as xr
 
@@ -126,12 +112,12 @@ def examples(
     if by not in RANKINGS:
         raise AttnscopeError(f"by is {by!r:.60}; expected {', '.join(RANKINGS[:-1])} or {RANKINGS[-1]}")
     task = task_for(examples, locals(), in_memory=True)
-    scanned = opened_scan(head) if isinstance(head, xr.Dataset | str | Path) else None
-    heads: Any = head if scanned is None else leading_heads(scanned)
-    if len(heads) == 2 and not isinstance(heads[0], Sequence):  # noqa: PLR2004 one head
-        heads = [heads]
+    scanned = opened_scan(heads) if isinstance(heads, xr.Dataset | str | Path) else None
+    chosen: Any = heads if scanned is None else leading_heads(scanned)
     settings = scan_settings(reading, statistics="entropy", batch_size=batch_size)
-    reader = ExampleReader(model, texts, settings, heads, Choice(k, by, query, key, sinks))
+    reader = ExampleReader(model, texts, settings, chosen, Choice(k, by, query, key, sinks))
     if scanned is not None and Signature.from_json(scanned.attrs["signature"]).model != reader.signature.model:
-        raise AttnscopeError("head is a scan of another model: give the model that was scanned, or other heads")
+        raise AttnscopeError(
+            "heads are those of a scan of another model: give the model that was scanned, or other heads"
+        )
     return reader.scan(task)

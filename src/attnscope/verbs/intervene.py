@@ -48,8 +48,9 @@ def intervene(
     metric: Annotated[
         Callable[..., Any] | Sequence[tuple[str, str]] | None,
         IN_PYTHON,
-        "Measure this in place of the loss. A function of the logits ``(text, position, vocabulary)`` and the "
-        "model's inputs that returns a number for each text. Or the right and the wrong answer of every text or "
+        "Measure this next to the loss. A function of the logits ``(text, position, vocabulary)`` and of the model's "
+        "inputs, a dict of tensors, that returns a number for each text; `attnscope.metric` gives it a name and a "
+        "unit. Or the right and the wrong answer of every text or "
         "one pair for all: then the metric is the logit of the right answer minus that of the wrong one, at the "
         "mask or after the last token, and loss, KL divergence and accuracy are those of this answer. After a "
         "text, an answer may have several tokens: then the metric is the difference of the summed log "
@@ -66,9 +67,9 @@ def intervene(
     ] = False,
     heads: Annotated[
         HeadsOrSets | None,
-        "Ablate only these heads, each alone, as in 4.2,5.1, or none; without estimates. In Python also sets of heads, "
-        "which are ablated together: ``[[(4, 2), (5, 1)], ...]``. With `random`, heads are one set. By default every "
-        "head.",
+        "Ablate only these heads, each alone, as in 4.2,5.1, or none; without estimates. Heads joined by + are a set, "
+        "which is ablated together, in Python also a list in the list. With `random`, heads are one set. "
+        "docs/guides/own-questions.md has all forms. By default every head.",
     ] = None,
     together: Annotated[
         HeadSets, "Ablate these heads together too, as in 0.1,0.3; may be repeated. See `joint_ablation`."
@@ -147,6 +148,7 @@ def intervene(
     from attnscope.intervention.calls import checked_heads
     from attnscope.intervention.edits import Forbidden
     from attnscope.intervention.intervene import Effects, answers_of
+    from attnscope.intervention.metrics import metric_of
     from attnscope.intervention.predictions import chosen_ablations, open_predictions
     from attnscope.report import registry
     from attnscope.store.units import task_for
@@ -158,10 +160,11 @@ def intervene(
         check_installed("search (--search)", "sklearn", "sklearn")
     task = task_for(intervene, locals())
     chosen = chosen_ablations(ablations)
-    if callable(metric) and reading["out"] is not None:
-        raise AttnscopeError("a run folder cannot name a metric that is a function: leave out metric or out (--out)")
+    own = metric_of(metric) if callable(metric) else None
 
-    alone, several = alone_and_together(heads, together, as_one_set=random > 0)
+    named_heads: Any = heads
+    named_sets: Any = together
+    alone, several = alone_and_together(named_heads, named_sets, as_one_set=random > 0)
     if alone is not None and (search or curves):
         raise AttnscopeError("search (--search) and curves (--curves) are over all heads: leave out heads (--heads)")
     if random and not several:
@@ -176,9 +179,8 @@ def intervene(
         )
     named: Any = {"heads": [*(alone or ()), *chain(*several)], "option": "heads or together, --heads, --together"}
     opened, session = open_predictions("intervene", model, texts, reading, batch_size=batch_size, **named)
-    if callable(metric):
-        session.metric = metric
-    elif metric is not None:
+    session.metric = own
+    if metric is not None and not callable(metric):
         session.answers = answers_of(metric, session)
     session.check()
     sets = [checked_heads(one, session.cells, "heads or together, --heads, --together") for one in several]
@@ -201,7 +203,8 @@ def intervene(
         "forbid": rule.words,
         "ablations": chosen,
         **registry.signed("ablation", chosen),
-        **({} if metric is None else {"metric": "a function" if callable(metric) else [list(pair) for pair in metric]}),
+        **({} if own is None else {"metric": own.identity}),
+        **({} if metric is None or callable(metric) else {"metric": [list(pair) for pair in metric]}),
         "steps": steps if alone is None else 0,  # estimates are of all heads
         "search": search,
         "curves": curves,
@@ -214,5 +217,5 @@ def intervene(
     }
     tell = reading["progress"] or no_progress
     job = Effects(opened, session, chosen, alone, sets, rule, settings, variants, tell, skipped)
-    attributes = {"prediction": session.kind, **session.notes}
+    attributes = {"prediction": session.kind, **session.notes, **({} if own is None else own.attributes)}
     return opened.run("intervene", job, settings, reading, task, attributes)

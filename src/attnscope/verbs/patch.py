@@ -3,7 +3,18 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
-from attnscope.options import SCALE, Count, Heads, ModelOrBundled, Natural, PairReading, PairsOrBundled, Steps, Typed
+from attnscope.options import (
+    SCALE,
+    Count,
+    Heads,
+    ModelOrBundled,
+    Natural,
+    PairMetric,
+    PairReading,
+    PairsOrBundled,
+    Steps,
+    Typed,
+)
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -33,6 +44,7 @@ def patch(
         "which for one token each is that of the logits.",
     ] = None,
     wrong: Annotated[str | None, "Compare with this wrong answer of all pairs that have none of their own."] = None,
+    metric: PairMetric | None = None,
     what: Annotated[
         Literal[
             "heads",
@@ -62,7 +74,9 @@ def patch(
         "are the activations of `attnscope.edit`, of each block at each position.",
     ] = "heads",
     heads: Annotated[
-        Heads | None, "Patch only these heads, as in 4.2,5.1; without estimates. By default every head."
+        Heads | None,
+        "Patch only these heads, as in 4.2,5.1; without estimates. docs/guides/own-questions.md has all forms. By "
+        "default every head.",
     ] = None,
     by_position: Annotated[
         bool, "Patch heads at one position at a time. All pairs must then have the same length."
@@ -137,7 +151,10 @@ def patch(
     from itertools import chain
 
     from attnscope.capture.outline import outlined, reject_absent
+    from attnscope.head_names import checked_choice, heads_setting
     from attnscope.intervention.components import components_of
+    from attnscope.intervention.gradients import WITHOUT_ESTIMATES
+    from attnscope.intervention.metrics import metric_of
     from attnscope.intervention.pair_sources import fitted, note_of_task
     from attnscope.intervention.pairs import PairTexts
     from attnscope.intervention.patch import OF_BLOCKS, PatchJob, names_of, pairs_for, receivers_of, reject_absent_parts
@@ -150,16 +167,16 @@ def patch(
     receivers = receivers_of(receiver, what, alone=not (by_position or together))
     on: Any = what if what in {"query", "key", "value", "weights"} else "z"
     sets = tuple(components_of(names, "together (--together)", on) for names in together)
-    if heads is not None and not heads:
-        raise AttnscopeError("found no heads (--heads); expected at least one, such as 3.6")
+    chosen_heads = checked_choice(heads)
     if random and not sets:
         raise AttnscopeError("random (--random) draws sets of heads for a set: add together (--together)")
-    chosen = pairs_for(pairs, model, answer, wrong)
+    own = None if metric is None else metric_of(metric)
+    chosen = pairs_for(pairs, model, answer, wrong, metric)
     session = Opened.of(model)
 
     def check(outline: "LoadedModel") -> None:
-        if heads:
-            reject_absent(heads, outlined(outline.model), "heads, --heads")
+        if chosen_heads:
+            reject_absent(chosen_heads, outlined(outline.model), "heads, --heads")
         reject_absent_parts([*chain(*sets, receivers or ())], outline)
 
     loaded = session.load(reading, check=check)
@@ -186,11 +203,12 @@ def patch(
         reading["progress"] or no_progress,
         sets,
         reading["seed"],
-        heads,
+        chosen_heads,
         random,
         matched,
+        metric=own,
     )
-    job.read(batch_size)
+    job.read(batch_size, WITHOUT_ESTIMATES if job.steps else "")
     settings = {
         "what": what,
         "by_position": by_position,
@@ -198,7 +216,8 @@ def patch(
         "receiver": None if receivers is None else names_of(receivers),
         **({"together": [names_of(parts) for parts in sets]} if sets else {}),
         **({"random": random, "matched": matched} if random else {}),
-        **({} if heads is None else {"heads": [f"{layer}.{head}" for layer, head in heads]}),
+        **heads_setting(heads),
+        **({} if own is None else {"metric": own.identity}),
         "steps": job.steps,
         "batch_size": batch_size,
         "seed": reading["seed"],

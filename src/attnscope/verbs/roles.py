@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from attnscope.options import SCALE, Count, ModelOrBundled, Names, Needles, Reading, Texts
+from attnscope.options import SCALE, Count, Heads, ModelOrBundled, Names, Needles, Reading, Texts
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ def roles(
         "``attnscope.detection.role.ROLES``. Roles that are undefined for a model are left out; ``skipped`` has "
         "the reasons. ``default`` stands for the published ones, to add one of your own (`attnscope.role`). By default "
         "the published ones.",
+    ] = None,
+    heads: Annotated[
+        Heads | None,
+        "Score only these heads, as in 4.2,5.1. docs/guides/own-questions.md has all forms. By default every head.",
     ] = None,
     needles: Annotated[
         Needles | None,
@@ -80,6 +84,7 @@ def roles(
     from attnscope.detection.probes import needles_of
     from attnscope.detection.role import ROLES, chosen_roles
     from attnscope.detection.roles import Scoring, wanted_controls
+    from attnscope.head_names import checked_choice
     from attnscope.measure.texts import beyond_note
     from attnscope.opened import Opened
     from attnscope.store.run import Once
@@ -89,7 +94,8 @@ def roles(
     if needles is not None and all(ROLES[name].probe != "needle" for name in names):
         raise AttnscopeError("needles (--needles) need retrieval heads: add retrieval (--only)")
     hidden = None if needles is None else needles_of(needles)
-    session = Opened.open("roles", model, reading, texts)
-    scoring = Scoring.of("roles", session, reading, names, hidden, drawn, batch_size)
+    chosen_heads = checked_choice(heads)
+    session = Opened.open("roles", model, reading, texts, heads=chosen_heads or (), option="heads, --heads")
+    scoring = Scoring.of("roles", session, reading, names, hidden, drawn, batch_size, heads=chosen_heads)
     beyond = beyond_note(session.model, scoring.length)
     return session.run("roles", Once(scoring.scores), scoring.settings, reading, attributes=beyond)

@@ -49,7 +49,7 @@ def grid(report: Report) -> Figure | None:
 def _lens(report: Report) -> Figure:
     lens = report.result["lens"].to_dataset()
     titles = {one.name: one.title for one in report.tables[-1].quantities}
-    names = [name for name in ("logit", "probability") if name in lens]
+    names = [name for name in ("logit", "metric", "probability") if name in lens]
     figure, panels = panel_rows(len(names), (2.6 * len(names), 2.2))
     for axes, name in zip(panels, names, strict=True):
         curve(axes, lens.depth.values, with_interval(lens, name), MEASURED)
