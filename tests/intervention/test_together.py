@@ -141,6 +141,63 @@ def test_sets_alone_run_no_single_head_and_count_against_all_others(tmp_path):
     assert "sets-against-random" in page
 
 
+@pytest.mark.parametrize("better", ["higher", "lower", None])
+def test_sets_are_compared_by_a_metric_where_it_is_worse(better, tmp_path):
+    """A metric that is the loss, with its sign, has the loss's numbers; without a direction both ways count."""
+    sign = -1.0 if better == "higher" else 1.0
+
+    @attnscope.metric(name="surprise", unit="nats", better=better)
+    def surprise(logits, inputs):
+        ids, chances = inputs["input_ids"], logits[:, :-1].log_softmax(-1)
+        each = -chances.gather(-1, ids[:, 1:, None])[..., 0] * inputs["attention_mask"][:, 1:]
+        return sign * each.sum(1) / inputs["attention_mask"][:, 1:].sum(1)
+
+    model, tokenizer = tiny_reader("gpt2")
+    sets = [[(0, first), (1, second)] for first in (0, 1) for second in (0, 1)]
+    given = {"tokenizer": tokenizer, "texts": TEXTS[:4], "ablations": ["mean"], "heads": sets, "random": 20}
+    tree = attnscope.intervene(model, **given, metric=surprise)
+    found, by_loss = tree["together"].to_dataset(), attnscope.intervene(model, **given)["together"].to_dataset()
+    np.testing.assert_allclose(found.metric_change, sign * by_loss.loss_change, atol=1e-5)
+    np.testing.assert_allclose(found.effect, sign * by_loss.effect, atol=1e-5)
+    if better is None:
+        others = abs(found.random_effect.values)
+        expected = (1 + (others >= abs(found.effect.values)[..., None]).sum(-1)) / (1 + others.shape[-1])
+        np.testing.assert_allclose(found.p, expected)
+    else:
+        np.testing.assert_allclose(found.p, by_loss.p)
+    report = report_of("intervene", tree)
+    assert "surprise changes by" in report.finding.headline
+    assert "loss" not in " ".join(report.finding.sentences)
+    assert "sets-against-random" in write_page(report, tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_sets_are_compared_by_the_answer_of_a_mask():
+    answers = {"texts": [f"It was part<mask> the {word}." for word in ("game", "war")], "metric": [(" of", " to")]}
+    tree = attnscope.intervene(**answers, ablations=["mean"], heads=[[(0, 1), (0, 3)]], random=3)
+    alone = attnscope.intervene(**answers, ablations=["mean"], heads=[(0, 1)], together=[[(0, 1)]], why=False)
+    np.testing.assert_allclose(
+        alone["together"].metric_change[:, 0, 0], alone["effects"].metric_change.sel(layer=0, head=1)[:, 0], atol=1e-5
+    )
+    assert tree["together"].attrs["better"] == "higher"
+    assert tree["together"].effect.attrs["units"] == "logits"
+
+
+@attnscope.metric(unit="logits")
+def first_logit(logits, inputs):
+    return logits[:, 0, 0]
+
+
+@pytest.mark.parametrize("more", [{"together": [[(0, 1)]]}, {"forbid_first": True}])
+def test_a_metric_of_all_positions_leaves_the_loss_of_masked_words(more):
+    """Passes then return logits at all positions, of which the loss needs those of the masks."""
+    given = {"texts": TEXTS[:4], "ablations": ["mean"], "heads": [(0, 1)], "why": False, **more}
+    node = "forbidden" if "forbid_first" in more else "effects"
+    own, plain = (attnscope.intervene(**given, metric=metric)[node].to_dataset() for metric in (first_logit, None))
+    for name in plain.data_vars:
+        if plain[name].dtype.kind == "f":
+            np.testing.assert_allclose(own[name], plain[name], atol=1e-5, err_msg=str(name))
+
+
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 def test_patched_sets_count_against_all_others_in_the_direction_of_the_other_run(direction, tmp_path):
     sets = [f"0.{first},1.{second}" for first in range(4) for second in range(4)]
@@ -226,8 +283,7 @@ def test_random_sets_of_similar_effect_draw_among_neighbours_by_the_estimate(tok
         ({"heads": [(0, 1)], "search": True}, "are over all heads: leave out heads"),
         ({"heads": [(0, 1, 2)]}, "heads is .*; expected"),
         ({"heads": []}, "found no heads .--heads.; expected at least one, or a set"),
-        ({"heads": [[(0, 1)]], "forbid_first": True}, "nothing is forbidden to them"),
-        ({"heads": [[(0, 1)]], "metric": [(" a", " b")]}, "sets of heads are compared by the loss"),
+        ({"heads": [[(0, 1)]], "forbid_first": True}, "nothing is forbidden to sets of heads"),
         ({"heads": [[(0, head) for head in range(4)]], "random": 5}, "found no other set like 0.0, 0.1, 0.2, 0.3"),
     ],
 )

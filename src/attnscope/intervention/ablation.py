@@ -149,8 +149,10 @@ _ALIKE = 4  # heads of a layer, about, in a group of similar effect
 _RANDOM_ORDERS = 5  # of the heads, whose mean curve is the null of the others
 
 
-def changes_by_sets(session: PredictionSession, sets: Sequence[np.ndarray], ablation: Ablation) -> np.ndarray:
-    """Change of the loss of each text when sets of heads are replaced at once, ``(text, set)``, nats.
+def changes_by_sets(
+    session: PredictionSession, sets: Sequence[np.ndarray], ablation: Ablation, measure: str = "loss_change"
+) -> np.ndarray:
+    """Change of the loss of each text, or of the metric, when sets of heads are replaced at once, ``(text, set)``.
 
     `sets` are those of each batch: ``(set, head)``, or ``(set, text, head)``.
     """
@@ -167,7 +169,7 @@ def changes_by_sets(session: PredictionSession, sets: Sequence[np.ndarray], abla
                 pairs = enumerate(zip(chosen.split(session.heads, -1), others, strict=True))
                 return {call: replacing_sets(heads, other) for call, (heads, other) in pairs if bool(heads.any())}
 
-            changed = batch.passes.sweep(range(len(of_batch)), batch.most, edits, batch.loss_change)
+            changed = batch.passes.sweep(range(len(of_batch)), batch.most, edits, getattr(batch, measure))
         changes.append(changed.T.double().cpu().numpy())
     return np.concatenate(changes)
 
@@ -285,38 +287,43 @@ def joint_ablation(
 ) -> xr.Dataset:
     """Ablate chosen sets of heads, each set at once, next to random sets of heads of its size.
 
-    The random sets have as many heads in each layer (`matched` is ``layer``), in each group of about four heads of a
-    layer whose estimated effects are next to each other (``effect``), or only as many (``size``). With them, ``p`` is
-    the share of all sets, the chosen one included, that raise the loss at least as much: a set that was chosen without
-    looking at its effect has p <= 0.05 in at most 5% of all cases. ``beyond`` is the effect of the set less the mean of
-    the random ones, with an interval over documents.
+    What changes is the loss, or a metric in its place. The random sets have as many heads in each layer (`matched` is
+    ``layer``), in each group of about four heads of a layer whose estimated effects are next to each other
+    (``effect``), or only as many (``size``). With them, ``p`` is the share of all sets, the chosen one included, that
+    raise the loss at least as much (make the metric as much worse, or change it as much if neither direction is
+    better): a set that was chosen without looking at its effect has p <= 0.05 in at most 5% of all cases. ``beyond`` is
+    the effect of the set less the mean of the random ones, with an interval over documents.
     """
     cells, generator = session.cells, np.random.default_rng(seed)
     groups = _alike(session, matched, ablations[0]) if random else []
     others = [sets_like(heads, groups, random, generator) for heads in sets]
     every = [*sets, *chain(*others)]
     batches = [np.array([[cell in set(heads) for cell in cells] for heads in every])] * len(session.slices())
-    measured = np.stack([changes_by_sets(session, batches, ablation) for ablation in ablations], 1)
+    about = session.measured
+    measure, unit = ("metric_change", about["unit"]) if about else ("loss_change", "nats")
+    measured = np.stack([changes_by_sets(session, batches, ablation, measure) for ablation in ablations], 1)
     changes = measured[..., : len(sets)]
-    single = effects.loss_change.sel(ablation=list(ablations)).transpose("window", "ablation", "layer", "head").values
+    single = effects[measure].sel(ablation=list(ablations)).transpose("window", "ablation", "layer", "head").values
     alone = np.stack([sum(single[..., layer, head] for layer, head in heads) for heads in sets], -1)
     units, called = units_of(session.documents)
-    dims, words, both = ("ablation", "set"), "Change of the loss without the heads", "all sets and ablations"
-    how: Any = {"unit": "nats", "corrected": both, "seed": seed}
+    dims, words = ("ablation", "set"), f"Change of {about.get('metric', 'the loss')} without the heads"
+    how: Any = {"unit": unit, "corrected": "all sets and ablations", "seed": seed}
     variables = {
-        "loss_change": (("window", *dims), changes, {"long_name": words, "units": "nats"}),
+        measure: (("window", *dims), changes, {"long_name": words, "units": unit}),
         **joint_variables(changes, alone, units, dims, words, **how),
     }
     if random:
         at = np.cumsum([len(sets), *map(len, others)])
         drawn = [measured[..., start:stop] for start, stop in pairwise(at)]
-        variables |= random_variables(changes, drawn, units, dims, words, **how)
+        # what makes the model worse counts; a metric without a better direction counts both ways
+        sign = {"lower": 1.0, "higher": -1.0}.get(about.get("better", "")) if about else 1.0
+        variables |= random_variables(changes, drawn, units, dims, words, sign=sign, **how)
     coordinates = {
         "source": ("window", np.array(session.documents, dtype=object)),
         "ablation": list(ablations),
         "set": [" ".join(f"{layer}.{head}" for layer, head in heads) for heads in sets],
     }
-    attributes = {"intervals_over": called, **({"matched": matched, "random": random} if random else {})}
+    attributes = {"intervals_over": called, **about, **({"matched": matched, "random": random} if random else {})}
     return xr.Dataset(variables, coordinates, attributes)
 
 

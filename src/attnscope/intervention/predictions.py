@@ -321,6 +321,16 @@ class PredictionSession:
         """The model itself, without its tokenizer."""
         return self.loaded.model
 
+    @property
+    def measured(self) -> dict[str, str]:
+        """Name, unit and better direction of what is measured in place of the loss; empty for the loss."""
+        if self.metric is not None:
+            return self.metric.attributes
+        if not self.answers:
+            return {}
+        unit = "nats" if any(len(ids) > 1 for both in self.answers for ids in both) else "logits"
+        return {"metric": "answer minus wrong answer", "unit": unit, "better": "higher"}
+
     @cached_property
     def documents(self) -> list[str]:
         return [window.source for window in self.windows]
@@ -421,11 +431,16 @@ class PredictionBatch:
         """Loss, accuracy, KL divergence and the metric of variants."""
         if self.metric is None:
             return self.questions.scores(logits, self.before)
-        scores = self.questions.scores(torch.stack([self.questions.at(one) for one in logits]), self.before)
+        return self.questions.scores(self._asked(logits), self.before) | {"metric": self._own(logits)}
+
+    def _asked(self, logits: Tensor) -> Tensor:
+        """Logits at the positions to predict: with a metric of one's own, passes return all."""
+        return logits if self.metric is None else torch.stack([self.questions.at(one) for one in logits])
+
+    def _own(self, logits: Tensor) -> Float[Tensor, "variant text"]:
+        assert self.metric is not None  # noqa: S101
         inputs = self.questions.batch.inputs(self.passes.model)
-        return scores | {
-            "metric": torch.stack([self.metric.of_texts(one, inputs, len(self.questions)) for one in logits])
-        }
+        return torch.stack([self.metric.of_texts(one, inputs, len(self.questions)) for one in logits])
 
     def heads_of(self, cells: Collection[tuple[int, int]] | None) -> list[list[int]]:
         """The heads of each attention call that are among `cells`, or all."""
@@ -444,8 +459,18 @@ class PredictionBatch:
         """Number of variants that run together."""
         return stack.variants_at_once(self.whole, self.questions.batch.text.input_ids.numel(), self.passes.outputs)
 
-    def loss_change(self, logits: Float[Tensor, "variant row prediction vocabulary"]) -> Float[Tensor, "variant text"]:
-        return self.questions.scores(logits)["loss"] - self.loss
+    def loss_change(self, logits: Float[Tensor, "variant row ..."]) -> Float[Tensor, "variant text"]:
+        return self.questions.scores(self._asked(logits))["loss"] - self.loss
+
+    def metric_change(self, logits: Float[Tensor, "variant row ..."]) -> Float[Tensor, "variant text"]:
+        return self._metric(logits) - self._unchanged
+
+    def _metric(self, logits: Tensor) -> Tensor:
+        return self.questions.scores(logits)["metric"] if self.metric is None else self._own(logits)
+
+    @cached_property
+    def _unchanged(self) -> Tensor:
+        return self._metric(self.whole[None])
 
 
 def _replacements(

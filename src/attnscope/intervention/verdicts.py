@@ -322,12 +322,26 @@ def _table_of_sets(sets: xr.Dataset) -> Table:
     more = ["p", "random"] if has_random else []
     if has_random:
         sets = sets.assign(random=sets.random_effect.mean("draw"))
+    quantities = (*_TOGETHER[:3], *(_TOGETHER[3:] if has_alone else ()), *(_AGAINST_CHANCE if has_random else ()))
+    if "metric" in sets.attrs:
+        unit, metric = format_of(sets.attrs["unit"]), sets.attrs["metric"]
+        meanings = {"p": "share of these sets, this one included, that change it at least as much for the worse"}
+        if "better" not in sets.attrs:
+            meanings["p"] = "share of these sets, this one included, that change it at least as much"
+        quantities = [
+            replace(
+                one,
+                unit=unit if one.unit == "nats" else one.unit,
+                meaning=meanings.get(one.name, one.meaning.replace("the loss", metric)),
+            )
+            for one in quantities
+        ]
     return Table(
         "together",
         "Heads removed together",
-        (*_TOGETHER[:3], *(_TOGETHER[3:] if has_alone else ()), *(_AGAINST_CHANCE if has_random else ())),
+        quantities,
         together_rows(sets, *more),
-        reading="Difference: the joint change of the loss minus the sum of the single changes." * has_alone,
+        reading="Difference: the joint change minus the sum of the single changes." * has_alone,
         corrected="for all sets and ablations",
         least=_LEAST,
     )
@@ -345,26 +359,30 @@ def _report_of_sets(tree: xr.DataTree) -> Report:
         if tested
         else "Without intervals, their variation over texts is unknown.",
     }
-    sentences = [_describe_set(row, sets) for row in table.rows]
+    guess = [] if "metric" in sets.attrs else _describe_guess(effects, float(effects.loss.mean()))
     return Report(
         title=f"Whether sets of heads of {model} matter",
         read=f"{count(sets.sizes['set'], 'set')} of heads ablated over {count(effects.sizes['window'], 'window')}",
         finding=Finding(
-            [*_describe_guess(effects, float(effects.loss.mean())), *sentences],
+            [*guess, *(_describe_set(row, sets) for row in table.rows)],
             "p by random sets of heads" if "p" in sets else "intervals over texts" if tested else "not tested",
-            headline=_headline_of_set(table.rows[0]),
+            headline=_headline_of_set(table.rows[0], _subject(sets)),
         ),
         tables=[table],
         result=tree,
         method=f"{INTERVALS} {EFFECTS}",
-        notes=[*filter(None, [tree.attrs.get("left_out")])],
+        notes=[*filter(None, [tree.attrs.get("left_out")]), *note_of(tree.attrs)],
         care=care,
         hint=_QUESTIONS.get(str(tree.attrs.get("prediction", "")), ""),
     )
 
 
-def _headline_of_set(row: Row) -> str:
-    change = f"Without {listed(str(row['set']).split())}, the loss changes by {row['effect']:+.3f}"
+def _subject(sets: xr.Dataset) -> str:
+    return str(sets.attrs.get("metric", "the loss"))
+
+
+def _headline_of_set(row: Row, subject: str) -> str:
+    change = f"Without {listed(str(row['set']).split())}, {subject} changes by {row['effect']:+.3f}"
     if row.get("p") is None:
         return change
     return f"{change}; without random sets of heads, by {row['random']:+.3f} (p = {row['p']:.3f})"
@@ -374,7 +392,7 @@ def _describe_set(row: Row, sets: xr.Dataset) -> str:
     """The change of the loss without one set, next to that without random ones."""
     change = describe_effect(_TOGETHER[2].effect(row))
     heads = listed(str(row["set"]).split())
-    sentence = f"Without {heads} ({row['ablation']} ablation), the loss changes by {change}"
+    sentence = f"Without {heads} ({row['ablation']} ablation), {_subject(sets)} changes by {change}"
     if row.get("p") is None:
         return f"{sentence}."
     those, alike, mean, low, high = beside_random(row, sets)

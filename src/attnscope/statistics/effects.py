@@ -197,19 +197,20 @@ def random_variables(
     dims: Any,
     words: str,
     *,
-    sign: float = 1.0,
+    sign: float | None = 1.0,
     **how: Any,
 ) -> dict[str, Any]:
     """Effects of sets ``(text, ..., set)`` and of random sets like each, ``(text, ..., draw)``.
 
-    ``p`` is the share of all these sets, the chosen one included, whose effect has the `sign` and is at least as large:
-    the p-value of a permutation test, exact if all sets are as likely to be chosen under the null.
+    ``p`` is the share of all these sets, the chosen one included, whose effect has the `sign` (None: either) and is at
+    least as large: the p-value of a permutation test, exact if all sets are as likely to be chosen under the null.
     """
     most = max(part.shape[-1] for part in drawn)
     effects = np.full((*changes.shape[1:], most), np.nan)
     for at, part in enumerate(drawn):
         effects[..., at, : part.shape[-1]] = part.mean(0)
-    reach = (sign * effects >= sign * changes.mean(0)[..., None]).sum(-1)
+    mean = changes.mean(0)[..., None]
+    reach = (abs(effects) >= abs(mean) if sign is None else sign * effects >= sign * mean).sum(-1)
     count = np.isfinite(effects).sum(-1)
     beyond: Any = {"name": "beyond", "prefix": "beyond_", **how}
     less_random = changes - np.stack([part.mean(-1) for part in drawn], -1)

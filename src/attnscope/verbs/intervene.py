@@ -172,10 +172,10 @@ def intervene(
     if alone == [] and not several:
         raise AttnscopeError("found no heads (--heads); expected at least one, or a set of them (--together)")
     is_forbidding = bool(forbid_offsets or forbid_tokens or forbid_first)
-    if alone == [] and (metric is not None or is_forbidding):
+    if alone == [] and is_forbidding:
         raise AttnscopeError(
-            "sets of heads are compared by the loss, and nothing is forbidden to them: leave out metric and what is "
-            "forbidden (--forbid-offset and others), or name heads to ablate alone (--heads)"
+            "nothing is forbidden to sets of heads: leave out what is forbidden (--forbid-offset and others), or name "
+            "heads to ablate alone (--heads)"
         )
     named: Any = {"heads": [*(alone or ()), *chain(*several)], "option": "heads or together, --heads, --together"}
     opened, session = open_predictions("intervene", model, texts, reading, batch_size=batch_size, **named)

@@ -129,7 +129,7 @@ def sets_against_random(sets: xr.Dataset) -> Figure:
     axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     axes.set_yticks(range(len(rows)), [f"{name}  {ablation}" for name, ablation in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("Change of the loss without the set, nats")
+    axes.set_xlabel(f"Change of {sets.attrs.get('metric', 'the loss')} without the set, {sets.effect.attrs['units']}")
     return figure
 
 
