@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +57,7 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
         lock = _locks.setdefault(model.base_model, threading.RLock())
     with lock:
         modes = [(module, module.training) for module in model.modules()]
-        before = implementations(model)
+        before = implementations(model.modules())
         compiled = {part: vars(part)[_COMPILED] for part in model.modules() if _COMPILED in vars(part)}
         try:
             for part in compiled:
@@ -79,8 +79,9 @@ def alone(model: PreTrainedModel) -> Generator[None]:
 
     Wait for a pass that another thread is running, and reject those that start.
     """
-    owner, parts = threading.get_ident(), {id(part) for part in model.modules()}
-    every = [vars(part)[kind] for part in model.modules() for kind in ("_forward_hooks", "_forward_pre_hooks")]
+    owner, modules = threading.get_ident(), [*model.modules()]
+    parts = {*map(id, modules)}
+    every = [vars(part)[kind] for part in modules for kind in ("_forward_hooks", "_forward_pre_hooks")]
     earlier = {number for hooks in every for number in hooks}
 
     def reject(*_: Any) -> None:
@@ -140,12 +141,13 @@ def borrowed_arguments(command: str, arguments: dict[str, Any]) -> Generator[Non
         yield
 
 
-def implementations(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
-    """Every config of a model with its attention implementation, outer configs first."""
+def implementations(modules: Iterable[nn.Module]) -> list[tuple[Any, str | None]]:
+    """Every config of the modules of a model with its attention implementation, outer configs first."""
     configs: dict[int, Any] = {}
-    for module in model.modules():
-        waiting = [getattr(module, "config", None)]
-        if id(waiting[0]) not in configs and hasattr(waiting[0], "_attn_implementation"):
+    for module in modules:
+        config = vars(module).get("config")
+        if config is not None and id(config) not in configs and hasattr(config, "_attn_implementation"):
+            waiting = [config]
             while waiting:
                 config = waiting.pop()
                 configs.setdefault(id(config), config)

@@ -89,7 +89,7 @@ def with_weights(model: PreTrainedModel, way: EagerWay, observer: Observer) -> G
 @contextmanager
 def eager(model: PreTrainedModel) -> Generator[None]:
     """Let a model attend eagerly and return its weights, and restore it afterwards."""
-    before = implementations(model)
+    before = implementations(model.modules())
 
     def ask(start: nn.Module) -> Any:
         signature = inspect.signature(start.forward)

@@ -160,7 +160,7 @@ def on_registry(model: PreTrainedModel, observer: Observer, *, masks_written_out
             yield
         return
     modules = dict(model.named_modules())
-    before = implementations(model)
+    before = implementations(modules.values())
     try:
         with quiet():  # models that do not use the registry are recognised by their calls
             model.set_attn_implementation(NAME)
