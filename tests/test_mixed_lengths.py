@@ -29,7 +29,7 @@ VERBS_OF_TEXTS = {
     "generate": {"new_tokens": 2},
     "roles": {"controls": "none"},
     "card": {"controls": "none", "kept": [(64, 4), (16, 4)], "limits": True},
-    "examples": {"head": (1, 1)},
+    "examples": {"heads": [(1, 1)]},
     "find": {"query": "t17", "key": "t16"},
     "explain": {"window": 48},
     "attribute": {},

@@ -23,8 +23,8 @@ from attnscope.support.errors import AttnscopeError
 __all__ = ["graph", "kvpress"]
 
 
-@reads("card")
 @checked
+@reads("card")
 def kvpress(card: xr.Dataset, *, limited: Share = 0.5, role: str | None = None) -> Any:
     """Return a press of kvpress that limits the key-value heads of a card to its cache.
 
