@@ -137,6 +137,8 @@ def test_sets_alone_run_no_single_head_and_count_against_all_others(tmp_path):
     assert np.isnan(found.alone).all()
     report = report_of("intervene", tree)
     assert "without all 15 other sets of as many heads in each layer" in report.finding.sentences[-1]
+    assert "<img" in tree.attnscope._repr_html_()
+    assert "<img" not in attnscope.intervene(texts=TEXTS[:2], ablations=["mean"], heads=sets).attnscope._repr_html_()
     page = write_page(report, tmp_path / "report.html").read_text(encoding="utf-8")
     assert "sets-against-random" in page
 

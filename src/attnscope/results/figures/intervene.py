@@ -83,7 +83,9 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
         name: (*_MARKS.get(name, ("^", "0.5")), [effect_of(row, name) for row in rows]) for name in _ablations(report)
     }
     yield "effect-intervals", interval_rows(names, series, "Change of the loss without the head, nats")
-    yield "effect-maps", grid(report)
+    maps = grid(report)
+    if maps is not None:
+        yield "effect-maps", maps
     if any(row[PEAK.name] is not None for row in report.rows):
         yield "weight-against-effect", weight_against_effect(report)
     if "forbidden" in tree:
@@ -99,14 +101,17 @@ _NAMED = 8  # heads labelled in the figure
 _QUANTILE = 0.98  # of the effects: end of the colour scale, so that one extreme head does not wash out the others
 
 
-def grid(report: Report) -> Figure:
-    """Draw the effect of every head under each ablation, layers by heads.
+def grid(report: Report) -> Figure | None:
+    """Draw the effect of every head under each ablation, layers by heads; of sets alone, next to random ones.
 
     Parameters
     ----------
     report
         Report of `attnscope.intervene`, by `attnscope.results.reports.report_of`.
     """
+    if "heads" not in report.result:
+        sets = report.result["together"].to_dataset()
+        return sets_against_random(sets) if "p" in sets else None
     heads = report.result["heads"].to_dataset()
     effects = heads.effect.values
     finite = np.abs(effects[np.isfinite(effects)])
