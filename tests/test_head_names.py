@@ -32,10 +32,20 @@ BOTH = [(4, 2), (5, 1)]
         pd.Series([0.5, 0.9, np.nan], pd.MultiIndex.from_tuples([(5, 1), (4, 2), (4, 3)])),
         pd.Series([2.0, 1.0], ["4.2", "5.1"]),
         pd.Series(["4.2", "5.1"]),
+        pd.Series([1.0, 2.0], pd.MultiIndex.from_tuples([(1, 5), (2, 4)], names=["head", "layer"])),
+        pd.DataFrame({"score": [0.3, 0.2], "head": [2, 1], "layer": [4, 5]}),
     ],
 )
 def test_every_form_is_the_same_heads(value):
     assert heads_of("heads", value) == BOTH
+
+
+@pytest.mark.parametrize(
+    "value", [pd.Series([1, 2]), pd.Series([4.2, 5.1]), pd.DataFrame({"layer": [4]}), pd.DataFrame([[4, 2]])]
+)
+def test_a_table_without_layers_and_heads_is_rejected(value):
+    with pytest.raises(AttnscopeError, match=r"heads is a (Series over|data frame).*; expected"):
+        heads_of("heads", value)
 
 
 def test_one_head_is_a_list_of_one():

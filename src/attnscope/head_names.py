@@ -75,6 +75,12 @@ def _entries(option: str, value: Any) -> list[Any]:
         entries = _of_file(option, value)
     elif _is_head(value):
         entries = [(index(value[0]), index(value[1]))]
+    elif hasattr(value, "columns"):  # a data frame
+        if not {"layer", "head"} <= {*value.columns}:
+            raise AttnscopeError(
+                f"{option} is a data frame; expected columns layer and head, or one column as a Series"
+            )
+        entries = heads_of(option, value[["layer", "head"]].to_numpy().tolist())
     elif hasattr(value, "to_series") or hasattr(value, "nlargest"):
         entries = _of_table(option, value)
     elif isinstance(value, Iterable) and not isinstance(value, Mapping):
@@ -152,6 +158,12 @@ def _of_table(option: str, values: Any) -> list[Head]:
     kind = values.dtype.kind
     if kind not in "bfiu":  # names
         return heads_of(option, values.tolist())
+    names = [*values.index.names]
+    if {*names} == {"layer", "head"}:
+        values = values.reorder_levels(["layer", "head"])
+    elif names != [None, None] and not all(isinstance(name, str) for name in values.index):
+        over = ", ".join(map(str, names))
+        raise AttnscopeError(f"{option} is a Series over {over}; expected an index of layer and head, or heads by name")
     ranked = values.dropna().sort_values(ascending=False, kind="stable")
     return heads_of(option, (values[values] if kind == "b" else ranked).index.tolist())
 

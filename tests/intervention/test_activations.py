@@ -357,6 +357,15 @@ def test_gradients_flow_through_a_function_of_an_activation(name):
         torch.testing.assert_close(one, other)
 
 
+def test_a_function_that_returns_another_type_of_number_is_rejected():
+    model = tiny("gpt2")
+    ids = torch.tensor([[3, 4, 5]])
+    for name in ("0.resid_mid", (0, 1)):
+        wide = pytest.raises(AttnscopeError, match=r"returned torch.float64; expected a tensor .* of torch.float32")
+        with wide, attnscope.edit(model, {name: torch.Tensor.double}) as edited:
+            edited(ids)
+
+
 def test_a_loss_of_logits_before_their_change_is_rejected():
     model = tiny("gpt2")
     labels = pytest.raises(AttnscopeError, match="leave out labels")

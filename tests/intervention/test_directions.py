@@ -75,8 +75,8 @@ def test_a_direction_is_read_from_a_file(tmp_path):
     assert torch.equal(Direction.of(f"{path}:b_dec").vector, matrix[0])
     assert torch.equal(Direction.of(single).vector, matrix[1].bfloat16())
     for source, reason in [
-        (f"{path}:W_dec", "expected a vector, or a matrix with the row"),
-        (f"{path}:W_dec:5", r"found W_dec of shape \(5, 32\)"),
+        (f"{path}:W_dec", "expected a vector"),
+        (f"{path}:W_dec:5", r"found W_dec of shape \(5, 32\) in .*; expected a matrix with row 5"),
         (str(path), "expected one of W_dec, b_dec"),
         (f"{path}:W_enc:1", "no tensor 'W_enc'"),
         (tmp_path / "none.safetensors", "is not a file of safetensors that can be read"),
@@ -86,6 +86,11 @@ def test_a_direction_is_read_from_a_file(tmp_path):
     ]:
         with pytest.raises(AttnscopeError, match=reason):
             Direction.of(source)
+    for chosen, reason in [({"row": 1, "column": 2}, "a row and a column"), ({"column": -1}, "column is -1; expected")]:
+        with pytest.raises(AttnscopeError, match=reason):
+            Direction.read(path, "W_dec", **chosen)
+    with pytest.raises(AttnscopeError, match="found the amount nan; expected finite numbers"):
+        Direction.of([1.0, 2.0]).add(float("nan"))
     with (
         pytest.raises(AttnscopeError, match="of 2 numbers; expected 32"),
         attnscope.edit(tiny("gpt2"), {"0.resid_pre": Direction.of([1.0, 2.0]).remove()}) as edited,

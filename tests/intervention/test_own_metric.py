@@ -70,6 +70,10 @@ def test_answers_of_one_prompt_are_those_of_an_edited_run(kind):
         ([(" of the", " to")], "has 2 tokens"),
         (lambda logits, _: logits.sum(), "metric returned"),
         (lambda *_: 3.0, "metric returned float"),
+        (lambda _, inputs: inputs["positions"], "the metric 'metric' failed: .*positions.*Correct its function"),
+        (lambda logits: logits[:, 0, 0], "the metric 'metric' failed: .*positional argument"),
+        (lambda logits, _: logits[:, 0, 0].to(torch.complex64), "metric returned"),
+        (lambda logits, _: logits[..., 3].sum(1), "depends on padding"),
     ],
 )
 def test_wrong_metrics_are_named(metric, reason):

@@ -63,3 +63,10 @@ def test_it_generates_the_answer():
     tree = attnscope.generate("bundled:tasks", "The keys near the house", new_tokens=2)
     assert report_of("generate", tree).rows
     assert "are" in str(tree["tokens"].values if "tokens" in tree else tree)
+
+
+def test_a_path_of_pairs_as_a_string_is_named(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"clean": "a", "corrupted": "b"}\n')
+    with pytest.raises(attnscope.AttnscopeError, match=r"is the string .*; in Python a file is a pathlib.Path: give"):
+        attnscope.patch("bundled:tasks", str(path))

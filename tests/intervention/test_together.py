@@ -189,11 +189,11 @@ def first_logit(logits, inputs):
     return logits[:, 0, 0]
 
 
-@pytest.mark.parametrize("more", [{"together": [[(0, 1)]]}, {"forbid_first": True}])
-def test_a_metric_of_all_positions_leaves_the_loss_of_masked_words(more):
+@pytest.mark.parametrize("node", ["effects", "forbidden", "shuffled", "search"])
+def test_a_metric_of_all_positions_leaves_the_loss_of_masked_words(node):
     """Passes then return logits at all positions, of which the loss needs those of the masks."""
-    given = {"texts": TEXTS[:4], "ablations": ["mean"], "heads": [(0, 1)], "why": False, **more}
-    node = "forbidden" if "forbid_first" in more else "effects"
+    more = {"forbidden": {"forbid_first": True}, "shuffled": {"why": True}, "search": {"search": True}}.get(node, {})
+    given = {"texts": TEXTS[:4], "ablations": ["mean"], "steps": 0, "why": False, **more}
     own, plain = (attnscope.intervene(**given, metric=metric)[node].to_dataset() for metric in (first_logit, None))
     for name in plain.data_vars:
         if plain[name].dtype.kind == "f":

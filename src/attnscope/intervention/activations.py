@@ -318,10 +318,14 @@ def _with(values: Any, tensor: Tensor, changed: Tensor) -> Any:
 
 
 def checked(returned: Any, tensor: Tensor, where: str) -> Tensor:
-    """The tensor that a function returned, if it has the same shape."""
-    if not isinstance(returned, Tensor) or returned.shape != tensor.shape:
-        description = f"the shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else type(returned).__name__
+    """The tensor that a function returned, if it has the same shape and type."""
+    if not isinstance(returned, Tensor) or (returned.shape, returned.dtype) != (tensor.shape, tensor.dtype):
+        description = type(returned).__name__
+        if isinstance(returned, Tensor):
+            is_other = returned.shape == tensor.shape
+            description = f"{returned.dtype}" if is_other else f"the shape {tuple(returned.shape)}"
         raise AttnscopeError(
-            f"the function for {where} returned {description}; expected a tensor {tuple(tensor.shape)}"
+            f"the function for {where} returned {description}; expected a tensor {tuple(tensor.shape)} of "
+            f"{tensor.dtype}"
         )
     return returned

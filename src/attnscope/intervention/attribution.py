@@ -317,10 +317,7 @@ class Attribution:
         inputs = asked.batch.inputs(self.session.model)
         value, slopes = metric.gradient(self.whole, inputs, len(asked), _ELSE)
         if bool(slopes[asked.labels == IGNORED].any()):
-            raise AttnscopeError(
-                f"the metric {metric.name!r} depends on padding, which differs between batches: leave out positions "
-                'where inputs["attention_mask"] is 0'
-            )
+            raise metric.depends_on_padding()
         slope = slopes[self.at].to(self.table)
         if self.cap:  # from capped logits to those before
             slope = slope * (1 - (self._capped(logits) / self.cap) ** 2).to(slope)

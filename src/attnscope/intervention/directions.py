@@ -12,6 +12,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from attnscope.support.checks import check_whole, shortly
 from attnscope.support.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
@@ -79,6 +80,9 @@ class Direction:
         AttnscopeError
             If the file has no such tensor, row or column.
         """
+        if row is not None and column is not None:
+            raise AttnscopeError("found a row and a column of the direction; expected one of them")
+        check_whole(0, row=row, column=column)
         try:
             with safe_open(str(path), "pt") as file:
                 names: list[str] = sorted(file.keys())
@@ -89,10 +93,8 @@ class Direction:
                 sizes = part.get_shape()
                 at, axis = (column, 1) if row is None else (row, 0)
                 if len(sizes) != (1 if at is None else 2) or not (at is None or 0 <= at < sizes[axis]):
-                    raise AttnscopeError(
-                        f"found {name} of shape {tuple(sizes)} in {path}; expected a vector, or a matrix with the row "
-                        "or column that is chosen"
-                    )
+                    wanted = "a vector" if at is None else f"a matrix with {'column' if axis else 'row'} {at}"
+                    raise AttnscopeError(f"found {name} of shape {tuple(sizes)} in {path}; expected {wanted}")
                 vector = part[:] if at is None else part[at] if axis == 0 else part[:, at]
         except (OSError, SafetensorError) as error:
             raise AttnscopeError(f"{path} is not a file of safetensors that can be read: {reason_of(error)}") from error
@@ -105,6 +107,7 @@ class Direction:
 
     def add(self, amount: float | Tensor) -> Change:
         """Steer: the function that adds `amount` to the coefficient of each row."""
+        _check_amount(amount)
         return lambda rows: self._moved(rows, amount)
 
     def remove(self) -> Change:
@@ -113,6 +116,7 @@ class Direction:
 
     def set(self, amount: float | Tensor) -> Change:
         """The function that sets the coefficient of each row."""
+        _check_amount(amount)
         return lambda rows: self._moved(rows, amount - self.coefficient(rows)[..., None])
 
     def _wide(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,3 +128,8 @@ class Direction:
     def _moved(self, rows: Tensor, amount: Any) -> Tensor:
         wide, vector = self._wide(rows)
         return (wide + amount * vector).to(rows.dtype)
+
+
+def _check_amount(amount: Any) -> None:
+    if not isinstance(amount, int | float | Tensor) or not bool(torch.as_tensor(amount).isfinite().all()):
+        raise AttnscopeError(f"found the amount {shortly(amount)}; expected finite numbers")

@@ -204,7 +204,7 @@ def _shuffled(batch: PredictionBatch, call: int, wanted: Sequence[int], seed: tu
         return scores
 
     def scored(logits: Tensor) -> Tensor:
-        scores = batch.questions.scores(logits, batch.before)
+        scores = batch.questions.scores(batch.asked(logits), batch.before)
         loss, kl = (scores[name].unflatten(0, (2, -1)) for name in ("loss", "kl"))
         return torch.stack([loss[0] - batch.loss, *kl], -1)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnscope.report.identity import identity_of
 from attnscope.report.schema import UNITS
 from attnscope.support.checked import checked
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError, explaining
 
 Better = Literal["higher", "lower"]
 _BETTER = {"higher": "Higher is better.", "lower": "Lower is better."}
@@ -49,13 +49,21 @@ class Metric:
 
     def of_texts(self, logits: Tensor, inputs: Mapping[str, Any], count: int) -> Tensor:
         """The metric of a run of `count` texts, ``(text,)``."""
-        value = self.function(logits, inputs)
-        if not isinstance(value, Tensor) or value.shape != (count,):
+        with explaining(f"the metric {self.name!r} failed", "Correct its function"):
+            value = self.function(logits, inputs)
+        if not isinstance(value, Tensor) or value.shape != (count,) or value.is_complex():
             returned = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise AttnscopeError(f"metric returned {returned}; expected a number for each text, ({count},)")
         if not bool(value.isfinite().all()):
             raise AttnscopeError(f"the metric {self.name!r} is NaN or infinite for a text; expected finite numbers")
         return value.to(torch.promote_types(value.dtype, torch.float32))
+
+    def depends_on_padding(self) -> AttnscopeError:
+        """The error for a metric that differs between batches."""
+        return AttnscopeError(
+            f"the metric {self.name!r} depends on padding, which differs between batches: leave out positions "
+            'where inputs["attention_mask"] is 0'
+        )
 
     def gradient(self, logits: Tensor, inputs: Mapping[str, Any], count: int, without: str) -> tuple[Tensor, Tensor]:
         """The metric of each text, and its gradient with respect to the logits; `without` says what else to use."""

@@ -67,6 +67,8 @@ def pairs_of_input(
 def task_named(pairs: object) -> str | None:
     """The name of a task, if pairs are those of one: see `attnscope.pairs`."""
     named: Any = pairs[0] if isinstance(pairs, list) and len(cast("list[Any]", pairs)) == 1 else pairs
+    if isinstance(named, str) and named not in TASKS and Path(named).is_file():
+        raise AttnscopeError(f"pairs is the string {named!r}; in Python a file is a pathlib.Path: give Path({named!r})")
     if isinstance(named, str) and named not in TASKS:
         raise AttnscopeError(
             f"found no file {named}, and no task of that name; expected a pathlib.Path of JSON Lines, a list of pairs, "

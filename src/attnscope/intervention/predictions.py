@@ -21,7 +21,7 @@ from attnscope.bundled import NOUNS, SENTENCES
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import Model
 from attnscope.capture.placement import device_of
-from attnscope.capture.verify import is_causal_model, padding_difference, verify
+from attnscope.capture.verify import TOLERANCE, is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
 from attnscope.explanation.study import DEFAULT_TEXTS
 from attnscope.intervention import stack
@@ -396,9 +396,20 @@ class PredictionSession:
                     f"{type(self.model).__name__} gives other numbers if a text is padded. Use texts of equal length, "
                     f"such as full windows of --window {len(shortest)}"
                 )
+            if self.metric is not None:
+                self._reject_padding(self.metric, both, alone[1])
         if ablates:
             check_read(self.loaded, inputs)
             self.skips = stack.same_without_what_is_skipped(self.model, inputs, first.positions)
+
+    @torch.no_grad()
+    def _reject_padding(self, metric: Metric, both: dict[str, Tensor], short: dict[str, Tensor]) -> None:
+        """Raise an error if the metric of the shorter of two texts differs in a batch with the longer one."""
+        beside = metric.of_texts(self.model(**both).logits, both, 2)[1]
+        alone = metric.of_texts(self.model(**short).logits, short, 1)[0]
+        limit = 10 * TOLERANCE.get(self.model.dtype, 1e-4)  # the padding moves the logits by as much as one
+        if abs(float(beside - alone)) > limit * max(1.0, abs(float(alone))):
+            raise metric.depends_on_padding()
 
     @cached_property
     @torch.no_grad()
@@ -431,9 +442,9 @@ class PredictionBatch:
         """Loss, accuracy, KL divergence and the metric of variants."""
         if self.metric is None:
             return self.questions.scores(logits, self.before)
-        return self.questions.scores(self._asked(logits), self.before) | {"metric": self._own(logits)}
+        return self.questions.scores(self.asked(logits), self.before) | {"metric": self._own(logits)}
 
-    def _asked(self, logits: Tensor) -> Tensor:
+    def asked(self, logits: Tensor) -> Tensor:
         """Logits at the positions to predict: with a metric of one's own, passes return all."""
         return logits if self.metric is None else torch.stack([self.questions.at(one) for one in logits])
 
@@ -460,7 +471,7 @@ class PredictionBatch:
         return stack.variants_at_once(self.whole, self.questions.batch.text.input_ids.numel(), self.passes.outputs)
 
     def loss_change(self, logits: Float[Tensor, "variant row ..."]) -> Float[Tensor, "variant text"]:
-        return self.questions.scores(self._asked(logits))["loss"] - self.loss
+        return self.questions.scores(self.asked(logits))["loss"] - self.loss
 
     def metric_change(self, logits: Float[Tensor, "variant row ..."]) -> Float[Tensor, "variant text"]:
         return self._metric(logits) - self._unchanged

@@ -43,7 +43,8 @@ def _rows_of(path: Path) -> Iterator[Any]:
     if not path.is_file():
         raise AttnscopeError(f"{shown(path)} is no file; expected one with rows for the reader {ending}")
     with explaining(f"the reader {ending} failed on {shown(path)}", "Correct its function"):
-        rows: list[Any] = list(READERS[ending](path))
+        returned: Any = READERS[ending](path)
+        rows: list[Any] = [returned] if isinstance(returned, str | Mapping) else list(returned)
     if not rows:
         raise AttnscopeError(f"the reader {ending} found no row in {shown(path)}; expected at least one")
     are_texts = isinstance(rows[0], str)
