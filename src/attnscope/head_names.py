@@ -77,9 +77,7 @@ def _entries(option: str, value: Any) -> list[Any]:
         entries = [(index(value[0]), index(value[1]))]
     elif hasattr(value, "columns"):  # a data frame
         if not {"layer", "head"} <= {*value.columns}:
-            raise AttnscopeError(
-                f"{option} is a data frame; expected columns layer and head, or one column as a Series"
-            )
+            raise AttnscopeError(f"{option} is a data frame; expected the columns layer and head, or a Series")
         entries = heads_of(option, value[["layer", "head"]].to_numpy().tolist())
     elif hasattr(value, "to_series") or hasattr(value, "nlargest"):
         entries = _of_table(option, value)
