@@ -125,7 +125,7 @@ def _typed(option: str, text: str) -> list[Any]:
 
 
 def _of_role(option: str, folder: str, role: str) -> list[Head]:
-    """The heads of a run of roles or card at the threshold of a role, or as many as are asked for; the best first."""
+    """The heads of a run of roles or card at the threshold of a role, or as many as it names; the best first."""
     import attnscope
 
     known: Any = import_module("attnscope.detection.role")  # which imports options, and so this module

@@ -18,7 +18,7 @@ from tests.tiny_models import tiny
 _PAIR = [{"clean": "t16 t3", "corrupted": "t17 t3", "answer": "t7", "wrong": "t9"}]
 _IS_ABSENT = {
     "scan": {"show": [(0, 9)]},
-    "examples": {"head": (9, 0)},
+    "examples": {"heads": [(9, 0)]},
     "explain": {"layer": 0, "head": 9},
     "attribute": {"head": (0, 9)},
     "intervene": {"together": [[(0, 0), (0, 9)]]},

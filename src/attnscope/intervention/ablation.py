@@ -287,8 +287,8 @@ def joint_ablation(
 ) -> xr.Dataset:
     """Ablate chosen sets of heads, each set at once, next to random sets of heads of its size.
 
-    What changes is the loss, or a metric in its place. The random sets have as many heads in each layer (`matched` is
-    ``layer``), in each group of about four heads of a layer whose estimated effects are next to each other
+    The change is of the loss, or of a metric in its place. The random sets have as many heads in each layer (`matched`
+    is ``layer``), in each group of about four heads of a layer whose estimated effects are next to each other
     (``effect``), or only as many (``size``). With them, ``p`` is the share of all sets, the chosen one included, that
     raise the loss at least as much (make the metric as much worse, or change it as much if neither direction is
     better): a set that was chosen without looking at its effect has p <= 0.05 in at most 5% of all cases. ``beyond`` is

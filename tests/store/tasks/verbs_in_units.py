@@ -5,7 +5,7 @@ import numpy as np
 LINES = [" ".join(line) for line in np.random.default_rng(0).choice(list("abcdefgh"), (9, 4))]
 HEADS = {"batch_size": 2, "steps": 1, "device": "cpu"}
 OPTIONS = {
-    "examples": {"head": [(0, 1), (2, 3)], "k": 3, "limit": 40, "window": 12, "batch_size": 1, "device": "cpu"},
+    "examples": {"heads": [(0, 1), (2, 3)], "k": 3, "limit": 40, "window": 12, "batch_size": 1, "device": "cpu"},
     "explain": {"limit": 6, "window": 12, "band": 4, "device": "cpu"},
     "align": {"targets": LINES[::-1], "batch_size": 1, "shown": 2, "device": "cpu"},
     "intervene": HEADS | {"limit": 7, "window": 16, "ablations": ["zero"], "why": False},
