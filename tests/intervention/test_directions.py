@@ -86,7 +86,10 @@ def test_a_direction_is_read_from_a_file(tmp_path):
     ]:
         with pytest.raises(AttnscopeError, match=reason):
             Direction.of(source)
-    for chosen, reason in [({"row": 1, "column": 2}, "a row and a column"), ({"column": -1}, "column is -1; expected")]:
+    for chosen, reason in [
+        ({"row": 1, "column": 2}, "a row and a column"),
+        ({"column": -1}, "expected a matrix with column -1"),
+    ]:
         with pytest.raises(AttnscopeError, match=reason):
             Direction.read(path, "W_dec", **chosen)
     with pytest.raises(AttnscopeError, match="found the amount nan; expected finite numbers"):

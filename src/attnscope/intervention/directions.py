@@ -12,7 +12,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from attnscope.support.checks import check_whole, shortly
+from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ class Direction:
         """
         if row is not None and column is not None:
             raise AttnscopeError("found a row and a column of the direction; expected one of them")
-        check_whole(0, row=row, column=column)
         try:
             with safe_open(str(path), "pt") as file:
                 names: list[str] = sorted(file.keys())
@@ -92,7 +91,7 @@ class Direction:
                 part: Any = file.get_slice(name)
                 sizes = part.get_shape()
                 at, axis = (column, 1) if row is None else (row, 0)
-                if len(sizes) != (1 if at is None else 2) or not (at is None or 0 <= at < sizes[axis]):
+                if len(sizes) != (1 if at is None else 2) or (at is not None and at not in range(sizes[axis])):
                     wanted = "a vector" if at is None else f"a matrix with {'column' if axis else 'row'} {at}"
                     raise AttnscopeError(f"found {name} of shape {tuple(sizes)} in {path}; expected {wanted}")
                 vector = part[:] if at is None else part[at] if axis == 0 else part[:, at]

@@ -405,6 +405,8 @@ class PredictionSession:
     @torch.no_grad()
     def _reject_padding(self, metric: Metric, both: dict[str, Tensor], short: dict[str, Tensor]) -> None:
         """Raise an error if the metric of the shorter of two texts differs in a batch with the longer one."""
+        if "attention_mask" in both:
+            short = {"attention_mask": torch.ones_like(short["input_ids"])} | short
         beside = metric.of_texts(self.model(**both).logits, both, 2)[1]
         alone = metric.of_texts(self.model(**short).logits, short, 1)[0]
         limit = 10 * TOLERANCE.get(self.model.dtype, 1e-4)  # the padding moves the logits by as much as one
