@@ -120,6 +120,14 @@ def test_heads_of_a_role_of_a_run_are_those_at_its_threshold(tmp_path):
     ranked = scores.to_series().sort_values(ascending=False)
     assert heads_of("heads", f"{tmp_path}/run:previous_token") == ranked[ranked >= 0.5].index.tolist()
     assert heads_of("heads", f"{tmp_path}/run:previous_token:2") == best
+    for heads, reason in (
+        (f"{tmp_path / 'run'}:previous_token:13", "12 heads have a score: name fewer"),
+        (f"{tmp_path / 'nope'}:previous_token", "there is no folder .*nope"),
+        (tmp_path / "run", "is the folder .*; expected one of its roles"),
+        ("0.1+0.2", "has a set of heads .0.1 and others.; expected heads one by one"),
+    ):
+        with pytest.raises(AttnscopeError, match=reason):
+            attnscope.patch(heads=heads)
     with pytest.raises(AttnscopeError, match=r"one of its roles: previous_token"):
         heads_of("heads", f"{tmp_path}/run:induction")
     asked = ["intervene", "--heads", f"{tmp_path}/run:previous_token:2", "--ablations", "zero", "--steps", "0"]

@@ -28,7 +28,10 @@ def heads_of(option: str, value: Any) -> list[Head]:
     entries = _entries(option, value)
     joined = next((entry for entry in entries if isinstance(entry, list)), None)
     if joined is not None:
-        raise AttnscopeError(f"{option} has a set of heads ({joined[0][0]}.{joined[0][1]} and others); expected heads")
+        raise AttnscopeError(
+            f"{option} has a set of heads ({joined[0][0]}.{joined[0][1]} and others); expected heads one by one. Sets "
+            "are for intervene, and for together (--together) of patch"
+        )
     return [entry for entry in entries if isinstance(entry, tuple)]
 
 
@@ -119,8 +122,10 @@ def _typed(option: str, text: str) -> list[Any]:
     if all(all(names) for names in matches):
         sets = [[(int(name[1]), int(name[2])) for name in names if name] for names in matches]
         return [heads if len(heads) > 1 else heads[0] for heads in sets]
-    if Path(text).is_file():
+    if Path(text).exists():
         return _of_file(option, Path(text))
+    if colon:
+        raise AttnscopeError(f"{option} is {text!r}, and there is no folder {folder}; {_FORMS}")
     raise AttnscopeError(f"{option} is {text!r}; {_FORMS}")
 
 
@@ -138,7 +143,10 @@ def _of_role(option: str, folder: str, role: str) -> list[Head]:
         )
     part = results.sel(role=name)
     if most.isdecimal():
-        return _of_table(option, part.score)[: int(most)]
+        ranked = _of_table(option, part.score)
+        if int(most) > len(ranked):
+            raise AttnscopeError(f"{option} is {folder}:{role}, and {len(ranked)} heads have a score: name fewer")
+        return ranked[: int(most)]
     if most or known.ROLES[name].threshold is None:
         raise AttnscopeError(f"{option} is {folder}:{role}; {name} needs a number of heads, as in {folder}:{name}:10")
     return _of_table(option, part.score.where(known.ROLES[name].reached(part.score.values, part.equal.values)))
@@ -168,6 +176,8 @@ def _of_table(option: str, values: Any) -> list[Head]:
 
 def _of_file(option: str, path: Path) -> list[Any]:
     """Heads of a file: JSON of attnscope or a list, or a text that names them."""
+    if path.is_dir():
+        raise AttnscopeError(f"{option} is the folder {path}; expected one of its roles, as in {path}:induction")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

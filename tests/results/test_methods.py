@@ -68,3 +68,10 @@ def test_the_export_has_tables_methods_and_references(matters, tmp_path):
                     "--no-report", "--out", "run", "--latex", cwd=matters.parent)  # fmt: skip
     assert table.stdout == (made / "tables.tex").read_text(encoding="utf-8") + "\n"
     assert not table.stderr
+
+
+def test_a_report_without_rows_says_its_finding():
+    table = Table("changes", "Changes", HEAD, [])
+    finding = Finding([], "", headline="No head changed_")
+    report = Report("", "12 heads", finding, [table], None, command="diff", model="my_model")
+    assert as_latex(report).splitlines()[1:] == [r"% No head changed\_"]

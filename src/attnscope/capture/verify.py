@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.capture import families
+from attnscope.capture.borrow import is_own_hook
 from attnscope.capture.eager import UncapturedError, eager_way, future_of, without_cache
 from attnscope.capture.forward import check_finite, check_ids, forward
 from attnscope.capture.functional import Softmaxes, softmaxes_of
@@ -109,7 +110,7 @@ def once_in_session(model: PreTrainedModel, inputs: Mapping[str, Any], name: Has
 
 
 def _state_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """All that a check depends on: modules, weights by their sums, and inputs (of tokens, their number)."""
+    """All that a check depends on: modules, weights by their sums, hooks, and inputs (of tokens, their number)."""
     weights = [
         (tensor.dtype, float(plain(tensor).detach().sum(dtype=torch.float32))) for _, tensor in parameters_of(model)
     ]
@@ -119,7 +120,9 @@ def _state_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Any, .
         else (name, repr(value))
         for name, value in inputs.items()
     ]
-    return tuple(map(id, model.modules())), device_of(model), tuple(weights), tuple(forms)
+    every = [vars(module)[kind] for module in model.modules() for kind in ("_forward_hooks", "_forward_pre_hooks")]
+    numbers = [number for hooks in every for number, hook in hooks.items() if not is_own_hook(hook)]
+    return tuple(map(id, model.modules())), device_of(model), tuple(weights), tuple(forms), tuple(numbers)
 
 
 def _verified(

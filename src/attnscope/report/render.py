@@ -72,6 +72,8 @@ _PLAIN = str.maketrans(
 def as_latex(report: Report) -> str:
     """The tables of the terminal for a paper, as floats of LaTeX with rules by booktabs."""
     floats = [_float(report, table) for table in report.tables if table.terminal and table.rows]
+    if not floats:
+        floats = [f"% {latex_text(translate(report.finding.headline))}"]
     return "\n".join(["% In the preamble: \\usepackage{booktabs,graphicx}", *floats])
 
 
