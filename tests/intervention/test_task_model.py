@@ -10,7 +10,6 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope.bundled import MODELS, OWN_TEXTS
 from attnscope.capture.load import load_model
-from attnscope.results.reports import report_of
 
 CARD = json.loads((MODELS["bundled:tasks"] / "card.json").read_text(encoding="utf-8"))
 SOLVED = [task for task, share in CARD["held_out_pairs_right"].items() if share >= 0.9]
@@ -59,10 +58,15 @@ def test_its_texts_are_read_by_default_in_every_way_of_opening_it():
         assert found.length.values.tolist() == given.length.values.tolist()
 
 
-def test_it_generates_the_answer():
-    tree = attnscope.generate("bundled:tasks", "The keys near the house", new_tokens=2)
-    assert report_of("generate", tree).rows
-    assert "are" in str(tree["tokens"].values if "tokens" in tree else tree)
+@pytest.mark.parametrize(("noun", "verb"), [("key", "is"), ("keys", "are")])
+def test_it_generates_the_answer(noun, verb):
+    found = attnscope.generate("bundled:tasks", f"The {noun} near the houses", new_tokens=2)
+    assert found.written.values.tolist() == [f" {verb} old"]
+
+
+def test_half_of_what_it_takes_is_left_for_a_prompt():
+    found = attnscope.generate("bundled:tasks", "The key near the houses")
+    assert json.loads(found.attrs["signature"])["settings"]["new_tokens"] == 32
 
 
 def test_a_path_of_pairs_as_a_string_is_named(tmp_path):

@@ -170,7 +170,9 @@ def test_sets_are_compared_by_a_metric_where_it_is_worse(better, tmp_path):
     report = report_of("intervene", tree)
     assert "surprise changes by" in report.finding.headline
     assert "loss" not in " ".join(report.finding.sentences)
-    assert "sets-against-random" in write_page(report, tmp_path / "report.html").read_text(encoding="utf-8")
+    page = write_page(report, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "sets-against-random" in page
+    assert ("Right of 0" in page, "Left of 0" in page) == (better == "lower", better == "higher")
 
 
 def test_sets_are_compared_by_the_answer_of_a_mask():

@@ -100,13 +100,13 @@ def _find_way(
 
 def once_in_session(model: PreTrainedModel, inputs: Mapping[str, Any], name: Hashable, find: Callable[[], T]) -> T:
     """The result of `find`, which depends on the model and its inputs: within a `Session`, found once."""
-    found = way_of(model).found
-    if found is None:
+    results = way_of(model).found
+    if results is None:
         return find()
     key = name, *_state_of(model, inputs)
-    if key not in found:
-        found[key] = find()
-    return found[key]
+    if key not in results:
+        results[key] = find()
+    return results[key]
 
 
 def _state_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -150,11 +150,11 @@ def read_prompts(
     corpus: Any,
     *,
     window: int | None,
-    new_tokens: int,
+    new_tokens: int | None,
     limit: int | None,
     patterns: Mapping[str, str],
-) -> tuple[Any, int, list[Window]]:
-    """The texts, the longest prompt in tokens, and the prompts."""
+) -> tuple[Any, int, int, list[Window]]:
+    """The texts, the longest prompt and the new part in tokens, and the prompts."""
     if not loaded.model.can_generate():
         is_bundled = loaded.name == MODEL.name
         name = "the bundled masked language model" if is_bundled else type(loaded.model).__name__
@@ -162,10 +162,16 @@ def read_prompts(
             f"{name} cannot generate: give a causal model, such as bundled:tasks, or an encoder-decoder"
         )
     texts = corpus.read_with(loaded.tokenizer, to_answer=True) if isinstance(corpus, Chats) else corpus
+    if new_tokens is None:
+        whole = window_length(loaded, None)
+        new_tokens = _NEW_TOKENS if whole > _NEW_TOKENS or loaded.model.config.is_encoder_decoder else whole // 2
     length = _prompt_length(loaded, window, new_tokens)
     prompts = prompts_of(texts, loaded, length=length, limit=limit)
     reject_unmatched(prompts, patterns)
-    return texts, length, prompts
+    return texts, length, new_tokens, prompts
+
+
+_NEW_TOKENS = 64  # by default
 
 
 def _prompt_length(loaded: LoadedModel, window: int | None, new_tokens: int) -> int:

@@ -30,7 +30,11 @@ def generate(
         "`attnscope.scan`; the beginning of each text is a prompt. An encoder-decoder reads it with its encoder.",
     ] = None,
     *,
-    new_tokens: Annotated[Count, "Write at most this many tokens; the model may end a text earlier."] = 64,
+    new_tokens: Annotated[
+        Count | None,
+        "Write at most this many tokens; the model may end a text earlier. By default 64. If the model takes no more "
+        "in all, half of what it takes.",
+    ] = None,
     beams: Annotated[Beams, "Search with this many beams; 1 is greedy."] = 1,
     sample: Annotated[
         bool,
@@ -115,7 +119,7 @@ def generate(
     window, limit = reading["window"], reading["limit"]
     read = partial(read_prompts, corpus=corpus, window=window, new_tokens=new_tokens, limit=limit, patterns=patterns)
     loaded = session.load(reading, check=read)
-    session.corpus, length, prompts = read(loaded)
+    session.corpus, length, new_tokens, prompts = read(loaded)
 
     settings = {
         "new_tokens": new_tokens,

@@ -37,7 +37,7 @@ _CAPTIONS = {
     ),
     "sets-against-random": (
         "Chosen and random sets of heads",
-        "Dots: random sets of as many heads. Diamond: the chosen set. Right of 0, the model is worse without it.",
+        "Dots: random sets of as many heads. Diamond: the chosen set.",
         "",
     ),
     "forbidden": (
@@ -66,8 +66,19 @@ _CAPTIONS = {
 
 def captions(report: Report) -> dict[str, tuple[str, str]]:
     """Title and caption of each figure, by name."""
-    tested = report.result["heads" if "heads" in report.result else "together"].tested
-    return captions_of(_CAPTIONS, tested=bool(tested.any()), of="windows")
+    tree = report.result
+    tested = tree["heads" if "heads" in tree else "together"].tested
+    captions = captions_of(_CAPTIONS, tested=bool(tested.any()), of="windows")
+    about = tree["together"].attrs if "together" in tree else {}
+    better = about.get("better") if "metric" in about else "lower"  # a lower loss
+    if better is not None:
+        title, reading = captions["sets-against-random"]
+        captions["sets-against-random"] = title, f"{reading} {_WORSE[better]}"
+    return captions
+
+
+#: The side of a figure on which the model is worse, by the direction in which what is measured is better.
+_WORSE = {"lower": "Right of 0, the model is worse without it.", "higher": "Left of 0, the model is worse without it."}
 
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
