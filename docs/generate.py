@@ -210,14 +210,16 @@ def functions() -> dict[str, str]:
 
 
 def _page(name: str) -> str:
-    """A function or class, and the classes of ours that it and their methods return."""
+    """A function or class, and the classes of ours that it and their methods return, errors apart."""
     pages = {name: _resolve(name)}
     for one in (queue := [*pages.values()]):
         public = [member for key, member in vars(one).items() if key[0] != "_"] if inspect.isclass(one) else [one]
         for function in filter(inspect.isfunction, public):
             words = re.findall(r"\w+", str(inspect.signature(function).return_annotation))
             for found in map(_names_of(inspect.unwrap(function)).get, words):
-                if inspect.isclass(found) and found.__module__.startswith("attnscope") and found not in queue:
+                if not inspect.isclass(found) or issubclass(found, Exception) or found in queue:
+                    continue
+                if found.__module__.startswith("attnscope"):
                     queue.append(found)
                     pages[f"{found.__module__}.{found.__name__}"] = found
     shown = [
