@@ -23,7 +23,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-import attnscope.models  # noqa: F401 known to the Auto classes
+import attnscope_lineage.models  # noqa: F401 known to the Auto classes
 from attnscope.kernels.positions import sinusoidal_table
 
 SIZES = {"width": 128, "heads": 4, "feed_forward": 256, "layers": 4, "dropout": 0.3}

@@ -52,7 +52,7 @@ from attnscope.kernels.engines import measure
 from attnscope.kernels.full import attend_in_full
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.rows import indicator_columns, reduce_call
-from attnscope.models.translator import IGNORED
+from attnscope.models.common import IGNORED
 from attnscope.read.windows import Batch, Window
 from attnscope.statistics.effects import by_document
 from attnscope.support.errors import AttnscopeError

@@ -20,8 +20,8 @@ import torch
 from transformers import AutoTokenizer
 
 from attnscope.bundled import MODEL, MODELS, NOUNS, SENTENCES
+from attnscope.models.common import IGNORED
 from attnscope.models.transformer import EncoderForMaskedLM
-from attnscope.models.translator import IGNORED
 from attnscope_lineage.checkpoints import read_log
 from attnscope_lineage.config import read_config
 from attnscope_lineage.data import MaskedWindows, RestoredWords, read_data

@@ -104,9 +104,10 @@ VERBS = {
     "runs": Verb("Runs"),
 }  # fmt: skip
 
-#: Verbs that packages of this repository add.
+#: Verbs and types of models that packages of this repository add.
 IN_PACKAGES: dict[str, str] = dict.fromkeys(
-    ("walk", "train", "translate", "score", "align", "compare"), "attnscope-lineage"
+    ("walk", "train", "translate", "score", "align", "compare", "attnscope-recurrent", "attnscope-transformer"),
+    "attnscope-lineage",
 )
 
 
@@ -153,7 +154,7 @@ def address_of(name: str) -> str:
 
 
 def where_to_find(name: str) -> str:
-    """How to install a verb that a package of this repository adds; empty for other names."""
+    """How to install what a package of this repository adds, a verb or a type of models; empty for other names."""
     package = IN_PACKAGES.get(name, "")
     module = package.replace("-", "_")
     return package and (

@@ -16,8 +16,8 @@ from attnscope.explanation.study import equal_windows, with_targets
 from attnscope.explanation.tables import position_tables, replaced_positions
 from attnscope.kernels.positions import sinusoidal_table
 from attnscope.models.configs import TransformerConfig
-from attnscope.models.transformer import TransformerForConditionalGeneration
 from attnscope.read.texts import Corpus
+from attnscope_lineage.models.transformer import TransformerForConditionalGeneration
 from tests.explanation.analyses_of_windows import of_windows
 from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.tiny_models import tiny

@@ -16,7 +16,7 @@ from attnscope.intervention.edges import EdgeRuns, Graph, with_own_layers
 from attnscope.intervention.gradients import embeddings_moved
 from attnscope.intervention.pairs import EncodedPairs, Pair
 from attnscope.intervention.patch_findings import NO_SHARE
-from attnscope.models.translator import IGNORED
+from attnscope.models.common import IGNORED
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
 from attnscope_zoo.catalogue import build

@@ -17,9 +17,9 @@ from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.ranking import peaks, rank_heads
 from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.models.configs import TransformerConfig
-from attnscope.models.transformer import TransformerForConditionalGeneration
 from attnscope.results.figures.scan import maps
 from attnscope.store.arrays import unpacked
+from attnscope_lineage.models.transformer import TransformerForConditionalGeneration
 from tests.explanation.analyses_of_windows import of_windows
 from tests.kernels.statistics_of_weights import from_weights
 from tests.packages.lineage.translation.small_translators import small_model, small_recurrent, small_tokenizer

@@ -16,7 +16,7 @@ from attnscope.models.configs import EncoderConfig
 from attnscope.models.transformer import EncoderForMaskedLM
 from attnscope_lineage.loss import summed_loss
 from tests.kernels.largest_tensor import Largest
-from tests.models.small_lineage import LABELS, MASK, SOURCE, TRANSFORMERS, small
+from tests.packages.lineage.models.small_lineage import LABELS, MASK, SOURCE, TRANSFORMERS, small
 
 
 def attention_of_pytorch(ours):

@@ -13,8 +13,11 @@ from contextlib import AbstractContextManager, suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol, cast, runtime_checkable
 from weakref import WeakKeyDictionary
 
@@ -43,6 +46,7 @@ from attnscope.capture.placement import (
 )
 from attnscope.capture.processors import Tokenizer, has_tokenizer, is_place, load_tokenizer, tokenizer_repository
 from attnscope.capture.weights import embedding_within
+from attnscope.catalogue import IN_PACKAGES, where_to_find
 from attnscope.read.sources import SUFFIXES
 from attnscope.read.unnamed import UnnamedTokens
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
@@ -417,9 +421,8 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
 
 def _described(repository: Repository, loading: Loading) -> tuple[Checkpoint, Any, Any]:
     """The files of a model, its config and its class."""
-    from attnscope import models  # noqa: F401 its configurations become known  # pyright: ignore[reportUnusedImport]
-
     checkpoint, trust_remote_code = Checkpoint.of(repository), loading.trust_remote_code
+    models = _models_beside(str(checkpoint.config.get("model_type")))
     if trust_remote_code and "auto_map" in checkpoint.config:
         for code in repository.folder.glob("*.py"):
             repository.take(code.name)
@@ -429,7 +432,7 @@ def _described(repository: Repository, loading: Loading) -> tuple[Checkpoint, An
         local_files_only=out_of_reach(),
         trust_remote_code=trust_remote_code,
     )
-    maker = _class_of(config, repository, trust_remote_code=trust_remote_code)
+    maker = _class_of(config, models, repository, trust_remote_code=trust_remote_code)
     # ignore implementations named in the checkpoint: some are downloaded from the hub and run
     config._attn_implementation = None  # noqa: SLF001
     config._experts_implementation = None  # noqa: SLF001
@@ -459,10 +462,16 @@ def _outline(repository: Repository, loading: Loading) -> PreTrainedModel | None
     return None
 
 
-def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -> Any:
-    """The class named in the config, so that no part is missing."""
-    from attnscope import models
+def _models_beside(model_type: str) -> ModuleType:
+    """Our models, or those of the package of this type; once imported, the Auto classes know them."""
+    package = IN_PACKAGES.get(model_type, "attnscope").replace("-", "_")
+    if find_spec(package) is None:
+        raise AttnscopeError(where_to_find(model_type))
+    return import_module(f"{package}.models")
 
+
+def _class_of(config: Any, models: ModuleType, repository: Repository, *, trust_remote_code: bool) -> Any:
+    """The class named in the config, so that no part is missing."""
     named: Any = config.architectures or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise AttnscopeError(

@@ -30,7 +30,7 @@ from attnscope.intervention.predictions import PredictionSession, Questions, pad
 from attnscope.intervention.score_parts import ScoreParts, shares_of
 from attnscope.intervention.stream_parts import StreamParts, rows_of
 from attnscope.measure.passes import WindowBatch
-from attnscope.models.translator import IGNORED
+from attnscope.models.common import IGNORED
 from attnscope.read.shown import IdNames
 from attnscope.statistics.effects import by_document, effect_variables, interval_variables
 from attnscope.statistics.units import units_of

@@ -20,7 +20,7 @@ from attnscope.capture.forward import decoder_start
 from attnscope.capture.placement import device_of
 from attnscope.intervention.metrics import Metric
 from attnscope.intervention.predictions import as_float32, kind_of_question, padded_answers
-from attnscope.models.translator import IGNORED
+from attnscope.models.common import IGNORED
 from attnscope.read.shown import IdNames
 from attnscope.read.windows import TargetTokenizer
 from attnscope.report.schema import with_marked_spaces

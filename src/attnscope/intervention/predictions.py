@@ -29,7 +29,7 @@ from attnscope.intervention.calls import unread_sites
 from attnscope.intervention.metrics import Metric
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.texts import first_windows
-from attnscope.models.translator import IGNORED
+from attnscope.models.common import IGNORED
 from attnscope.opened import Heads, Opened
 from attnscope.options import StudyReading
 from attnscope.read.encoded import EncodedTexts, Sources, Texts

@@ -21,15 +21,11 @@ from attnscope.kernels.positions import (
     t5_buckets,
 )
 from attnscope.kernels.reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
-from attnscope.kernels.scores import AdditiveScore, BilinearScore, DotScore, Score, look
 from attnscope.kernels.sums import column_sums
 
 __all__ = [
-    "AdditiveScore",
     "AttentionCall",
-    "BilinearScore",
     "Blocks",
-    "DotScore",
     "LearnedPositions",
     "MultiHeadAttention",
     "Need",
@@ -37,7 +33,6 @@ __all__ = [
     "RelativeBias",
     "Rotation",
     "RowMeasures",
-    "Score",
     "SelfAttention",
     "alibi_bias",
     "alibi_by_offset",
@@ -46,7 +41,6 @@ __all__ = [
     "block_weights",
     "causal_mask",
     "column_sums",
-    "look",
     "masked_softmax",
     "measure",
     "offsets",

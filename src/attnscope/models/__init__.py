@@ -1,24 +1,11 @@
-"""The attention lineage as Hugging Face models, from one fixed vector to many heads, for the Auto classes."""
+"""The bundled model as a Hugging Face model, for the Auto classes."""
 
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModelForMaskedLM
 
-from attnscope.models.configs import EncoderConfig, RecurrentConfig, TransformerConfig
-from attnscope.models.recurrent import RecurrentForConditionalGeneration
-from attnscope.models.transformer import EncoderForMaskedLM, TransformerForConditionalGeneration
-from attnscope.models.translator import IGNORED
+from attnscope.models.configs import EncoderConfig
+from attnscope.models.transformer import EncoderForMaskedLM
 
-__all__ = [
-    "IGNORED",
-    "EncoderConfig",
-    "EncoderForMaskedLM",
-    "RecurrentConfig",
-    "RecurrentForConditionalGeneration",
-    "TransformerConfig",
-    "TransformerForConditionalGeneration",
-]
+__all__ = ["EncoderConfig", "EncoderForMaskedLM"]
 
-for _config in (EncoderConfig, RecurrentConfig, TransformerConfig):
-    AutoConfig.register(_config.model_type, _config)
+AutoConfig.register(EncoderConfig.model_type, EncoderConfig)
 AutoModelForMaskedLM.register(EncoderConfig, EncoderForMaskedLM)
-AutoModelForSeq2SeqLM.register(RecurrentConfig, RecurrentForConditionalGeneration)
-AutoModelForSeq2SeqLM.register(TransformerConfig, TransformerForConditionalGeneration)

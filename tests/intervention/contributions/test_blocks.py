@@ -6,7 +6,7 @@ import transformers as T
 
 from attnscope.explanation.stream import fold_of
 from attnscope.intervention.blocks import find_blocks, record
-from tests.models.small_lineage import SOURCE, small
+from tests.packages.lineage.models.small_lineage import SOURCE, small
 from tests.tiny_models import inputs, tiny
 
 FORMS = {

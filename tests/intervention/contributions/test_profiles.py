@@ -15,7 +15,7 @@ from attnscope.read.windows import Window
 from tests.explanation.captured_inputs import capture_inputs
 from tests.intervention.eager_gradients import TARGET, TEXT, given_to, weights_and_gradients
 from tests.intervention.parts_of_blocks import block, effective
-from tests.models.small_lineage import small
+from tests.packages.lineage.models.small_lineage import small
 from tests.tiny_models import tiny
 
 BAND = 4

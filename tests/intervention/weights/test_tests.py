@@ -19,7 +19,7 @@ from attnscope.intervention.weight_tests import (
 )
 from attnscope.read.windows import Window
 from tests.intervention.eager_gradients import TEXT
-from tests.models.small_lineage import small
+from tests.packages.lineage.models.small_lineage import small
 from tests.tiny_models import tiny
 
 MARKS = {"special": (), "spans": (), "start": 0, "shown": ()}

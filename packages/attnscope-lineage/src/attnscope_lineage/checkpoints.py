@@ -15,15 +15,17 @@ import xarray as xr
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from attnscope.models.configs import EncoderConfig, RecurrentConfig, TransformerConfig
-from attnscope.models.recurrent import RecurrentForConditionalGeneration
-from attnscope.models.transformer import EncoderForMaskedLM, TransformerForConditionalGeneration
+from attnscope.models.configs import EncoderConfig, TransformerConfig
+from attnscope.models.transformer import EncoderForMaskedLM
 from attnscope.report.signature import Signature
 from attnscope.store.files import explained
 from attnscope.store.folder import OwnedFolder, damage, manifest_of
 from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError
 from attnscope_lineage.config import TrainConfig
+from attnscope_lineage.models.configs import RecurrentConfig
+from attnscope_lineage.models.recurrent import RecurrentForConditionalGeneration
+from attnscope_lineage.models.transformer import TransformerForConditionalGeneration
 
 _TRAINED = 16  # bytes of a parameter in training: itself, its gradient and Adam's two moments
 

@@ -21,7 +21,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from attnscope.models.translator import IGNORED
+from attnscope.models.common import IGNORED
 from attnscope.read.windows import padded
 from attnscope.support.errors import AttnscopeError
 from attnscope_lineage.config import TrainConfig

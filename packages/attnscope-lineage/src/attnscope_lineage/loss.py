@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnscope.models.translator import IGNORED, TiedModel
+from attnscope.models.common import IGNORED, TiedModel
 
 _CELLS = 2**21  # logits at a time, to fit the processor's cache
 

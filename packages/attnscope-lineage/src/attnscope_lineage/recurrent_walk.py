@@ -14,11 +14,11 @@ from torch import Tensor
 
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.verify import TOLERANCE
-from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from attnscope.read.shown import IdNames
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError
 from attnscope_lineage.head_walk import Followed, check_number, difference
+from attnscope_lineage.models.recurrent import RecurrentForConditionalGeneration
 from attnscope_lineage.steps import (
     Named,
     Step,

@@ -26,7 +26,7 @@ from transformers import AutoTokenizer
 
 from attnscope.capture.borrow import quiet
 from attnscope.capture.load import usable_device
-from attnscope.models.translator import IGNORED
+from attnscope.models.common import IGNORED
 from attnscope.report.schema import Finding, Report
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.store.files import explained

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +21,10 @@ from transformers import (
     PreTrainedModel,
 )
 
+from attnscope.catalogue import where_to_find
 from attnscope.models.configs import EncoderConfig, TransformerConfig
-from attnscope.models.transformer import EncoderForMaskedLM, TransformerForConditionalGeneration
+from attnscope.models.transformer import EncoderForMaskedLM
+from attnscope.support.errors import AttnscopeError
 from attnscope_zoo.heads import CONSTANT, START, Head, turned
 from attnscope_zoo.zoo import HEAD_WIDTH, Draft
 
@@ -47,10 +50,19 @@ class _Architecture:
     is_own: bool = True  # ours multiply the tables by the root of the width
 
 
+def _translator(config: TransformerConfig) -> PreTrainedModel:
+    """An encoder-decoder, whose class is in a package of its own."""
+    if find_spec("attnscope_lineage") is None:
+        raise AttnscopeError(where_to_find(config.model_type))
+    from attnscope_lineage.models.transformer import TransformerForConditionalGeneration
+
+    return TransformerForConditionalGeneration(config)
+
+
 _OWN = {"feed_forward": FEED_FORWARD, "positions": "learned"}
 _TRANSLATOR = partial(
     _Architecture,
-    TransformerForConditionalGeneration,
+    _translator,
     positions=tuple(f"{side}.add_positions.position_embeddings" for side in ("encoder", "decoder")),
 )
 #: Architectures by form.

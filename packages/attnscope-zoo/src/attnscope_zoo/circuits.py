@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from attnscope.models.translator import IGNORED
+from attnscope.models.common import IGNORED
 from attnscope_zoo.heads import (
     ASK,
     GAIN,

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from attnscope.models.translator import IGNORED
+from attnscope.models.common import IGNORED
 from attnscope_zoo.heads import (
     ASK,
     COLUMNS,

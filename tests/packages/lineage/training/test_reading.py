@@ -10,8 +10,6 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from attnscope import AttnscopeError
-from attnscope.models.configs import RecurrentConfig
-from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from attnscope_lineage.alignment import best_aligning_head
 from attnscope_lineage.config import read_config
 from attnscope_lineage.data import (
@@ -24,6 +22,8 @@ from attnscope_lineage.data import (
     split_batch,
     train_subwords,
 )
+from attnscope_lineage.models.configs import RecurrentConfig
+from attnscope_lineage.models.recurrent import RecurrentForConditionalGeneration
 from attnscope_lineage.parallel_text import ParallelText, generate_task, read_lines
 from tests.packages.lineage.translation.small_translators import Reordering
 from tests.packages.lineage.translation.test_vocabulary import HARD, TEXTS

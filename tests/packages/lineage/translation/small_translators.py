@@ -17,8 +17,8 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from attnscope.kernels.reference import attend
-from attnscope.models.configs import RecurrentConfig
-from attnscope.models.recurrent import RecurrentForConditionalGeneration
+from attnscope_lineage.models.configs import RecurrentConfig
+from attnscope_lineage.models.recurrent import RecurrentForConditionalGeneration
 
 MARKS = ["<pad>", "<s>", "</s>", "<unk>"]
 

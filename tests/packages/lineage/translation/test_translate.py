@@ -8,9 +8,9 @@ import torch
 
 import attnscope_lineage
 from attnscope import AttnscopeError
-from attnscope.models.configs import RecurrentConfig
-from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from attnscope_lineage.data import encode_lines, train_subwords
+from attnscope_lineage.models.configs import RecurrentConfig
+from attnscope_lineage.models.recurrent import RecurrentForConditionalGeneration
 from attnscope_lineage.translation import Translation, Translations, translate_lines
 
 LINES = ["a dog runs over the green field", "", "two men", "a b c d e f g h i j", "  "]

@@ -10,7 +10,7 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.read.windows import Window
 from attnscope_lineage.recurrent_walk import Equations, walk_recurrent
 from attnscope_lineage.steps import markdown
-from tests.models.small_lineage import RECURRENT, small
+from tests.packages.lineage.models.small_lineage import RECURRENT, small
 
 SOURCE, TARGET = [3, 4, 5, 6, 2], [7, 8, 9, 2]
 

@@ -10,7 +10,7 @@ import attnscope_lineage
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope_lineage import walk
-from tests.models.small_lineage import small
+from tests.packages.lineage.models.small_lineage import small
 from tests.packages.lineage.translation.small_translators import small_tokenizer
 from tests.packages.lineage.walk.walked_translators import SENTENCE, TARGET, translator, walk_translator
 

@@ -3,7 +3,7 @@
 import torch
 
 from attnscope_lineage import walk
-from tests.models.small_lineage import small
+from tests.packages.lineage.models.small_lineage import small
 from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 
 SENTENCE, TARGET = "a man reads", "er liest das buch"

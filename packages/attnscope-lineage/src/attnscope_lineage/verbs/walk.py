@@ -103,7 +103,6 @@ def walk(
     from attnscope.capture.modalities import modality_of
     from attnscope.capture.placement import device_of
     from attnscope.measure.passes import WindowBatch
-    from attnscope.models.recurrent import RecurrentForConditionalGeneration
     from attnscope.opened import Opened
     from attnscope.support.errors import AttnscopeError
     from attnscope.support.progress import Progress, no_progress
@@ -122,6 +121,7 @@ def walk(
         with_forms,
         with_padding,
     )
+    from attnscope_lineage.models.recurrent import RecurrentForConditionalGeneration
 
     if isinstance(model, type):
         raise AttnscopeError(f"model is the class {model.__name__}; expected an instance of it")

@@ -7,8 +7,10 @@ from torch.testing import assert_close
 from transformers import AutoModelForSeq2SeqLM
 
 from attnscope import AttnscopeError
+from attnscope.capture.load import load_model
 from attnscope_lineage.loss import summed_loss
-from tests.models.small_lineage import ALL, LABELS, MASK, SOURCE, small
+from attnscope_lineage.models.recurrent import RecurrentForConditionalGeneration
+from tests.packages.lineage.models.small_lineage import ALL, LABELS, MASK, SOURCE, small
 
 
 def log_probability(model, source, tokens):
@@ -125,3 +127,11 @@ def test_saved_and_loaded_by_the_auto_class(name, tmp_path):
     again, told = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(told.values())
     assert_close(again.eval()(SOURCE, MASK, labels=LABELS).logits, model(SOURCE, MASK, labels=LABELS).logits)
+
+
+def test_without_the_package_of_its_class_a_folder_says_what_to_install(tmp_path, monkeypatch):
+    small("additive-gru").save_pretrained(tmp_path)
+    assert isinstance(load_model(tmp_path, need_tokenizer=False).model, RecurrentForConditionalGeneration)
+    monkeypatch.setattr("attnscope.capture.load.find_spec", lambda _: None)
+    with pytest.raises(AttnscopeError, match=r"^attnscope-recurrent is in attnscope_lineage: pip install"):
+        load_model(tmp_path, need_tokenizer=False)

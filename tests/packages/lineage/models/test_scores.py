@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from attnscope import AttnscopeError
-from attnscope.kernels.scores import AdditiveScore, BilinearScore, DotScore, look, scaled_dot_score
+from attnscope_lineage.models.scores import AdditiveScore, BilinearScore, DotScore, look, scaled_dot_score
 
 S, H = torch.randn(2, 3, 6), torch.randn(2, 5, 6)
 SCORES = {

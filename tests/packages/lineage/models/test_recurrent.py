@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from attnscope import AttnscopeError
 from attnscope.capture.watching import watching
 from attnscope.kernels.reference import attend
-from tests.models.small_lineage import LABELS, MASK, SOURCE, small
+from tests.packages.lineage.models.small_lineage import LABELS, MASK, SOURCE, small
 
 IDS = torch.tensor([[3, 4, 5, 2]])
 

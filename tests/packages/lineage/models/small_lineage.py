@@ -2,9 +2,10 @@
 
 import torch
 
-from attnscope.models.configs import ATTENTIONS, CELLS, POSITIONS, RecurrentConfig, TransformerConfig
-from attnscope.models.recurrent import RecurrentForConditionalGeneration
-from attnscope.models.transformer import TransformerForConditionalGeneration
+from attnscope.models.configs import POSITIONS, TransformerConfig
+from attnscope_lineage.models.configs import ATTENTIONS, CELLS, RecurrentConfig
+from attnscope_lineage.models.recurrent import RecurrentForConditionalGeneration
+from attnscope_lineage.models.transformer import TransformerForConditionalGeneration
 
 SOURCE = torch.tensor([[3, 4, 5, 6, 2], [7, 8, 2, 0, 0], [9, 2, 0, 0, 0]])
 MASK = (SOURCE != 0).long()

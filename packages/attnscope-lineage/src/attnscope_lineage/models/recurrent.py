@@ -13,10 +13,11 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from attnscope.kernels.scores import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
-from attnscope.models.configs import RecurrentConfig
+from attnscope.models.common import check_padding, reject_unused
 from attnscope.models.transformer import Dropout, written_out
-from attnscope.models.translator import Decoded, Translator, check_padding, reject_unused
+from attnscope_lineage.models.configs import RecurrentConfig
+from attnscope_lineage.models.scores import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
+from attnscope_lineage.models.translator import Decoded, Translator
 
 
 def make_score(config: RecurrentConfig) -> Score | None:
