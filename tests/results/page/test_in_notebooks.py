@@ -13,23 +13,13 @@ import pytest
 from attnscope.results.notebook import Page
 from tests.results.page.planted_result import planted, scan_page
 
-NOTEBOOKS = {
-    "first": [
-        "import attnscope",
-        "page = attnscope.view(attnscope.scan(limit=4))\npage",
-        "print('chosen', page.layer, page.head, page.token)\npage.layer, page.head = 2, 1",
-    ],
-    "view": [
-        "import attnscope",
-        "view = attnscope.view('bundled', 'The tide comes in twice a day, and twice a day it goes out.')\nview",
-        "print('chosen', view.layer, view.head, view.token, view.span)",
-    ],
-    "themes": [
-        "import attnscope",
-        "attnscope.view('bundled', 'The tide comes in twice a day.')",
-        "attnscope.view(attnscope.scan(limit=4))",
-    ],
-}
+CELLS = [
+    "import attnscope",
+    "view = attnscope.view('bundled', 'The tide comes in twice a day, and twice a day it goes out.')\nview",
+    "page = attnscope.view(attnscope.scan(limit=4))\npage",
+    "print('chosen', page.layer, page.head, page.token)\npage.layer, page.head = 2, 1",
+    "print('chosen', view.layer, view.head, view.token, view.span)",
+]
 PAINTED = """() => { const c = byId('map'), paper = c.getContext('2d');
     return new Set(new Uint32Array(paper.getImageData(0, 0, c.width, c.height).data.buffer)).size }"""
 
@@ -65,15 +55,14 @@ def test_a_click_in_a_frame_fills_panel_and_map(framed, tmp_path):
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """The address of a JupyterLab that has the notebooks."""
+    """The address of a JupyterLab that has the notebook, and its folder."""
     pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
     place = tmp_path_factory.mktemp("lab")
     import nbformat
 
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    for name, texts in NOTEBOOKS.items():
-        cells = [nbformat.v4.new_code_cell(text) for text in texts]
-        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), place / f"{name}.ipynb")
+    cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), place / "notebook.ipynb")
     names = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
     own = {f"JUPYTER_{name}": str(place / ".own" / name) for name in names}
     own |= {"IPYTHONDIR": str(place / ".own"), "JUPYTERLAB_SETTINGS_DIR": str(place / ".own")}
@@ -98,72 +87,70 @@ def lab(tmp_path_factory):
             server.wait()
 
 
-def run_all(browser, lab, name):
-    """Open a notebook and run all its cells."""
+@pytest.fixture(scope="module")
+def notebook(browser, lab):
+    """The notebook in JupyterLab, with all its cells run."""
+    pytest.importorskip("anywidget", reason="anywidget is not installed")
     page = browser.new_page(viewport={"width": 1400, "height": 1000}, color_scheme="null")  # the machine's
-    page.goto(f"{lab[0]}lab/workspaces/{name}/tree/{name}.ipynb")
+    page.goto(f"{lab[0]}lab/workspaces/own/tree/notebook.ipynb")
     page.get_by_text("| Idle").wait_for(timeout=120_000)
     page.get_by_text("Run", exact=True).first.click()
     page.get_by_text("Run All Cells", exact=True).click()
-    return page
-
-
-@pytest.mark.slow
-def test_a_click_in_jupyterlab_fills_panel_and_map(browser, lab):
-    page = run_all(browser, lab, "first")
-    frame = page.frame_locator("iframe[title=attnscope]")
-    frame.locator("#panel-text[data-head]").wait_for(timeout=120_000)
-    read_after_click(frame, 6, "Layer 1, head 2")
-    page.locator(".jp-CodeCell").nth(2).locator(".jp-InputArea-editor").click()
-    page.keyboard.press("Shift+Enter")
-    page.get_by_text("chosen 1 2 None").wait_for(timeout=60_000)
-    frame.locator("#head-title", has_text="Layer 2, head 1").wait_for()  # as Python chose
+    page.locator(".attnscope-view .grid canvas").first.wait_for(timeout=120_000)
+    page.frame_locator("iframe[title=attnscope]").locator("#panel-text[data-head]").wait_for(timeout=120_000)
+    yield page
     page.close()
 
 
+def run_cell(page, number):
+    page.locator(".jp-CodeCell").nth(number).locator(".jp-InputArea-editor").click()
+    page.keyboard.press("Shift+Enter")
+
+
 @pytest.mark.slow
-def test_a_view_and_a_page_follow_the_theme_of_jupyterlab(browser, lab):
-    pytest.importorskip("anywidget", reason="anywidget is not installed")
+def test_a_click_in_jupyterlab_fills_panel_and_map(notebook):
+    frame = notebook.frame_locator("iframe[title=attnscope]")
+    read_after_click(frame, 6, "Layer 1, head 2")
+    run_cell(notebook, 3)
+    notebook.get_by_text("chosen 1 2 None").wait_for(timeout=60_000)
+    frame.locator("#head-title", has_text="Layer 2, head 1").wait_for()  # as Python chose
+
+
+@pytest.mark.slow
+def test_a_view_and_a_page_follow_the_theme_of_jupyterlab(notebook):
     paper = "c => Math.max(...c.getContext('2d').getImageData(0, c.height - 1, 1, 1).data.slice(0, 3))"
-    page = run_all(browser, lab, "themes")
-    cell = page.locator(".attnscope-view .grid canvas").first
-    cell.wait_for(timeout=120_000)
-    frame = page.frame_locator("iframe[title=attnscope]")
-    frame.locator("#panel-text[data-head]").wait_for(timeout=120_000)
+    cell = notebook.locator(".attnscope-view .grid canvas").first
+    frame = notebook.frame_locator("iframe[title=attnscope]")
     for theme, dark in {"Dark": True, "Light": False}.items():
-        page.get_by_text("Settings", exact=True).first.click()
-        page.get_by_text("Theme", exact=True).first.hover()
-        page.get_by_text(f"JupyterLab {theme}", exact=True).click()
-        page.locator(f"body[data-jp-theme-light={str(not dark).lower()}]").wait_for(state="attached")
-        page.wait_for_timeout(500)
+        notebook.get_by_text("Settings", exact=True).first.click()
+        notebook.get_by_text("Theme", exact=True).first.hover()
+        notebook.get_by_text(f"JupyterLab {theme}", exact=True).click()
+        notebook.locator(f"body[data-jp-theme-light={str(not dark).lower()}]").wait_for(state="attached")
+        notebook.wait_for_timeout(500)
         assert (cell.evaluate(paper) < 128) == dark
         assert frame.locator(":root").evaluate("() => matchMedia('(prefers-color-scheme: dark)').matches") == dark
-    page.close()
 
 
 @pytest.mark.slow
-def test_what_is_clicked_in_a_view_is_read_back_in_python_and_saved_with_the_notebook(browser, lab):
-    pytest.importorskip("anywidget", reason="anywidget is not installed")
-    page = run_all(browser, lab, "view")
-    page.get_by_label("Layer 2, head 1", exact=True).click(timeout=120_000)
-    page.locator(".attnscope-view canvas[aria-label*='layer 2, head 1']").wait_for()  # Python has answered
-    page.locator(".attnscope-view .queries .token").nth(5).click()
-    page.locator(".attnscope-view .queries .token.current[data-token='5']").wait_for()
-    page.wait_for_timeout(1000)  # a change waits until the kernel is idle
-    page.locator(".jp-CodeCell").nth(2).locator(".jp-InputArea-editor").click()
-    page.keyboard.press("Shift+Enter")
-    page.get_by_text("chosen 2 1 5 [5, 6]").wait_for(timeout=60_000)
-    page.keyboard.press("Control+s")
-    page.wait_for_timeout(1500)
-    page.close()
-    saved = json.loads((lab[1] / "view.ipynb").read_text())
+def test_what_is_clicked_in_a_view_is_read_back_in_python_and_saved_with_the_notebook(browser, lab, notebook):
+    notebook.get_by_label("Layer 2, head 1", exact=True).click(timeout=120_000)
+    notebook.locator(".attnscope-view canvas[aria-label*='layer 2, head 1']").wait_for()  # Python has answered
+    notebook.locator(".attnscope-view .queries .token").nth(5).click()
+    notebook.locator(".attnscope-view .queries .token.current[data-token='5']").wait_for()
+    notebook.wait_for_timeout(1000)  # a change waits until the kernel is idle
+    run_cell(notebook, 4)
+    notebook.get_by_text("chosen 2 1 5 [5, 6]").wait_for(timeout=60_000)
+    notebook.keyboard.press("Control+s")
+    notebook.wait_for_timeout(1500)
+    saved = json.loads((lab[1] / "notebook.ipynb").read_text())
     shown = saved["cells"][1]["outputs"][0]["data"]
     assert "application/vnd.jupyter.widget-view+json" in shown
     assert "data:image/svg+xml" in "".join(shown["text/html"])  # where no widget can be drawn
-    subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", lab[1] / "view.ipynb"], check=True, timeout=120)
+    command = [sys.executable, "-m", "nbconvert", "--to", "html", lab[1] / "notebook.ipynb"]
+    subprocess.run(command, check=True, timeout=120)
     page = browser.new_page()
-    page.goto((lab[1] / "view.html").as_uri())
+    page.goto((lab[1] / "notebook.html").as_uri())
     picture = page.locator("img[src^='data:image/svg+xml']")
-    picture.wait_for()
-    assert picture.bounding_box()["width"] > 200
+    picture.first.wait_for()
+    assert picture.first.bounding_box()["width"] > 200
     page.close()

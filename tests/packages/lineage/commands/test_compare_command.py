@@ -22,7 +22,7 @@ def place(tmp_path_factory):
     for attention in ("none", "additive"):
         (folder / f"{attention}.yaml").write_text(yaml.safe_dump(SMALL | {"attention": attention}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(held_out, "HELD_OUT", 40)
+        patch.setattr(held_out, "HELD_OUT", 30)
         yield folder
 
 
@@ -54,12 +54,12 @@ def test_the_tables_fit_a_terminal_and_name_the_files(compared, place):
 
 def test_folders_that_were_trained_give_the_same_numbers_as_json_and_csv(compared, place):
     folders = ["out/systems/none", "out/systems/additive", "--out", "again", "--no-report", *QUICK]
-    found = json.loads(attnscope("compare", *folders, "--by-length", "4,8", "--json", cwd=place).stdout)
+    found = json.loads(attnscope("compare", *folders, "--by-length", "2,4", "--json", cwd=place).stdout)
     systems, lengths, curves = (found["tables"][name] for name in ("systems", "lengths", "learning_curves"))
     assert [row["system"] for row in systems] == ["none", "additive"]
     first = [row for row in lengths if row["system"] == "none"]
-    assert sum(row["sentences"] for row in first) == 40
-    assert [row["length"] for row in first] == ["1-4", "5-8", "9+"]
+    assert sum(row["sentences"] for row in first) == 30
+    assert [row["length"] for row in first] == ["1-2", "3-4", "5+"]
     assert [row["updates"] for row in curves if row["system"] == "none"] == [3, 6]
     assert systems[0]["alignment_error_rate"] is None
     assert not (place / "again" / "report.html").exists()

@@ -46,7 +46,7 @@ def lines(path):
 @pytest.fixture(scope="module", autouse=True)
 def _few_sentences():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare_module, "HELD_OUT", 60)
+        patch.setattr(compare_module, "HELD_OUT", 40)
         yield
 
 
@@ -83,7 +83,7 @@ def test_bleu_is_that_of_the_written_files(tree, out):
     references = lines(out / "text" / "reference.txt")
     for name in CONFIGS:
         made = lines(out / "translations" / f"{name}.txt")
-        assert len(made) == len(references) == 60
+        assert len(made) == len(references) == 40
         expected = BLEU().corpus_score(made, [references]).score
         assert float(tree["scores"]["score"].sel(system=name, metric="BLEU")) == pytest.approx(expected)
 
@@ -92,8 +92,8 @@ def test_bleu_by_length_is_that_of_the_sentences_of_that_length(tree, out):
     scores = tree["scores"].to_dataset()
     sources, references = lines(out / "text" / "source.txt"), lines(out / "text" / "reference.txt")
     made = lines(out / "translations" / "additive.txt")
-    assert scores["bucket"].values.tolist() == ["1-2", "3-4", "5-6", "7-8", "9-10", "11+"]
-    for low, bucket in zip(range(1, 13, 2), scores["bucket"].values, strict=True):
+    assert scores["bucket"].values.tolist() == ["1-2", "3-4", "5-6", "7-8", "9+"]
+    for low, bucket in zip(range(1, 11, 2), scores["bucket"].values, strict=True):
         chosen = [i for i, source in enumerate(sources) if low <= len(source.split()) <= low + 1]
         expected = BLEU().corpus_score([made[i] for i in chosen], [[references[i] for i in chosen]]).score
         found = scores["score_by_length"].sel(system="additive", metric="BLEU", bucket=bucket)
@@ -142,9 +142,9 @@ def test_nothing_is_done_twice_and_lengths_that_no_sentence_has_are_left_out(tre
 
     monkeypatch.setattr(compare_module, "train", never)
     monkeypatch.setattr(compare_module, "translate_lines", never)
-    again = attnscope_lineage.compare(CONFIGS, out=out, **OPTIONS, by_length=[6, 50, 100])["scores"].to_dataset()
+    again = attnscope_lineage.compare(CONFIGS, out=out, **OPTIONS, by_length=[3, 50, 100])["scores"].to_dataset()
     xr.testing.assert_identical(again.score, tree["scores"].score)
-    assert again["bucket"].values.tolist() == ["1-6", "7-50"]  # and no "51-100"
+    assert again["bucket"].values.tolist() == ["1-3", "4-50"]  # and no "51-100"
     assert int(again["sentences"].sum()) == int(tree["scores"].to_dataset()["sentences"].sum())
 
 
@@ -253,9 +253,9 @@ def test_the_text_is_joined_as_the_systems_were_trained():
     systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}))]
     text, plain = read_test_text(systems), read_test_text(systems, join=1)
     assert isinstance(text, TaskText)
-    assert len(plain) == 60  # three such texts would be 180; joined by 1 to 3, about 60 are left again
-    assert 40 < len(text) < 80
-    assert max(len(line.split()) for line in plain.source) <= 12 < max(len(line.split()) for line in text.source)
+    assert len(plain) == 40  # three such texts would be 120; joined by 1 to 3, about 40 are left again
+    assert 25 < len(text) < 55
+    assert max(len(line.split()) for line in plain.source) <= 10 < max(len(line.split()) for line in text.source)
 
 
 def test_a_text_of_the_user_stays_as_it_is():
