@@ -34,7 +34,7 @@ ORDER = (
     {"opened"},
     {"capture"},
     {"options"},
-    {"head_names"},
+    {"head_names", "model_names"},
     {"store"},
     {"read"},
     {"models"},

@@ -243,6 +243,7 @@ if TYPE_CHECKING:
     from attnscope.store.units import Task as Task
     from attnscope.support.progress import Tell as Tell
 
+    Models: TypeAlias = Any  # a model, which is all that a verb's body sees, or several
     Array: TypeAlias = np.ndarray
     Vector: TypeAlias = np.ndarray | Sequence[float] | str | Path | Direction
     Dataset: TypeAlias = xr.Dataset
@@ -281,7 +282,7 @@ else:
     Device = Any
     Tell = Annotated[Any, Kind(callable, "a function", "functions")]
     Completion = Literal["minimal", "lapack", "haar", "thin"]
-    Model = Annotated[Any, Typed()]
+    Model = Models = Annotated[Any, Typed()]
     Metric = Annotated[Any, Kind(callable, "a function", "functions")]
     GivenSpans = Weights = Mask = Any
     Tokenizer, Processor = _reader("a tokenizer"), _reader("a tokenizer, a processor")
@@ -314,14 +315,25 @@ else:
     Range = Annotated[tuple[int, int], Typed(range_of, "LOW:HIGH")]
     Spans = Annotated[Mapping[str, str], Typed(span_of, "NAME=PATTERN", repeated=True, gathered=dict)]
 
-ModelOrBundled: TypeAlias = Annotated[
-    Model | None,
-    INPUT,
-    "Measure this model: a folder or a hub id. In Python also a loaded model, with its `tokenizer`, if it was "
+_OBJECTS = (
+    "In Python also a loaded model, with its `tokenizer`, if it was "
     "loaded from elsewhere. It may be inside a TransformerLens bridge, nnsight's ``LanguageModel``, a "
     "``PeftModel`` or a ``SentenceTransformer``, or the result of `attnscope.capture.load.load_model`. The "
-    "folder of an adapter means its base model with the adapter. For any other module: `attnscope.watch`. By "
-    "default bundled. That is a small model of attnscope.",
+    "folder of an adapter means its base model with the adapter. For any other module: `attnscope.watch`. "
+)
+_SEVERAL = (
+    "Several are measured one after another, each in a run of its own, and reported in one table: they are a list or a "
+    "mapping of names to models, as text have commas between, as in a,b, or are a pattern or a folder of checkpoints; "
+    "see docs/questions/what-changed.md. "
+)
+_BUNDLED = "By default bundled. That is a small model of attnscope."
+ModelOrBundled: TypeAlias = Annotated[
+    Model | None, INPUT, "Measure this model: a folder or a hub id. " + _OBJECTS + _BUNDLED
+]
+ModelsOrBundled: TypeAlias = Annotated[
+    Models,
+    INPUT,
+    "Measure this model, or several with commas between: folders or hub ids. " + _OBJECTS + _SEVERAL + _BUNDLED,
 ]
 Texts: TypeAlias = Annotated[
     Sources,

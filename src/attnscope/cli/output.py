@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from attnscope.cli.options import Output
     from attnscope.report.schema import Report
     from attnscope.report.signature import Signature
+    from attnscope.results.several import Models
     from attnscope.store.folder import OwnedFolder
     from attnscope.support.progress import Tell
 
@@ -285,11 +286,17 @@ def run(
     `page_heads` are those that the page shows one by one; `first` prints tables of text before the others.
     """
     from attnscope.catalogue import function_of
+    from attnscope.model_names import models_of
 
     folders, verb = OutputFolder(output.out, command, parts), function_of(command)
+    several = models_of(arguments["model"]) if "model" in arguments else None
+    out = output.out if several is not None and output.out is not None else folders
     with progress_bar(command) as bar:
         reports_progress = "progress" in inspect.signature(verb).parameters
-        result = verb(**arguments, out=folders, **({"progress": bar} if reports_progress else {}))
+        result = verb(**arguments, out=out, **({"progress": bar} if reports_progress else {}))
+    if several is not None:
+        _show_models(result, output)
+        return
     if "task" in result.attrs:  # another process stores and prints the results
         print_note(result.attrs["task"])
         return
@@ -309,6 +316,38 @@ def run(
         show(report, output, folder, page, report.signature)
     if folders.finished and not output.as_data:
         print_note(f"already finished in {folder}: delete it or give another --out to measure again")
+
+
+def _show_models(results: Models, output: Output) -> None:
+    """Draw one page of a verb's results on several models, and print its tables; if a model failed, exit with 2."""
+    waiting = [result.attrs["task"] for result in results.values() if "task" in result.attrs]
+    if waiting:
+        print_note(waiting[0])
+        return
+    from attnscope.report.signature import Signature
+    from attnscope.results import reports
+    from attnscope.store.files import PAGE, explained
+
+    report, page = results.report(), None
+    usual = f"{report.command}-{len(results)}-models-{Signature.of(report.signature).short}"
+    folder = output.out or Path("attnscope-runs") / usual
+    if output.report:
+        figures = reports.figures_of(report)
+        with explained(f"write the page to {folder}", "The results are safe: free some room and repeat the command"):
+            page = reports.write_page(report, folder / PAGE, figures)
+            save_figures(figures, folder, output.formats)
+    show(report, output, output.out or folder.parent, page, report.signature)
+    if results.failed:
+        raise SystemExit(2)
+
+
+def save_figures(figures: Mapping[str, Any], folder: Path, formats: Sequence[str]) -> None:
+    """Write the figures of a page next to it."""
+    from attnscope.results.figures.style import save_figure
+
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        save_figure(figure, folder / "figures" / name, formats)
 
 
 def show(
@@ -357,13 +396,11 @@ def draw_page(report: Report, folder: OwnedFolder, formats: tuple[str, ...], key
     drawn = short_hash([__version__, language(), [nodes, report.heads, formats, *key]])
     with folder, explained("write the page", "The results are safe: free some room and give the same command again"):
         if not (folder.state.get("views") == drawn and PAGE in folder.files) and folder.is_writable():
-            from attnscope.results.figures.style import LACKING, save_figure
+            from attnscope.results.figures.style import LACKING
 
             with folder.replacing(*VIEWS, views=drawn) as new:
                 figures = reports.figures_of(report)
-                (new / "figures").mkdir(parents=True, exist_ok=True)
-                for name, figure in figures.items():
-                    save_figure(figure, new / "figures" / name, formats)
+                save_figures(figures, new, formats)
                 reports.write_page(report, new / PAGE, figures, folder.path)
             if LACKING:  # drawn again the next time: a font may have been installed
                 folder.forget([], views=None)

@@ -249,15 +249,12 @@ def table(
     as_latex: Annotated[bool, typer.Option("--latex", help="Print the tables as LaTeX, for a paper.")] = False,
 ) -> None:
     """Put runs of one command into one table: models by quantities, and heads by models."""
-    from attnscope.report.render import page_table
-    from attnscope.results.page import heads, parts
+    from attnscope.results.reports import write_page
     from attnscope.results.several import several
 
     report = several(folders, quantity=quantity)
     if page is not None:
-        data, drawn = heads.of_report(report), [page_table(one) for one in report.tables]
-        tabs = [] if data is None else [heads.numbers_tab(report.command)]
-        parts.write_page(page, "report", report, heads=data, tabs=tabs, tables=drawn, sections=[])
+        write_page(report, page)
         print_note(f"written: {page}")
     print_report_of(report, options.Output(as_json=as_json, as_csv=as_csv, as_latex=as_latex))
 

@@ -188,6 +188,7 @@ class Report:
     heads: Sequence[tuple[int, int]] | None = None  # heads with detailed figures; by default the leading ones
     command: str = ""
     model: str = ""
+    drawing: str = ""  # module of its figures; by default that of its verb
 
     @property
     def rows(self) -> Sequence[Row]:

@@ -102,6 +102,8 @@ class Shown:
     <page of ... characters: shown in a notebook>
     """
 
+    page_call = ".attnscope.show()"  # how a caller gets the page
+
     def __init__(self, result: xr.Dataset | xr.DataTree) -> None:
         self._result = result
 
@@ -123,6 +125,10 @@ class Shown:
             )
         return command
 
+    def report(self) -> Report:
+        """All that the result has to show."""
+        return report_of(self.command, self._result)
+
     def show(self, height: int = 800) -> Page:
         """The page of the result, in a frame.
 
@@ -134,13 +140,13 @@ class Shown:
             Height of the frame, pixels.
         """
         with tempfile.TemporaryDirectory() as folder:
-            path = write_page(report_of(self.command, self._result), Path(folder) / "report.html")
+            path = write_page(self.report(), Path(folder) / "report.html")
             kind: type[Page] = _widget_class() if in_widgets() else Page
             return kind(path.read_text(encoding="utf-8"), height)
 
     def __repr__(self) -> str:
         try:
-            lines, notes = _summary(report_of(self.command, self._result))
+            lines, notes = _summary(self.report())
         except AttnscopeError as error:
             return translate(str(error))
         return "\n".join([*lines, *(f"  {note}" for note in notes)])
@@ -149,7 +155,7 @@ class Shown:
         from attnscope.results.page.parts import picture
 
         try:
-            report = report_of(self.command, self._result)
+            report = self.report()
         except AttnscopeError as error:
             return f"<p>{html.escape(translate(str(error)))}</p>"
         lines, notes = _summary(report)
@@ -162,10 +168,10 @@ class Shown:
             image = picture(figure)
             style = f"max-width: 100%; width: {image.width}px; background: white"
             drawn = f'<img src="{image.source}" alt="{translate("All heads")}" style="{style}">'
-        name = html.escape(str(self._result.attrs.get("model", "")))
+        name = html.escape(report.model)
         return (
-            f'<div style="{_STYLE}"><p><b>attnscope {self.command}</b> {name}</p><ul>{listed}</ul>{small}{drawn}'
-            f"<p>{translate('The whole page')}: <code>.attnscope.show()</code></p></div>"
+            f'<div style="{_STYLE}"><p><b>attnscope {report.command}</b> {name}</p><ul>{listed}</ul>{small}{drawn}'
+            f"<p>{translate('The whole page')}: <code>{self.page_call}</code></p></div>"
         )
 
 

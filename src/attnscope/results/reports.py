@@ -71,27 +71,28 @@ def _counted_once(repeated: int, count: int, called: str) -> str:
 
 def figures_of(report: Report) -> dict[str, Figure]:
     """Every figure that a result has values for, by name."""
-    return dict(_drawing(report).figures(report)) if verb_of(report.command).figures else {}
+    drawing = _drawing(report)
+    return {} if drawing is None else dict(drawing.figures(report))
 
 
 def grid_of(report: Report) -> Figure | None:
     """The figure of all heads, as a notebook shows it."""
-    return _drawing(report).grid(report) if verb_of(report.command).figures else None
+    drawing = _drawing(report)
+    return None if drawing is None else drawing.grid(report)
 
 
 def write_page(
     report: Report, path: Path | str, figures: Mapping[str, Figure] | None = None, run: Path | None = None
 ) -> Path:
     """Write a result as one HTML page that needs no network and no other file; `run` is the folder of its run."""
-    verb = verb_of(report.command)
-    if verb.page:
-        return import_module(verb.page).write(report, path, run)
+    page, drawing = verb_of(report.command).page, _drawing(report)
+    if page and not report.drawing:
+        return import_module(page).write(report, path, run)
     from attnscope.results.page import heads, parts
 
     sections: list[Any] = []
-    if verb.figures:
+    if drawing is not None:
         drawn = figures_of(report) if figures is None else figures
-        drawing = _drawing(report)
         sections_of = getattr(drawing, "sections", None)  # where one has several figures, or tables of text
         captions: Any = getattr(drawing, "captions", {})  # fixed, or made from the result
         captions = captions if isinstance(captions, dict) else captions(report)
@@ -114,4 +115,6 @@ def write_page(
 
 
 def _drawing(report: Report) -> Any:
-    return import_module(verb_of(report.command).figures)
+    """The module that draws the figures of a report; None without any."""
+    module = report.drawing or verb_of(report.command).figures
+    return import_module(module) if module else None

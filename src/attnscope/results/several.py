@@ -1,33 +1,111 @@
-"""Results of one verb on several models as one report: models by quantities, and heads by models."""
+"""A verb on several models: its results, each a run of its own, and one report of them all."""
 
 from __future__ import annotations
 
+import logging
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
+from attnscope.model_names import step_of
 from attnscope.options import Scan
 from attnscope.report.reads import signed
 from attnscope.report.schema import HEAD, NO_NUMBERS, Finding, Quantity, Report, Row, Table
-from attnscope.results.open import known_run, read_run
+from attnscope.report.signature import Signature
+from attnscope.results.notebook import Shown
+from attnscope.results.open import known_run, read_run, run_at, runs
 from attnscope.results.reports import report_of
-from attnscope.store.files import local_folder
+from attnscope.store.files import TASKS, VIEWS, local_folder
 from attnscope.support.checked import checked
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError, out_of_memory, unimportable
 from attnscope.support.numbers import count
+from attnscope.support.progress import Progress, Tell
 
 if TYPE_CHECKING:
     from attnscope.report.schema import Detail
+    from attnscope.results.open import Run
 
+_log = logging.getLogger("attnscope")
+_VIEWS = {view.rstrip("/") for view in VIEWS}
 _CARE = {
     "A head of one model need not be that head of another.": "Checkpoints of one training have the same heads.",
     "Differences between models are not tested here.": "attnscope diff tests them, also between groups of models.",
 }
+
+
+class Models(Shown, dict[str, Any]):
+    """Results of one verb on several models, by the names of the models; a notebook shows them together.
+
+    Attributes
+    ----------
+    failed
+        The reason for each model without a result, by its name.
+    """
+
+    page_call = ".show()"
+
+    def __init__(self, results: Mapping[str, Any], failed: Mapping[str, str]) -> None:
+        dict.__init__(self, results)
+        self.failed = dict(failed)
+
+    def report(self, quantity: str | None = None) -> Report:
+        """The tables of `several`."""
+        return several(self, quantity=quantity)
+
+
+def on_each(verb: Callable[..., Any], models: Mapping[str, Any], options: Mapping[str, Any]) -> Models:
+    """Run a verb on each model, in a folder of its own below `out`; one that fails does not stop the others."""
+    options = {name: [*value] if isinstance(value, Iterator) else value for name, value in options.items()}
+    out, tell = options.get("out"), options.get("progress")
+    folder = local_folder(out) if isinstance(out, str | Path) else None
+    if folder is not None:
+        _check_folder(folder)
+    results: dict[str, Any] = {}
+    failed: dict[str, str] = {}
+    for number, (name, model) in enumerate(models.items()):
+        options["model"] = model
+        if folder is not None:
+            options["out"] = folder / re.sub(r"[/\\:]", "-", name)
+        if tell is not None:
+            options["progress"] = partial(_tell, tell, f"{name} ({number + 1} of {len(models)})", number, len(models))
+        try:
+            results[name] = verb(**options)
+        except Exception as error:
+            reason = error if isinstance(error, AttnscopeError) else out_of_memory(error) or unimportable(error)
+            if reason is None:
+                raise
+            failed[name] = str(reason)
+    if not results:
+        reasons = [*dict.fromkeys(failed.values())]
+        raise AttnscopeError(reasons[0] if len(reasons) == 1 else "; ".join(map(": ".join, failed.items())))
+    for name, reason in failed.items():
+        _log.warning("%s failed: %s", name, reason)
+    return Models(results, failed)
+
+
+def _tell(tell: Tell, model: str, before: int, models: int, at: Progress) -> None:
+    tell(Progress(at.name, (before + at.share) / models, {"model": model, **at.details}))
+
+
+def _check_folder(folder: Path) -> None:
+    """Reject a folder with files other than runs and the page of several."""
+    names = [
+        path.name
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if path.name not in _VIEWS and not path.name.endswith(TASKS) and run_at(path) is None
+    ]
+    if names:
+        raise AttnscopeError(
+            f"{folder} holds other files ({min(names)}); expected runs, each in a folder with the name of its model: "
+            "choose an empty or new folder with --out"
+        )
 
 
 @checked
@@ -37,8 +115,8 @@ def several(results: Mapping[str, Any] | Sequence[Scan], *, quantity: str | None
     Parameters
     ----------
     results
-        Run folders, or results by the names of their models, such as
-        ``{name: attnscope.roles(name) for name in checkpoints}``.
+        Run folders, or results by the names of their models, as a verb returns them for several models:
+        ``attnscope.roles([first, second])``.
     quantity
         Column of the verb's table that heads are compared by. By default the one that colours the map of its page.
 
@@ -46,7 +124,8 @@ def several(results: Mapping[str, Any] | Sequence[Scan], *, quantity: str | None
     -------
     attnscope.report.schema.Report
         Two tables: ``models`` has a row for each model, with the mean of each column of the verb's first table over its
-        rows; ``heads`` a row for each head, with the quantity of each model and its interval.
+        rows; ``heads`` a row for each head, with the quantity of each model and its interval, of the models with one
+        number of layers and heads. For checkpoints, whose names end in their steps, ``models`` has a column ``step``.
         `attnscope.results.reports.write_page` writes one page, whose map shows each model.
 
     Raises
@@ -57,16 +136,16 @@ def several(results: Mapping[str, Any] | Sequence[Scan], *, quantity: str | None
     Examples
     --------
     >>> import attnscope
-    >>> made = {kind: attnscope.scan(limit=2, window=32, dtype=kind) for kind in ("float32", "bfloat16")}
-    >>> report = several(made, quantity="entropy")
-    >>> [row["model"] for row in report.rows], list(report.tables[1].rows[0])
-    (['float32', 'bfloat16'], ['layer', 'head', 'float32', 'bfloat16'])
+    >>> results = attnscope.scan(["bundled", "bundled:pronoun"], ["The tide is out."] * 4, by_line=True)
+    >>> report = several(results, quantity="entropy")
+    >>> [row["model"] for row in report.rows]
+    ['bundled', 'bundled:pronoun']
     """
     opened = results if isinstance(results, Mapping) else _opened(results)
     commands = {name: str(signed(result).get("command")) for name, result in opened.items()}
-    if len({*commands.values()}) != 1 or len(opened) < 2:  # noqa: PLR2004
+    if len({*commands.values()}) != 1:
         listed = ", ".join(f"{name} ({command})" for name, command in commands.items())
-        raise AttnscopeError(f"found {listed or 'no results'}; expected results of one command on two or more models")
+        raise AttnscopeError(f"found {listed or 'no results'}; expected results of one command")
     command = next(iter(commands.values()))
     reports = {name: report_of(command, result, data=True) for name, result in opened.items()}
     tables = {name: report.tables[0] for name, report in reports.items()}
@@ -84,7 +163,14 @@ def several(results: Mapping[str, Any] | Sequence[Scan], *, quantity: str | None
     if chosen is None:
         names = ", ".join(one.name for one in numbers)
         raise AttnscopeError(f"found quantity (--quantity) {wanted!r}; choose from {names}")
-    models = [_means(name, table, numbers, chosen) for name, table in tables.items()]
+    models: list[Row] = [_means(name, table, numbers, chosen) for name, table in tables.items()]
+    steps = {name: step_of(name) for name in tables}
+    if None not in steps.values():
+        models = [{"step": steps[str(row["model"])], **row} for row in models]
+        models.sort(key=lambda row: row["step"] or 0)
+    shapes = {name: _shape(result) for name, result in opened.items()}
+    usual_shape = Counter(shapes.values()).most_common(1)[0][0]
+    alike = {str(row["model"]): tables[row["model"]] for row in models if shapes[row["model"]] == usual_shape}
     detail: Detail = "table" if len(numbers) <= _WIDE else "data"
     means = [
         replace(one, low="", high="", significant="", detail="table" if one is chosen else detail, like="")
@@ -92,30 +178,90 @@ def several(results: Mapping[str, Any] | Sequence[Scan], *, quantity: str | None
     ]
     significant = Quantity("significant", unit="count", meaning=f"heads with a significant {chosen.title}")
     sentences = [f"{name}: {_headline(report)}" for name, report in reports.items()]
+    signatures = {name: Signature.of(signed(result)) for name, result in opened.items()}
+    together = Signature(command, systems={name: one.to_dict() for name, one in signatures.items()})
+    notes = [*_failures(results), *_other_shapes(shapes, usual_shape), *_other_inputs(signatures)]
     return Report(
         title=f"attnscope {command} on {count(len(models), 'model')}",
         read="; ".join(dict.fromkeys(report.read for report in reports.values())),
         finding=Finding(sentences, "models side by side, without a test", headline=f"{chosen.title} of several models"),
         tables=[
-            Table("models", "Means over the rows of the table", [Quantity("model"), *means, significant], models),
-            _by_head(tables, chosen),
+            Table(
+                "models",
+                "Means over the rows of the table",
+                [Quantity("model"), Quantity("step", unit="count"), *means, significant],
+                models,
+            ),
+            _by_head(alike, chosen),
         ],
-        result=xr.Dataset(attrs={"signature": next(iter(opened.values())).attrs["signature"]}),
+        result=xr.Dataset(attrs={"signature": together.to_json(), "quantity": chosen.name}),
+        notes=notes,
         care=_CARE,
         command=command,
         model=", ".join(reports),
+        drawing="attnscope.results.figures.several",
     )
+
+
+def _shape(result: xr.Dataset | xr.DataTree) -> tuple[int, int] | None:
+    """Layers and heads of a result; None for one without."""
+    nodes = [result] if isinstance(result, xr.Dataset) else result.subtree
+    sizes = next((node.sizes for node in nodes if {"layer", "head"} <= node.sizes.keys()), None)
+    return None if sizes is None else (sizes["layer"], sizes["head"])
+
+
+def _failures(results: Any) -> list[str]:
+    return [f"{name} failed: {reason}" for name, reason in getattr(results, "failed", {}).items()]
+
+
+def _other_shapes(shapes: Mapping[str, tuple[int, int] | None], usual: tuple[int, int] | None) -> list[str]:
+    """The models that are left out of the table of heads."""
+    others = [name for name, shape in shapes.items() if shape != usual]
+    if not others or usual is None:
+        return []
+    listed = ", ".join(f"{name} ({shape[0]} x {shape[1]})" for name in others if (shape := shapes[name]) is not None)
+    return [f"The table of heads leaves out {listed}: it has models of {usual[0]} layers x {usual[1]} heads."]
+
+
+def _other_inputs(signatures: Mapping[str, Signature]) -> list[str]:
+    """How models read other texts than the first, or read them with another tokenizer or other settings."""
+    first = next(iter(signatures))
+
+    def unlike_first(*parts: str) -> str:
+        return ", ".join(
+            name
+            for name, one in signatures.items()
+            if any(getattr(one, part) != getattr(signatures[first], part) for part in parts)
+        )
+
+    notes: list[str] = []
+    tokenizers, texts = unlike_first("tokenizer"), unlike_first("corpus", "text")
+    if tokenizers:
+        notes.append(f"Tokenizers of {tokenizers} and {first} differ: a number for each token is of other tokens.")
+    if texts:
+        notes.append(f"Texts of {texts} and {first} differ.")
+    alone = [Signature(settings=one.settings) for one in signatures.values()]
+    changed = sorted({text.split()[0].removeprefix("settings.") for one in alone for text in alone[0].differences(one)})
+    if changed:
+        notes.append(f"Settings of the models differ: {', '.join(changed)}.")
+    return notes
 
 
 _WIDE = 8  # columns
 
 
 def _opened(folders: Sequence[Any]) -> dict[str, xr.Dataset | xr.DataTree]:
-    """Results of run folders, by the names of their models, or of the folders if models share a name."""
-    runs = [known_run(local_folder(folder)) for folder in folders]
-    shared = Counter(Path(run.model).name for run in runs)
-    names = [Path(run.model).name if shared[Path(run.model).name] == 1 else str(run.path) for run in runs]
-    return {name: read_run(run) for name, run in zip(names, runs, strict=True)}
+    """Results of runs, also those in a folder, by the names of their models, or of the folders if models share one."""
+    every = [run for folder in map(local_folder, folders) for run in _runs_of(folder)]
+    shared = Counter(Path(run.model).name for run in every)
+    names = [Path(run.model).name if shared[Path(run.model).name] == 1 else str(run.path) for run in every]
+    return {name: read_run(run) for name, run in zip(names, every, strict=True)}
+
+
+def _runs_of(folder: Path) -> list[Run]:
+    """The run of a folder, or those below it, in the order of their names."""
+    below = [] if run_at(folder) is not None or not folder.is_dir() else runs(folder)
+    return sorted(below, key=lambda run: run.path) or [known_run(folder)]
 
 
 def _is_number(quantity: Quantity, table: Table) -> bool:

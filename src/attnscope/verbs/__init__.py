@@ -7,10 +7,12 @@ imports nothing heavy: its function does so, checks what needs no model, opens t
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
 from inspect import Parameter, cleandoc, signature
 from textwrap import indent, wrap
 from typing import Any, ParamSpec, TypeVar
 
+from attnscope.model_names import models_of
 from attnscope.support.checked import checked, declaration, marked
 
 P = ParamSpec("P")
@@ -28,6 +30,8 @@ def verb(
     def declare(function: Callable[P, R]) -> Callable[P, R]:
         takes_model = borrows and "model" in signature(function).parameters
         declared = checked(around=_on_models if takes_model else _in_own_state, **defaults)(function)
+        if takes_model and "out" in declaration(declared):
+            declared = _over_models(declared)
         declared.__doc__ = _documented(function.__doc__ or "", declaration(declared))
         declared.examples = examples  # pyright: ignore[reportFunctionMemberAccess]
         return declared
@@ -52,6 +56,21 @@ def _documented(doc: str, parameters: Mapping[str, Parameter]) -> str:
 def _wrapped(paragraph: str) -> str:
     is_list = paragraph.startswith("* ")
     return indent(paragraph if is_list else "\n".join(wrap(paragraph, 112, break_long_words=False)), "    ")
+
+
+def _over_models(function: Callable[P, Any]) -> Callable[P, Any]:
+    """Run a verb on each of several models, if they are its model."""
+
+    @wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> Any:
+        models = models_of(arguments[0] if arguments else named.get("model"))
+        if models is None:
+            return function(*arguments, **named)
+        from attnscope.results.several import on_each
+
+        return on_each(function, models, signature(function).bind(*arguments, **named).arguments)
+
+    return call
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from attnscope.options import (
     Head,
     Heads,
     Metric,
-    ModelOrBundled,
+    ModelsOrBundled,
     Pairs,
     StudyReading,
     Texts,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     ),
 )
 def attribute(
-    model: ModelOrBundled = None,
+    model: ModelsOrBundled = None,
     texts: Texts = None,
     *,
     token: Annotated[

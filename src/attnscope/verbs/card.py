@@ -7,7 +7,7 @@ from attnscope.options import (
     Caches,
     Count,
     Heads,
-    ModelOrBundled,
+    ModelsOrBundled,
     Names,
     Needles,
     PathOrName,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     ),
 )
 def card(
-    model: ModelOrBundled = None,
+    model: ModelsOrBundled = None,
     texts: Texts = None,
     *,
     kept: Annotated[

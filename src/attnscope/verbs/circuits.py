@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from attnscope.options import Band, Count, ModelOrBundled, ModelReading
+from attnscope.options import Band, Count, ModelReading, ModelsOrBundled
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     )
 )
 def circuits(
-    model: ModelOrBundled = None,
+    model: ModelsOrBundled = None,
     *,
     band: Band = 10,
     tokens: Annotated[Count, "List this many tokens and pairs of tokens for each head."] = 5,

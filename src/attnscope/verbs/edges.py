@@ -8,8 +8,8 @@ from attnscope.options import (
     Count,
     Flag,
     Heads,
-    ModelOrBundled,
     ModelReading,
+    ModelsOrBundled,
     PairMetric,
     PairsOrBundled,
     Typed,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
 )
 def edges(
-    model: ModelOrBundled = None,
+    model: ModelsOrBundled = None,
     pairs: PairsOrBundled = None,
     *,
     answer: Annotated[

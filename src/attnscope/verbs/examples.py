@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from attnscope.options import SCALE, Count, Flag, HeadsOrScan, ModelOrBundled, StudyReading, Texts, Typed
+from attnscope.options import SCALE, Count, Flag, HeadsOrScan, ModelsOrBundled, StudyReading, Texts, Typed
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
 )
 def examples(
-    model: ModelOrBundled = None,
+    model: ModelsOrBundled = None,
     texts: Texts = None,
     *,
     heads: Annotated[

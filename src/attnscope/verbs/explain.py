@@ -11,7 +11,7 @@ from attnscope.options import (
     Count,
     Flag,
     Model,
-    ModelOrBundled,
+    ModelsOrBundled,
     Range,
     StudyReading,
     Texts,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     ),
 )
 def explain(
-    model: ModelOrBundled = None,
+    model: ModelsOrBundled = None,
     texts: Texts = None,
     *,
     band: Band = 10,

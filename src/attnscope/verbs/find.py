@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from attnscope.options import SCALE, Count, Flag, ModelOrBundled, StudyReading, Texts, Typed, Words
+from attnscope.options import SCALE, Count, Flag, ModelsOrBundled, StudyReading, Texts, Typed, Words
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     )
 )
 def find(
-    model: ModelOrBundled = None,
+    model: ModelsOrBundled = None,
     texts: Texts = None,
     *,
     query: Annotated[

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from attnscope.options import SCALE, Beams, Count, Flag, Model, PromptReading, Share, Sources, Spans
+from attnscope.options import SCALE, Beams, Count, Flag, Models, PromptReading, Share, Sources, Spans
 from attnscope.support.checked import Bounds
 from attnscope.verbs import verb
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 )
 def generate(
     model: Annotated[
-        Model,
-        "Measure this model: a folder or hub id of a causal model or an encoder-decoder. See `attnscope.scan`. "
+        Models,
+        "Measure this model, or several with commas between: causal models or encoder-decoders. See `attnscope.scan`. "
         "There is no default, because the bundled model is a masked language model and cannot generate. In a chat, "
         "a last message of the assistant is left out.",
     ],

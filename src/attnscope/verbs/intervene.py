@@ -11,7 +11,7 @@ from attnscope.options import (
     Flag,
     HeadSets,
     HeadsOrSets,
-    ModelOrBundled,
+    ModelsOrBundled,
     Names,
     Natural,
     Several,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     ),
 )
 def intervene(
-    model: ModelOrBundled = None,
+    model: ModelsOrBundled = None,
     texts: Texts = None,
     *,
     ablations: Annotated[

@@ -7,7 +7,7 @@ from attnscope.options import (
     SCALE,
     Count,
     Heads,
-    ModelOrBundled,
+    ModelsOrBundled,
     Natural,
     PairMetric,
     PairReading,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
 )
 def patch(
-    model: ModelOrBundled = None,
+    model: ModelsOrBundled = None,
     pairs: PairsOrBundled = None,
     *,
     answer: Annotated[

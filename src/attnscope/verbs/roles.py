@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from attnscope.options import SCALE, Count, Heads, ModelOrBundled, Names, Needles, Reading, Texts
+from attnscope.options import SCALE, Count, Heads, ModelsOrBundled, Names, Needles, Reading, Texts
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     ),
 )
 def roles(
-    model: ModelOrBundled = None,
+    model: ModelsOrBundled = None,
     texts: Texts = None,
     *,
     only: Annotated[

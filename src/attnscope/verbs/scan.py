@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from attnscope.options import INPUT, OBSERVATION, ModelOrBundled, ScanReading, Sources
+from attnscope.options import INPUT, OBSERVATION, ModelsOrBundled, ScanReading, Sources
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     ),
 )
 def scan(
-    model: ModelOrBundled = None,
+    model: ModelsOrBundled = None,
     texts: Annotated[
         Sources,
         INPUT,
