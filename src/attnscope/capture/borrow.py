@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,15 +74,16 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
 
 
 @contextmanager
-def alone(model: PreTrainedModel) -> Generator[None]:
+def alone(model: PreTrainedModel, modules: Collection[nn.Module] = ()) -> Generator[None]:
     """Let this thread alone run the model, and remove all hooks of attnscope at the end.
 
-    Wait for a pass that another thread is running, and reject those that start.
+    Wait for a pass that another thread is running, and reject those that start. To list `modules` takes a while:
+    a caller that knows them passes them on.
     """
-    owner, modules = threading.get_ident(), [*model.modules()]
+    owner, modules = threading.get_ident(), modules or [*model.modules()]
     parts = {*map(id, modules)}
     every = [vars(part)[kind] for part in modules for kind in ("_forward_hooks", "_forward_pre_hooks")]
-    earlier = {number for hooks in every for number in hooks}
+    earlier = {number for hooks in every if hooks for number in hooks}
 
     def reject(*_: Any) -> None:
         if threading.get_ident() != owner:
@@ -105,7 +106,7 @@ def alone(model: PreTrainedModel) -> Generator[None]:
         yield
     finally:
         for hooks in every:  # also those that an interrupt left between registering and noting them
-            for number in hooks.keys() - earlier:
+            for number in hooks.keys() - earlier if hooks else ():
                 if is_own_hook(hooks[number]):
                     del hooks[number]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -152,14 +152,20 @@ AttentionMaskInterface.register(NAME, _mask)
 
 
 @contextmanager
-def on_registry(model: PreTrainedModel, observer: Observer, *, masks_written_out: bool = False) -> Generator[None]:
+def on_registry(
+    model: PreTrainedModel,
+    observer: Observer,
+    *,
+    masks_written_out: bool = False,
+    modules: Mapping[str, nn.Module] | None = None,
+) -> Generator[None]:
     """Pass every attention call of `model` to `observer(site, call)`, which returns the output: see `watching`."""
     outer = current.get()
     if outer is not None and outer.held is model and _written_out.get() == masks_written_out:
         with replaced(vars(outer), observer=observer):
             yield
         return
-    modules = dict(model.named_modules())
+    modules = modules or dict(model.named_modules())
     before = implementations(modules.values())
     try:
         with quiet():  # models that do not use the registry are recognised by their calls

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +12,7 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import replaced
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.utils.hooks import RemovableHandle
     from transformers import PreTrainedModel
 
@@ -25,13 +26,19 @@ def capture_of(model: PreTrainedModel) -> Capture:
 
 
 @contextmanager
-def watching(model: PreTrainedModel, observer: Observer, *, weights_suffice: bool = False) -> Generator[None]:
+def watching(
+    model: PreTrainedModel,
+    observer: Observer,
+    *,
+    weights_suffice: bool = False,
+    modules: Mapping[str, nn.Module] | None = None,
+) -> Generator[None]:
     """Pass every attention call of `model` to `observer(site, call)`, which returns the output.
 
     If the observer returns None, PyTorch's own attention computes the output. The numbers of sites restart with each
     forward pass, and the model is restored afterwards. With `weights_suffice`, models that do not use the registry are
     captured too: their calls have only weights (`attnscope.kernels.call.call_of_weights`), and the observer cannot
-    change the output.
+    change the output. To list the `modules` of a model takes a while: a caller that knows them passes them on.
     """
     way = way_of(model)
     if way.eager is not None and not weights_suffice:
@@ -42,7 +49,7 @@ def watching(model: PreTrainedModel, observer: Observer, *, weights_suffice: boo
         return
     from attnscope.capture.registry import on_registry
 
-    with on_registry(model, observer, masks_written_out=way.masks_written_out):
+    with on_registry(model, observer, masks_written_out=way.masks_written_out, modules=modules):
         yield
 
 

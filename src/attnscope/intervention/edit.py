@@ -89,10 +89,14 @@ class Anatomy:
         return self._found(activations_of)
 
     @cached_property
+    def modules(self) -> dict[str, nn.Module]:
+        return dict(self.model.named_modules())
+
+    @cached_property
     def _state(self) -> tuple[Any, ...]:
         """All that it depends on; weights are not part of it."""
         shapes = [(name, getattr(value, "shape", None)) for name, value in (self.inputs or {}).items()]
-        return self.model.dtype, device_of(self.model), shapes, [*map(id, self.model.modules())]
+        return self.model.dtype, device_of(self.model), shapes, [*map(id, self.modules.values())]
 
     def _found(self, find: Callable[[PreTrainedModel, dict[str, Any]], Any]) -> Any:
         known = _anatomies.setdefault(self.model, {})
@@ -229,14 +233,13 @@ def changed(anatomy: Anatomy, changes: Changes) -> Generator[None]:
         if not changes.heads:
             yield
             return
-        with _changed_heads(anatomy.model, changes.heads, anatomy.layers):
+        with _changed_heads(anatomy, changes.heads):
             yield
 
 
 @contextmanager
-def _changed_heads(
-    model: PreTrainedModel, changes: Mapping[int, Mapping[On, Change]], layers: AttentionLayers
-) -> Generator[None]:
+def _changed_heads(anatomy: Anatomy, changes: Mapping[int, Mapping[On, Change]]) -> Generator[None]:
+    model, layers = anatomy.model, anatomy.layers
     numbers = {site.name: site.index for site in layers.sites}
     by_name = len(numbers) == len(layers.sites)  # a decoder may run without its encoder, in generate()
     last: tuple[int, Tensor] | None = None  # the latest call
@@ -266,7 +269,8 @@ def _changed_heads(
             )
         reader[number] = model.get_submodule(layers.outputs[number])
     modules = {id(one): one for one in reader.values()}.values()
-    with attached(module.register_forward_hook(add) for module in modules), watching(model, observe):
+    hooks = attached(module.register_forward_hook(add) for module in modules)
+    with hooks, watching(model, observe, modules=anatomy.modules):
         yield
 
 

@@ -91,5 +91,5 @@ def edit(
     first = rejecting(pairs, "heads", kind)
     inner = inner if isinstance(inner, PreTrainedModel) else load_model(model, need_tokenizer=False, first=first).model
     anatomy = Anatomy(inner, inputs)
-    with alone(inner), changed(anatomy, changes_of(changes, on, kind, anatomy)):
+    with alone(inner, anatomy.modules.values()), changed(anatomy, changes_of(changes, on, kind, anatomy)):
         yield inner
