@@ -96,19 +96,6 @@ def print_written(path: Path) -> None:
     new_console().print(Text(f"{translate('written:')} {path}"), soft_wrap=True)
 
 
-def emit_to(path: Path | None, text: str, flag: str) -> None:
-    """Write text to the file that the user named by a flag, or to standard output."""
-    from attnscope.store.files import explained, write_output
-
-    if path is None:
-        emit(text)
-        return
-    with explained(f"write {path}", f"Choose another file with {flag}"):
-        write_output(path, text)
-    if path.is_file():  # not a device, such as /dev/stdout
-        print_written(path)
-
-
 #: What no line of Japanese ends within: a word in Latin letters, or a letter with the marks before and after it.
 _UNIT = re.compile(r"\s+|[（「“(]*(?:[!-\u2e7f]+|\S)[、。）」：ー々ぁぃぅぇぉっゃゅょァィゥェォッャュョ]*")
 

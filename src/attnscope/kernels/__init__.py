@@ -16,7 +16,6 @@ from attnscope.kernels.positions import (
     offsets,
     rotation,
     rotation_rates,
-    sinusoidal_shift,
     sinusoidal_table,
     t5_buckets,
 )
@@ -47,7 +46,6 @@ __all__ = [
     "padding_mask",
     "rotation",
     "rotation_rates",
-    "sinusoidal_shift",
     "sinusoidal_table",
     "t5_buckets",
     "weights_at_offsets",

@@ -33,7 +33,7 @@ class Rotation:
     r"""Rotary positions (RoPE, Su et al. 2021): pair c of a query or key at position p turns by an angle.
 
     Two layouts of the pairs are in use, and mixing them up raises no error: ``"half"`` pairs column c with column
-    ``c + pairs``, ``"pairs"`` pairs ``2c`` with ``2c + 1``. They differ by `layout_permutation`. Columns beyond
+    ``c + pairs``, ``"pairs"`` pairs ``2c`` with ``2c + 1``. They differ by a permutation of columns. Columns beyond
     ``2 * pairs`` stay as they are (partial RoPE).
 
     Attributes
@@ -135,11 +135,6 @@ def rotation(length: int, width: int, *, base: float = 10000.0, layout: str = "h
     return Rotation(angles.cos(), angles.sin(), layout)
 
 
-def layout_permutation(width: int) -> Int[Tensor, " width"]:
-    """Columns of the ``"pairs"`` layout in the order of the ``"half"`` layout: ``half = pairs[..., permutation]``."""
-    return torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)])
-
-
 def sinusoidal_table(length: int, width: int, *, base: float = 10000.0) -> Float[Tensor, "position width"]:
     r"""Sines and cosines of Vaswani et al. 2017, section 3.5.
 
@@ -161,33 +156,6 @@ def sinusoidal_table(length: int, width: int, *, base: float = 10000.0) -> Float
     check_least(1, width=width)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * rotation_rates((width + 1) // 2, width, base)
     return torch.stack([angles.sin(), angles.cos()], -1).reshape(length, -1)[:, :width]
-
-
-def sinusoidal_shift(shift: int, width: int, *, base: float = 10000.0) -> Float[Tensor, "width width"]:
-    r"""Orthogonal matrix :math:`M_k` with :math:`\mathrm{PE}[p+k] = M_k\,\mathrm{PE}[p]` for every position p.
-
-    Its blocks are :math:`\begin{pmatrix}\cos k\omega & \sin k\omega\\ -\sin k\omega & \cos k\omega\end{pmatrix}`
-    (Vaswani et al. 2017, section 3.5: "for any fixed offset k").
-
-    Parameters
-    ----------
-    shift
-        k, tokens.
-    width
-        Even.
-    base
-        As in `sinusoidal_table`.
-
-    Raises
-    ------
-    AttnscopeError
-        If the width is odd: a sine without its cosine cannot be turned.
-    """
-    if width % 2:
-        raise AttnscopeError(f"width {width} is odd, so one sine has no cosine: give an even width")
-    angles = shift * rotation_rates(width // 2, width, base)
-    turn = torch.stack([angles.cos(), angles.sin(), -angles.sin(), angles.cos()], -1)
-    return torch.block_diag(*turn.reshape(-1, 2, 2))
 
 
 class LearnedPositions(nn.Module):

@@ -16,10 +16,6 @@ from jaxtyping import Float
 from attnscope.support.errors import AttnscopeError, reason_of
 
 Name = TypeVar("Name", bound=str)
-SEEDS = 2**32  # as many as every generator of random numbers takes
-THREADS = 512  # far more crash the process
-BEAMS = 1_000  # far more do not fit into memory
-STEPS = DRAWS = 10_000  # of a path, a search or a test: far more never end
 #: Parameters that are checked here and have no flag on the command line.
 WITHOUT_FLAG = {
     *("bins", "bound", "columns", "components", "curves", "draws", "each", "fractions"),
@@ -46,11 +42,6 @@ def check_installed(what: str, package: str, extra: str) -> None:
     """Reject what needs an optional package that is not installed."""
     if find_spec(package) is None:
         raise AttnscopeError(f"{what} needs {package}, which is not installed: pip install 'attnscope[{extra}]'")
-
-
-def check_seed(seed: int) -> None:
-    """Refuse what cannot seed every generator of random numbers."""
-    check_whole(0, SEEDS - 1, seed=seed)
 
 
 def check_real(least: float, most: float | None = None, **values: Any) -> None:

@@ -10,8 +10,10 @@ from typing import Any, Literal, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from attnscope.support.checks import SEEDS, THREADS, shortly
+from attnscope.options import SEEDS
+from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError, reason_of
+from attnscope_lineage.options import THREADS
 
 SETTINGS = "config.yaml"  # in the folder of a training
 WIDEST = 65_536

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy.special import entr
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -29,13 +29,14 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.heads import SelfAttention
 from attnscope.kernels.masks import forbids
-from attnscope.kernels.positions import Rotation, layout_permutation, sinusoidal_shift, sinusoidal_table
+from attnscope.kernels.positions import Rotation, rotation_rates, sinusoidal_table
 from attnscope.kernels.reference import masked_softmax
 from attnscope.measure.reader import scan_settings
 from attnscope.measure.scan import READERS
+from attnscope.options import SEEDS
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import TargetTokenizer, Window, Windows, shifted
-from attnscope.support.checks import check_seed
+from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError, explaining, out_of_memory, reason_of
 from attnscope.support.numbers import count
 from attnscope.support.state import own_random_numbers
@@ -543,7 +544,7 @@ def walk_toy(*, token: int | str = FOLLOWED, seed: int = 0, causal: bool = False
     "it" looks for an animal, an animal for an adjective; the values have rank 2. X is a word's vector, a sinusoid of
     its position, and noise of that seed. With `padding`, the second sentence is shown, and its padding is masked.
     """
-    check_seed(seed)
+    check_whole(0, SEEDS - 1, seed=seed)
     words = TOY[int(padding)]
     if isinstance(token, str) and not token.isdecimal() and token not in words:
         raise AttnscopeError(f"the toy has no token {token!r}: choose one of {', '.join(words)}, or 0 to 3")
@@ -584,6 +585,29 @@ def walk_toy(*, token: int | str = FOLLOWED, seed: int = 0, causal: bool = False
     kind = "causal" if causal else "self"
     errors = walked.errors | {"positions": _shift_error(arrays)}
     return replace(walked, tokens=words, keys=words, arrays=arrays, errors=errors, kinds=(kind,), drawn=True)
+
+
+def layout_permutation(width: int) -> Int[Tensor, " width"]:
+    """Columns of the ``"pairs"`` layout in the order of the ``"half"`` layout: ``half = pairs[..., permutation]``."""
+    return torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)])
+
+
+def sinusoidal_shift(shift: int, width: int) -> Float[Tensor, "width width"]:
+    r"""Orthogonal matrix :math:`M_k` with :math:`\mathrm{PE}[p+k] = M_k\,\mathrm{PE}[p]` for every position p.
+
+    Its blocks are :math:`\begin{pmatrix}\cos k\omega & \sin k\omega\\ -\sin k\omega & \cos k\omega\end{pmatrix}`
+    (Vaswani et al. 2017, section 3.5: "for any fixed offset k").
+
+    Parameters
+    ----------
+    shift
+        k, tokens.
+    width
+        Even: a sine without its cosine cannot be turned.
+    """
+    angles = shift * rotation_rates(width // 2, width)
+    turn = torch.stack([angles.cos(), angles.sin(), -angles.sin(), angles.cos()], -1)
+    return torch.block_diag(*turn.reshape(-1, 2, 2))
 
 
 def _sinusoids(table: Tensor, tokens: int, width: int) -> dict[str, Any]:

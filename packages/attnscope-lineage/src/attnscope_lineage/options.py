@@ -16,6 +16,8 @@ else:
     TrainConfig, Gold, AnyTensor = map(of_class, ("TrainConfig", "Gold", "Tensor"))
     Lines = Annotated[Any, Typed(path_of, "PATH")]
 
+THREADS = 512  # far more crash the process
+BEAMS = 1_000  # far more do not fit into memory
 BleuTokenizer: TypeAlias = Literal["13a", "intl", "zh", "ja-mecab", "char", "none", "moses"]
 
 

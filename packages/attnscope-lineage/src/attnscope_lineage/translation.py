@@ -19,12 +19,13 @@ from attnscope.capture.borrow import quiet
 from attnscope.capture.families import configured_length
 from attnscope.capture.forward import check_ids
 from attnscope.report.schema import Finding, Quantity, Report, Table
-from attnscope.support.checks import BEAMS, check_real, check_whole
+from attnscope.support.checks import check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
 from attnscope_lineage.data import collate, encode_lines
+from attnscope_lineage.options import BEAMS
 
 _USUAL_BEAMS = 5
 

@@ -21,8 +21,8 @@ from attnscope.explanation.arrays.phase_map import phase_map as map_of_head
 from attnscope.explanation.arrays.phase_map import shift_controls as controls_of_head
 from attnscope.explanation.evidence import Evidence, Layer, inputs_of, over_heads
 from attnscope.explanation.study import BILINEAR_SCORES, Picture, Section, Study, analysis
-from attnscope.options import Count, Seed
-from attnscope.support.checks import DRAWS, check_some, check_whole
+from attnscope.options import DRAWS, Count, Seed
+from attnscope.support.checks import check_some, check_whole
 
 SHIFT = Section(
     "shift",

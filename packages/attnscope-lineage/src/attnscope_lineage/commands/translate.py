@@ -4,8 +4,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from attnscope.cli.output import emit_to, json_text, print_note, progress_bar
+from attnscope.cli.output import json_text, print_note, progress_bar
 from attnscope.options import OUTPUT, Flag
+from attnscope_lineage.commands import emit_to
 
 if TYPE_CHECKING:
     from attnscope_lineage.translation import Translations

@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
-from attnscope.cli.output import emit_to, new_console, print_written, progress_bar
+from attnscope.cli.output import new_console, print_written, progress_bar
 from attnscope.options import ModelOptions
 from attnscope.report.language import language
 from attnscope.support.errors import AttnscopeError
+from attnscope_lineage.commands import emit_to
 
 
 def walk(

@@ -156,7 +156,7 @@ def compare(
     from attnscope.store.arrays import packed
     from attnscope.store.files import SUFFIX, explained, json_bytes, local_folder
     from attnscope.store.folder import OwnedFolder
-    from attnscope.support.checks import BEAMS, THREADS, check_whole
+    from attnscope.support.checks import check_whole
     from attnscope.support.progress import Progress, no_progress
     from attnscope_lineage.comparison import (
         MAKE_ROOM,
@@ -180,6 +180,7 @@ def compare(
         trainings_of,
     )
     from attnscope_lineage.config import read_config
+    from attnscope_lineage.options import BEAMS, THREADS
     from attnscope_lineage.verbs.score import score
 
     check_whole(1, BEAMS, beams=beams)
