@@ -136,9 +136,12 @@ class Study:
         """Why the model does not admit an analysis; empty where it does."""
         return next(filter(None, (need.lacks(self) for need in analysis.needs)), "")
 
-    def run(self, analyses: Sequence[Analysis]) -> None:
-        """Compute these analyses into `results`; the reasons for undefined ones go to `reasons`."""
-        self._known = {analysis.name: analysis for analysis in analyses}
+    def run(self, analyses: Sequence[Analysis], among: Sequence[Analysis] = ()) -> None:
+        """Compute these analyses, and those `among` others that they read, into `results`.
+
+        The reasons for undefined ones go to `reasons`.
+        """
+        self._known = {analysis.name: analysis for analysis in among or analyses}
         requested = [analysis for analysis in analyses if analysis.requested(self)]
         for number, analysis in enumerate(requested):
             self.share = READING + (1 - READING) * number / len(requested)

@@ -178,7 +178,7 @@ def explanations_of_heads(
     study = Study(loaded.model, whole, band=min(band, length - 1), seed=seed, loaded=loaded)
     verdict = None if session is None else session.kept(study.key)
     if verdict is None:
-        study.run(ANALYSES)
+        study.run([analysis for analysis in ANALYSES if analysis.name == "verdict"], among=ANALYSES)
         verdict = study.results.get("verdict")
     if verdict is None:
         raise AttnscopeError(study.reasons.get("verdict", "it is not defined for this model"))
