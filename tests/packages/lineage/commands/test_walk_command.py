@@ -24,10 +24,9 @@ def test_the_default_goes_through_all_steps(tmp_path):
 
 
 def test_a_sentence_of_any_language_is_a_text_not_a_path(tmp_path):
-    for sentence in ("The cat sat.", "吾輩は猫である。", "吾輩は、" * 30):
-        for given in ((sentence,), ("bundled", sentence)):
-            found = attnscope("walk", *given, cwd=tmp_path)
-            assert found.returncode == 0 or "at most 128" in found.stderr
+    for *model, sentence in (["The cat sat."], ["bundled", "吾輩は猫である。"], ["吾輩は、" * 30]):
+        found = attnscope("walk", *model, sentence, cwd=tmp_path)
+        assert found.returncode == 0 or "at most 128" in found.stderr
         assert is_sentence(sentence)
     assert isinstance(text_or_place("", "吾輩.txt"), Path)
     for name in ("gpt2", "写真.png", "猫/犬", "my notes.txt", "my runs/", "https://x.org/猫", "word"):

@@ -87,14 +87,11 @@ LENGTHS = [(6, 4), (3, 5), (1, 2), (9, 7)]
 
 def random_links(rng, *, each=1):
     """For every target word `each` different source words, or as many as there are."""
-    return [
-        frozenset(
-            (int(source), target)
-            for target in range(targets)
-            for source in rng.choice(sources, min(each, sources), replace=False)
-        )
-        for sources, targets in LENGTHS
-    ]
+    found = []
+    for sources, targets in LENGTHS:
+        drawn = rng.random((targets, sources)).argsort(1)[:, :each].tolist()
+        found.append(frozenset((source, target) for target, few in enumerate(drawn) for source in few))
+    return found
 
 
 def made_up_gold(rng):
