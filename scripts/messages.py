@@ -10,7 +10,9 @@ import argparse
 import ast
 import html
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ _CODE = re.compile(
 _BLOCKS = re.compile(r"</?(?!(?:a|abbr|b|bdi|code|em|i|kbd|strong|sub|sup)\b)[a-zA-Z!][^>]*>|<!--.*?-->")
 
 
+@cache
 def messages() -> dict[str, dict[str, None]]:
     """All messages by file, in the order of the code."""
     readers = {".py": of_python, ".j2": of_template, ".js": messages_of_script}
@@ -86,21 +89,23 @@ def sentences(message: str) -> list[str]:
 
 def of_python(source: str) -> Iterator[str]:
     """Strings and f-strings, without docstrings; of `count` both numbers."""
-    waiting: list[ast.AST] = [ast.parse(source)]
+    waiting, passed_over = deque[ast.AST]([ast.parse(source)]), set[ast.AST]()
     while waiting:
-        node = waiting.pop(0)
+        node = waiting.popleft()
+        if node in passed_over:
+            continue
         waiting += ast.iter_child_nodes(node)
         match node:
             case ast.Expr(value=ast.Constant()):
-                waiting.remove(node.value)
+                passed_over.add(node.value)
             case ast.Subscript(value=ast.Name(id="Float" | "Int" | "Bool" | "Num" | "Real" | "Shaped" | "Complex")):
-                waiting.remove(node.slice)  # dimensions of an array
+                passed_over.add(node.slice)  # dimensions of an array
             case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=parts)):
-                waiting.remove(node.slice)  # the sentences of an option: the first one is in a help
+                passed_over.add(node.slice)  # the sentences of an option: the first one is in a help
                 waiting += [one for one in parts if not isinstance(one, ast.Constant)]
             case ast.JoinedStr(values=values):
                 constants = [value for value in values if isinstance(value, ast.Constant)]
-                waiting = [one for one in waiting if one not in constants]
+                passed_over.update(constants)
                 yield numbered("".join(one.value if one in constants else "\0" for one in values).split("\0"))
             case ast.Constant(value=str(text)):
                 if re.fullmatch(r"[a-z]+(_[a-z]+)+", text):  # a name, read as words

@@ -31,7 +31,9 @@ PUBLIC = {f"attnscope.{name}": function_of(name) for name in VERBS}
 for package in (attnscope, attnscope_lineage):
     source = Path(package.__file__).parent
     for path in sorted(source.rglob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        text = path.read_text(encoding="utf-8")
+        # every worker does this while it collects, and parsing takes long
+        for node in ast.parse(text).body if "\n@checked" in text else ():
             decorators = map(ast.unparse, getattr(node, "decorator_list", ()))
             if isinstance(node, ast.FunctionDef) and any(re.match(r"checked\b", one) for one in decorators):
                 name = ".".join((package.__name__, *path.relative_to(source).with_suffix("").parts))

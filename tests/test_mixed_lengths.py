@@ -24,11 +24,12 @@ _generator = np.random.default_rng(0)
 TEXTS = [" ".join(f"t{token}" for token in _generator.integers(3, 16, length)) for length in LENGTHS]
 TEXTS[3] = f"t16 t17 {TEXTS[3][6:]}"
 PAIRS = [{"clean": f"t16 {text}", "corrupted": f"t17 {text}", "answer": " t7", "wrong": " t9"} for text in TEXTS]
+NEEDLES = [{"needle": "t5 t6 t7", "question": "t8 t9"}]  # one, not three: the model continues each prompt
 VERBS_OF_TEXTS = {
     "scan": {},
     "generate": {"new_tokens": 2},
-    "roles": {"controls": "none"},
-    "card": {"controls": "none", "kept": [(64, 4), (16, 4)], "limits": True},
+    "roles": {"controls": "none", "needles": NEEDLES},
+    "card": {"controls": "none", "kept": [(64, 4), (16, 4)], "limits": True, "needles": NEEDLES},
     "examples": {"heads": [(1, 1)]},
     "find": {"query": "t17", "key": "t16"},
     "explain": {"window": 48},
@@ -93,7 +94,8 @@ def test_a_score_is_the_mean_over_the_windows_that_can_have_the_role(reading):
     """Against the weights that eager attention returns."""
     model, tokenizer = reading
     texts = [TEXTS[text] for text in (2, 3, 1, 2, 3)] + [TEXTS[4][:400], TEXTS[3][30:]]
-    card = attnscope.card(model, texts, tokenizer=tokenizer, kept=[(64, 4), (16, 4)], controls="none")
+    how = {"tokenizer": tokenizer, "kept": [(64, 4), (16, 4)], "controls": "none", "needles": NEEDLES}
+    card = attnscope.card(model, texts, **how)
     model.set_attn_implementation("eager")
     own = {"streaming": [], "reach_16_4": []}
     for text in texts:
@@ -119,8 +121,9 @@ def test_a_score_is_the_mean_over_the_windows_that_can_have_the_role(reading):
 
 def test_a_limit_is_the_mean_over_the_windows_that_are_longer_than_the_cache(reading):
     model, tokenizer = reading
+    how = {"tokenizer": tokenizer, "kept": [(16, 4)], "controls": "none", "limits": True, "needles": NEEDLES}
     cards = [
-        attnscope.card(model, list(texts), tokenizer=tokenizer, kept=[(16, 4)], controls="none", limits=True)
+        attnscope.card(model, list(texts), **how)
         for texts in ((TEXTS[2][:30], TEXTS[2], TEXTS[3][:40], TEXTS[3]), TEXTS[2:4])
     ]
     mixed, long = (card.effect.sel(ablation="limit_16_4") for card in cards)
