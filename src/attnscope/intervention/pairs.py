@@ -19,7 +19,7 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.placement import device_of
 from attnscope.intervention.metrics import Metric
-from attnscope.intervention.predictions import as_float32, kind_of_question, padded_answers
+from attnscope.intervention.predictions import as_float32, kind_of_question, log_of_sum, padded_answers
 from attnscope.models.common import IGNORED
 from attnscope.read.shown import IdNames, tokens_of
 from attnscope.read.sources import Text
@@ -221,7 +221,7 @@ class EncodedPairs:
         Of several answers, the log of the sum of their probabilities.
         """
         if self.are_several:
-            sides = [self._of_several(logits[..., 0, :], ids) for ids in (self.answers, self.wrongs)]
+            sides = [log_of_sum(logits[..., 0, :], ids) for ids in (self.answers, self.wrongs)]
             return sides[0] - sides[1]
         if self.answers.shape[1] == 1:
             index = torch.stack([self.answers, self.wrongs], -1).expand(*logits.shape[:-1], 2)
@@ -232,14 +232,6 @@ class EncodedPairs:
             logs = as_float32(logits.gather(-1, index)[..., 0]) - as_float32(logits).logsumexp(-1)
             both = torch.where(labels == IGNORED, 0, logs).sum(-1).unflatten(-1, (-1, 2))
         return both[..., 0] - both[..., 1]
-
-    @staticmethod
-    def _of_several(
-        logits: Float[Tensor, "*variant pair vocabulary"], ids: Int[Tensor, "pair id"]
-    ) -> Float[Tensor, "*variant pair"]:
-        index = ids.clamp(min=0).expand(*logits.shape[:-1], ids.shape[1])
-        of_answers = as_float32(logits.gather(-1, index))
-        return of_answers.masked_fill(ids == IGNORED, -torch.inf).logsumexp(-1)
 
 
 def _listed(answer: Answers) -> Sequence[str]:

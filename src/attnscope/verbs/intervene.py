@@ -14,6 +14,7 @@ from attnscope.options import (
     ModelsOrBundled,
     Names,
     Natural,
+    Part,
     Several,
     Steps,
     StudyReading,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         ("attnscope intervene gpt2 corpus.txt --ablations zero", "one ablation of every head"),
         ("attnscope intervene --together 0.1,0.3 --forbid-offset -1", "a set of heads; an offset forbidden"),
         ("attnscope intervene --heads 0.1,0.3 --random 50", "a set of heads against random sets"),
+        ("attnscope intervene gpt2 corpus.txt --part second-half", "the loss of the second half of each window"),
     ),
 )
 def intervene(
@@ -46,7 +48,7 @@ def intervene(
         "all texts, ``resample`` its output on another text; others are your own (`attnscope.ablation`).",
     ] = ("zero", "mean", "resample"),
     metric: Annotated[
-        Callable[..., Any] | Sequence[tuple[str, str]] | None,
+        Callable[..., Any] | Sequence[tuple[str | Sequence[str], str | Sequence[str]]] | None,
         IN_PYTHON,
         "Measure this next to the loss. A function of the logits ``(text, position, vocabulary)`` and of the model's "
         "inputs, a dict of tensors, that returns a number for each text; `attnscope.metric` gives it a name and a "
@@ -54,8 +56,10 @@ def intervene(
         "one pair for all: then the metric is the logit of the right answer minus that of the wrong one, at the "
         "mask or after the last token, and loss, KL divergence and accuracy are those of this answer. After a "
         "text, an answer may have several tokens: then the metric is the difference of the summed log "
-        "probabilities. One text suffices, without intervals and ``resample``.",
+        "probabilities. Either may also be several answers of one token each, whose probabilities are summed. One text "
+        "suffices, without intervals and ``resample``.",
     ] = None,
+    part: Part | None = None,
     steps: Annotated[
         Steps, "Estimate effects at this many points of the integrated gradients; 0 leaves out all estimates."
     ] = 5,
@@ -147,7 +151,7 @@ def intervene(
     from attnscope.intervention.ablation import alone_and_together
     from attnscope.intervention.calls import checked_heads
     from attnscope.intervention.edits import Forbidden
-    from attnscope.intervention.intervene import Effects, answers_of
+    from attnscope.intervention.intervene import Effects, ask_for_answers
     from attnscope.intervention.metrics import metric_of
     from attnscope.intervention.predictions import chosen_ablations, open_predictions
     from attnscope.report import registry
@@ -178,10 +182,10 @@ def intervene(
             "heads to ablate alone (--heads)"
         )
     named: Any = {"heads": [*(alone or ()), *chain(*several)], "option": "heads or together, --heads, --together"}
-    opened, session = open_predictions("intervene", model, texts, reading, batch_size=batch_size, **named)
+    opened, session = open_predictions("intervene", model, texts, reading, batch_size=batch_size, part=part, **named)
     session.metric = own
     if metric is not None and not callable(metric):
-        session.answers = answers_of(metric, session)
+        ask_for_answers(session, metric)
     session.check()
     sets = [checked_heads(one, session.cells, "heads or together, --heads, --together") for one in several]
     if alone:
