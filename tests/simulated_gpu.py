@@ -1,4 +1,4 @@
-"""A GPU that is not there: tensors that say ``cuda``, hold their numbers on the CPU, and refuse what a GPU refuses.
+"""Two GPUs that are not there: tensors that say ``cuda``, hold their numbers on the CPU, refuse what a GPU refuses.
 
 Operands on two devices are refused, as CUDA refuses them, and so is NumPy. Each time that the host has to wait for the
 device (`.item()`, `bool`, `.cpu()`, a shape that depends on values) is counted in `waits`, by the line that asked.
@@ -28,16 +28,15 @@ _WAIT = {
 _MOVE = {Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.type_as}
 _INDEX = {Tensor.__getitem__, Tensor.__setitem__}
 _NOT_YET = 77  # what a copy holds that is underway
-_SAID = {Tensor.device.__get__: THERE, Tensor.is_cuda.__get__: True, Tensor.is_cpu.__get__: False}
 
 
 class Away(Tensor):
-    """A tensor on the GPU that is not there."""
+    """A tensor on a GPU that is not there."""
 
     @staticmethod
-    def __new__(cls, here):
-        made = Tensor._make_wrapper_subclass(cls, here.shape, dtype=here.dtype, device=THERE)
-        made.here = here
+    def __new__(cls, here, place=THERE):
+        made = Tensor._make_wrapper_subclass(cls, here.shape, dtype=here.dtype, device=place)
+        made.here, made.place = here, place
         return made
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # the mode does it
@@ -78,12 +77,14 @@ class Gpu(TorchFunctionMode):
         leaves = [*_leaves((args, kwargs))]
         is_there = any(_is_there(leaf) for leaf in leaves)
         if is_there and function in _SAID:
-            return _SAID[function]
+            return _SAID[function](args[0])
         if function in _MOVE:
             return self._moved(function, *args, **kwargs)
+        place = next((_place_of(leaf) for leaf in leaves if _is_there(leaf)), THERE)
         device = kwargs.get("device")
         if device is not None:
-            is_there = torch.device(device).type == "cuda"
+            place = _place(device)
+            is_there = place.type == "cuda"
             kwargs["device"] = torch.device("cpu") if is_there else device
         if not is_there:
             return function(*args, **kwargs)
@@ -99,13 +100,19 @@ class Gpu(TorchFunctionMode):
         found = function(*args, **kwargs)
         if isinstance(found, torch.Size):
             return found
-        return _each(lambda one: own.get(id(one), _away(one)), found)
+        return _each(lambda one: own.get(id(one), _away(one, place)), found)
 
     def _look(self, function, args, leaves):
         """Refuse what is on two devices; note where the host waits."""
         apart = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim and not _is_there(leaf)]
         if function is Tensor.copy_:
             return self.note() if apart else None
+        places = {_place_of(leaf) for leaf in leaves if _is_there(leaf) and leaf.ndim}
+        if len(places) > 1:
+            raise RuntimeError(
+                f"{resolve_name(function) or function}: expected all tensors to be on the same device, found cuda:0 "
+                "and cuda:1"
+            )
         if function in _INDEX and all(leaf.dtype in {torch.int64, torch.bool} for leaf in apart):
             picks = function is Tensor.__getitem__ and _has_mask(args[1])
             return self.note() if apart or picks else None
@@ -119,13 +126,16 @@ class Gpu(TorchFunctionMode):
     def _moved(self, function, tensor, *rest, **kwargs):
         if function in {Tensor.cpu, Tensor.cuda}:
             rest = [function.__name__]
+        if rest and isinstance(rest[0], int):
+            rest = [torch.device("cuda", rest[0]), *rest[1:]]
         if rest and isinstance(rest[0], Tensor):
             other = rest[0]
-            rest, kwargs = [], {"device": THERE if _is_there(other) else other.device, "dtype": other.dtype}
+            rest, kwargs = [], {"device": other.device, "dtype": other.dtype}
         copy = kwargs.pop("copy", False)
         device, dtype, later, layout = torch._C._nn._parse_to(*rest, **kwargs)
-        there = _is_there(tensor) if device is None else device.type == "cuda"
-        crosses = there != _is_there(tensor)
+        before = _place_of(tensor) if _is_there(tensor) else tensor.device
+        place = before if device is None else _place(device)
+        there, crosses = place.type == "cuda", place != before
         own = {} if layout is None else {"memory_format": layout}
         bare = _here(tensor)
         found = bare.to(dtype or bare.dtype, copy=copy or crosses, **own)
@@ -135,7 +145,7 @@ class Gpu(TorchFunctionMode):
                 return found
             self.underway.append((underway := torch.full_like(found, _NOT_YET), found))
             return underway
-        return tensor if found is bare else _away(found) if there else found
+        return tensor if found is bare else _away(found, place) if there else found
 
     def note(self):
         """Keep the innermost line of the package that led here."""
@@ -166,10 +176,17 @@ def _each(change, value):
     return change(value)
 
 
+def _numbers(value):
+    """What holds the numbers of a mask or a bias that is known by its rows, or of another tensor."""
+    return value.start if isinstance(value, RowMask) else value.by_offset if isinstance(value, OffsetBias) else value
+
+
 def _is_there(value):
-    if isinstance(value, (RowMask, OffsetBias)):
-        return isinstance(value.start if isinstance(value, RowMask) else value.by_offset, Away)
-    return isinstance(value, Away)
+    return isinstance(_numbers(value), Away)
+
+
+def _place_of(value):
+    return _numbers(value).place
 
 
 def _here(value):
@@ -180,12 +197,26 @@ def _here(value):
     return value.here if isinstance(value, Away) else value
 
 
-def _away(value):
+def _place(device):
+    """A device by its number: ``cuda`` is the first."""
+    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    return THERE if device.type == "cuda" and device.index is None else device
+
+
+_SAID = {
+    Tensor.device.__get__: _place_of,
+    Tensor.get_device: lambda away: _place_of(away).index,
+    Tensor.is_cuda.__get__: lambda _: True,
+    Tensor.is_cpu.__get__: lambda _: False,
+}
+
+
+def _away(value, place=THERE):
     if isinstance(value, RowMask) and value.is_known:
-        return RowMask(Away(value.start), Away(value.stop), value.shape[-1])
+        return RowMask(Away(value.start, place), Away(value.stop, place), value.shape[-1])
     if isinstance(value, OffsetBias):
-        return OffsetBias(Away(value.by_offset), value.shape[-2])
-    return Away(value) if isinstance(value, Tensor) and not isinstance(value, Away) else value
+        return OffsetBias(Away(value.by_offset, place), value.shape[-2])
+    return Away(value, place) if isinstance(value, Tensor) and not isinstance(value, Away) else value
 
 
 def _has_mask(index):
@@ -207,12 +238,15 @@ def gpu(monkeypatch):
         yield mode.waits
 
 
-def _grad(grad, *args, **kwargs):
+def _grad(grad, outputs, inputs, *args, **kwargs):
     """Gradients at edges of the graph: without a tensor among its ends PyTorch does not ask the mode."""
-    is_there = any(map(_is_there, _leaves((args, kwargs))))
-    args, kwargs = _each(_here, (args, kwargs))
-    found = grad(*args, **kwargs)
-    return _each(_away, found) if is_there else found
+    first = next((leaf for leaf in _leaves((outputs, inputs, args, kwargs)) if _is_there(leaf)), None)
+    here = _each(_here, (outputs, inputs, *args)), _each(_here, kwargs)
+    found = grad(*here[0], **here[1])
+    if first is None:
+        return found
+    ends = [end if _is_there(end) else first for end in ([inputs] if isinstance(inputs, Tensor) else inputs)]
+    return tuple(_away(slope, _place_of(end)) for slope, end in zip(found, ends, strict=True))
 
 
 def _efficient(query, key, value, bias, _level, _dropout, causal, *, scale):

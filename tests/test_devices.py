@@ -1,8 +1,9 @@
-"""The same numbers on a GPU, or on a simulated one (`tests/simulated_gpu.py`), as on the CPU.
+"""The same numbers on a GPU, or on simulated ones (`tests/simulated_gpu.py`), as on the CPU.
 
 Where there is a GPU: ``ATTNSCOPE_TEST_DEVICE=cuda pytest -m device``, which `benchmarks/gpu.py` runs.
 """
 
+import json
 import os
 from dataclasses import replace
 
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from accelerate import dispatch_model
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import attnscope
 from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture.load import load_model
+from attnscope.capture.placement import device_of
 from attnscope.kernels.bins import weights_at_offsets
 from attnscope.kernels.blocks import block_weights
 from attnscope.kernels.call import AttentionCall, Need
@@ -172,25 +175,56 @@ def test_every_statistic_of_a_scan_is_that_of_eager_attention(device, no_types):
         check(found.isel(window=[text]).sel(sides), expected[of_text])
 
 
+def edited(model):
+    """Logits without two heads of different layers."""
+    ids = torch.tensor([[5, 6, 7, 8, 9]]).to(device_of(model))
+    none = dict.fromkeys([(0, 1), (2, 3)], torch.zeros_like)
+    with attnscope.edit(model, none), torch.no_grad():
+        return xr.Dataset({"logits": (("text", "position", "id"), model(input_ids=ids).logits.cpu().numpy())})
+
+
+BY = {"tokenizer": load_model(MODEL, device="cpu").tokenizer}
 VERBS = {
-    "scan, chosen offsets": lambda where: attnscope.scan(MODEL, TEXTS, offsets=[-9, -1], **where),
-    "scan, words": lambda where: attnscope.scan(MODEL, TEXTS, words="unicode", **where),
-    "scan, groups": lambda where: attnscope.scan(MODEL, TEXTS, groups="types", **where),
-    "scan, some rows": lambda where: attnscope.scan(MODEL, TEXTS, rows=16, **where),
-    "scan, pools": lambda where: attnscope.scan(MODEL, TEXTS, pool=2, **where),
-    "received": lambda where: attnscope.received(MODEL, TEXTS[0], layer=2, head=1, **where).to_dataset(name="r"),
-    "weights": lambda where: attnscope.weights(MODEL, TEXTS[0], layer=2, head=1, **where).to_dataset(name="w"),
-    "roles": lambda where: attnscope.roles(MODEL, TEXTS, controls="none", window=16, **where),
-    "intervene": lambda where: attnscope.intervene(MODEL, TEXTS, forbid_offsets=[-1], steps=1, **where),
-    "patch": lambda where: attnscope.patch(MODEL, PAIRS, **where),
-    "explain": lambda where: attnscope.explain(MODEL, limit=2, window=16, **where),
+    "scan, chosen offsets": lambda model: attnscope.scan(model, TEXTS, offsets=[-9, -1], **BY),
+    "scan, words": lambda model: attnscope.scan(model, TEXTS, words="unicode", **BY),
+    "scan, groups": lambda model: attnscope.scan(model, TEXTS, groups="types", **BY),
+    "scan, some rows": lambda model: attnscope.scan(model, TEXTS, rows=16, **BY),
+    "scan, pools": lambda model: attnscope.scan(model, TEXTS, pool=2, **BY),
+    "received": lambda model: attnscope.received(model, TEXTS[0], layer=2, head=1, **BY).to_dataset(name="r"),
+    "weights": lambda model: attnscope.weights(model, TEXTS[0], layer=2, head=1, **BY).to_dataset(name="w"),
+    "roles": lambda model: attnscope.roles(model, TEXTS, controls="none", window=16, **BY),
+    "intervene": lambda model: attnscope.intervene(model, TEXTS, forbid_offsets=[-1], steps=1, **BY),
+    "attribute": lambda model: attnscope.attribute(model, TEXTS, window=16, **BY),
+    "circuits": lambda model: attnscope.circuits(model, **BY),
+    "edges": lambda model: attnscope.edges(model, few_pairs(), method="eap", sizes=[0.0, 0.5, 1.0], draws=1, **BY),
+    "edit": edited,
+    "patch": lambda model: attnscope.patch(model, few_pairs(), **BY),
+    "patch, residual": lambda model: attnscope.patch(model, few_pairs(), what="residual", **BY),
+    "explain": lambda model: attnscope.explain(model, limit=2, window=16, **BY),
 }
 
 
+def few_pairs():
+    return [json.loads(line) for line in PAIRS.read_text().splitlines()[:8]]
+
+
+def placed(model, device):
+    """On a device; of simulated ones, the first layer is on one and the others are on another."""
+    if torch.cuda.is_available() or device == "cpu":
+        return model.to(device)
+    every = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    first = ["encoder.layers.0", *(name for name in every if name not in "encoder.layers" and ".layers." not in name)]
+    where = dict.fromkeys(first, "cuda:0") | dict.fromkeys(["encoder.layers.1", "encoder.layers.2"], "cuda:1")
+    return dispatch_model(model, where, main_device="cuda:0", force_hooks=True)
+
+
+@pytest.mark.filterwarnings("ignore:The following device_map keys")  # of the embedding, which the encoder shares
 @pytest.mark.parametrize("device", [DEVICE or "cuda"], indirect=True)
 @pytest.mark.parametrize("name", VERBS)
 def test_each_verb_says_what_it_says_on_the_cpu(device, name):
-    found, expected = VERBS[name]({"device": device}), VERBS[name]({"device": "cpu"})
+    here, there = (load_model(MODEL, device="cpu").model for _ in range(2))
+    there = placed(there, device)
+    found, expected = VERBS[name](there), VERBS[name](here)
     if isinstance(expected, xr.Dataset):
         check(found, expected)
         return

@@ -182,19 +182,6 @@ def float_of(flag: str, text: str) -> float:
         raise AttnscopeError(f"{flag} is {text!r:.60}; expected a number") from None
 
 
-def metric_of_file(flag: str, text: str) -> Any:
-    """A function of a Python file, which is run."""
-    from attnscope.report.registry import load_file
-
-    file, colon, name = text.rpartition(":")
-    if not colon:
-        raise AttnscopeError(f"{flag} is {text!r:.60}; expected a Python file and its function, as in mine.py:entropy")
-    function = getattr(load_file(flag, Path(file)), name, None)
-    if not callable(function):
-        raise AttnscopeError(f"{flag} is {text!r:.60}, and {file} has no function {name}; expected one of its names")
-    return function
-
-
 def run_of(_: str, name: str) -> Any:
     """The results in a run folder."""
     import attnscope
@@ -296,7 +283,7 @@ else:
     Tell = Annotated[Any, Kind(callable, "a function", "functions")]
     Completion = Literal["minimal", "lapack", "haar", "thin"]
     Model = Models = Annotated[Any, Typed()]
-    Metric = Annotated[Any, Kind(callable, "a function", "functions"), Typed(metric_of_file, "FILE:NAME")]
+    Metric = Annotated[Any, Kind(callable, "a function", "functions")]
     GivenSpans = Weights = Mask = Any
     Tokenizer, Processor = _reader("a tokenizer"), _reader("a tokenizer, a processor")
     Sources = Annotated[Any, Typed(text_or_place, "PATH", repeated=True)]
@@ -354,13 +341,6 @@ Texts: TypeAlias = Annotated[
     "Read these texts, in quotes, or files, folders or URLs of text, as .txt .md .jsonl .csv .parquet; - is "
     "standard input. See `attnscope.scan`. By default the bundled sample.",
 ]
-Part: TypeAlias = Annotated[
-    str,
-    "Predict only tokens in this part of each text: first-half or second-half of each window, after:TEXT, or a span by "
-    "name. ``after:TEXT`` is what follows the first TEXT. Spans are characters in the field ``spans`` of JSON Lines or "
-    'mappings: ``{"text": "The key is old", "spans": {"subject": [4, 7]}}``. Pairs have them too, in the field '
-    "``clean`` or ``corrupted``. By default all tokens.",
-]
 Band: TypeAlias = Annotated[Count, "Measure profiles up to this offset."]
 PairsOrBundled: TypeAlias = Annotated[
     Pairs | None,
@@ -371,17 +351,16 @@ PairsOrBundled: TypeAlias = Annotated[
     "answers and the wrong ones. In Python also pairs, as `attnscope.intervention.pairs.Pair` or mappings with "
     "``clean``, ``corrupted``, ``answer`` and ``wrong``, or a data frame of them; of an encoder-decoder also "
     "``target``, the text that the decoder has written before the answer, and ``corrupted_target`` (by default the "
-    "same). Answers that are lists have one token each, and count by their summed probability. ``spans`` names "
-    'characters of both texts, ``{"subject": [4, 7]}``, or ``[[4, 7], [4, 8]]`` if they differ. For tasks see '
+    "same). Answers that are lists have one token each, and count by their summed probability. For tasks see "
     "`attnscope.pairs`. By default those of the bundled model.",
 ]
 
 PairMetric: TypeAlias = Annotated[
     Metric,
-    "Measure this in place of answer minus wrong answer: FILE:NAME, a function in a Python file, which is run. Name "
-    "only files that you trust. It is a function of the logits ``(text, position, vocabulary)`` and of the model's "
-    "inputs, a dict of tensors, that returns a number for each text. The inputs also have ``answer`` and ``wrong`` "
-    "(token ids, padded with -100) and ``position``, that of the mask or of the last token. Pairs then "
+    IN_PYTHON,
+    "Measure this in place of answer minus wrong answer. A function of the logits ``(text, position, vocabulary)`` and "
+    "of the model's inputs, a dict of tensors, that returns a number for each text. The inputs also have ``answer`` "
+    "and ``wrong`` (token ids, padded with -100) and ``position``, that of the mask or of the last token. Pairs then "
     "need no answers. `attnscope.metric` gives it a name and a unit.",
 ]
 
@@ -405,6 +384,19 @@ class ModelOptions(TypedDict, total=False):
         str | None,
         MODEL,
         "Load weights in this format: float32, bfloat16, float16, float64, int8, int4. By default as saved.",
+    ]
+    device_map: Annotated[
+        str | Mapping[str, int | str | Device] | None,
+        MODEL,
+        Typed(metavar="RULE"),
+        "Spread a large model by this rule: auto, balanced, balanced_low_0, sequential. Also a mapping from modules to "
+        "devices; see `attnscope.capture.placement.Placement`.",
+    ]
+    max_memory: Annotated[
+        Memory | None,
+        MODEL,
+        "Fill at most this memory, such as 0=10GiB,cpu=30GiB, with --device-map; the rest is on disk. In Python "
+        '``{0: "10GiB", "cpu": "30GiB"}``.',
     ]
 
 
@@ -585,19 +577,6 @@ class EveryScanReading(ModelOptions, LimitOptions, RunOptions, total=False):
         'token by token if they fit. It is stored in the run folder, or in ``.encoding["sample"]`` of a result in '
         "memory. Without `show`, it is stored only with a run folder and in a notebook; False stores none and saves "
         "these passes.",
-    ]
-    device_map: Annotated[
-        str | Mapping[str, int | str | Device] | None,
-        MODEL,
-        Typed(metavar="RULE"),
-        "Spread a large model by this rule: auto, balanced, balanced_low_0, sequential. Also a mapping from modules to "
-        "devices; see `attnscope.capture.placement.Placement`.",
-    ]
-    max_memory: Annotated[
-        Memory | None,
-        MODEL,
-        "Fill at most this memory, such as 0=10GiB,cpu=30GiB, with --device-map; the rest is on disk. In Python "
-        '``{0: "10GiB", "cpu": "30GiB"}``.',
     ]
 
 

@@ -1,17 +1,19 @@
 """Models whose layers wait on the disk."""
 
 import gc
+import json
 import shutil
 import sys
 import tempfile
 
 import pytest
 import torch
+import xarray as xr
 from safetensors.torch import load_file, save_file
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.bundled import MODEL
+from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture.load import load_model
 from attnscope.capture.placement import Placement
 from attnscope.measure.passes import _marks
@@ -29,7 +31,7 @@ def folder(tmp_path_factory):
     torch.manual_seed(0)
     model, place = tiny("gpt2"), tmp_path_factory.mktemp("model")
     tokenizer = load_model(MODEL, device="cpu").tokenizer
-    model.resize_token_embeddings(len(tokenizer))
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     model.save_pretrained(place)
     tokenizer.save_pretrained(place)
     return place
@@ -52,11 +54,33 @@ def test_layers_on_the_disk_give_the_same_numbers(folder, room, temporary):
     assert placed.identical(whole)
 
 
+VERBS = {
+    "attribute": lambda model, where: attnscope.attribute(model, TEXT, **where),
+    "circuits": lambda model, where: attnscope.circuits(model, **where),
+    "edges": lambda model, where: attnscope.edges(model, PAIR, method="eap", sizes=[0.0, 1.0], draws=1, **where),
+    "explain": lambda model, where: attnscope.explain(model, [TEXT * 3] * 2, window=16, **where)["position_content"],
+    "generate": lambda model, where: attnscope.generate(model, TEXT, new_tokens=2, **where),
+    "intervene": lambda model, where: attnscope.intervene(model, TEXT, ablations=["zero"], why=False, **where),
+    "patch": lambda model, where: attnscope.patch(model, PAIR, **where),
+    "session": lambda model, where: attnscope.Session(model, TEXT, **where).scan(),
+}
+PAIR = [json.loads(line) for line in PAIRS.read_text().splitlines()[:1]]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_measures_layers_on_the_disk(folder, room, temporary, verb):
+    placed = VERBS[verb](folder, {"device_map": "auto", "max_memory": room})
+    whole = VERBS[verb](folder, {"device": "cpu"})
+    if isinstance(whole, xr.Dataset):
+        placed, whole = (xr.DataTree(result) for result in (placed, whole))
+    xr.testing.assert_allclose(placed, whole, atol=1e-5)
+
+
 def test_a_model_that_is_on_the_disk_as_a_whole(folder, temporary):
     """Its input goes where it runs, not to where its first weights wait."""
     model = tiny("llama")
     tokenizer = load_model(MODEL, device="cpu").tokenizer
-    model.resize_token_embeddings(len(tokenizer))
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     model.save_pretrained(temporary / "model")
     tokenizer.save_pretrained(temporary / "model")
     texts = [TEXT, "A lamp."]
@@ -111,6 +135,11 @@ def test_placements_that_do_not_work_are_rejected(folder, given, message, tempor
         attnscope.scan(folder, TEXT, **given)
     gc.collect()
     assert not list(temporary.glob("attnscope-*"))
+
+
+def test_a_model_object_stays_where_it_is():
+    with pytest.raises(AttnscopeError, match=r"found device_map .* and a model object, which stays where it is"):
+        attnscope.circuits(load_model(MODEL, device="cpu").model, device_map="auto")
 
 
 def test_without_accelerate_the_message_says_what_to_install(monkeypatch):

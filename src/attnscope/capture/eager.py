@@ -324,7 +324,7 @@ def _tensors(output: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
 
 
 def _same(tensor: Tensor, other: Tensor) -> bool:
-    return tensor.shape == other.shape and torch.equal(tensor, other)
+    return tensor.shape == other.shape and torch.equal(tensor, other.to(tensor.device))  # layers may be on several
 
 
 @contextmanager
@@ -370,7 +370,7 @@ def _is_reported(tensor: Tensor, matrix: _ReturnedWeights) -> bool:
     if tensor.data_ptr() == returned.data_ptr() or _same(tensor, returned) or _same(tensor, matrix.weights):
         return True
     if tensor.numel() == returned.numel():
-        return torch.equal(tensor.flatten().sort().values, returned.flatten().sort().values)
+        return _same(tensor.flatten().sort().values, returned.flatten().sort().values)
     queries, keys = tensor.shape[-2:]
     return _same(tensor, matrix.weights[..., -queries:, -keys:])
 

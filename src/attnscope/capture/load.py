@@ -115,6 +115,11 @@ def load_model(
         raise AttnscopeError(f"found dtype {dtype!r}; expected one of {', '.join((*DTYPES, *INTEGERS))}")
     if isinstance(source, transformers.PreTrainedModel):
         model, repository = source, None
+        if placement is not None:
+            raise AttnscopeError(
+                "found device_map (--device-map) and a model object, which stays where it is. Pass its folder, or "
+                "place it by accelerate"
+            )
         _reject_broken_numbers(model)
         if dtype is not None and DTYPES.get(dtype) != model.dtype:
             raise AttnscopeError(
@@ -143,7 +148,7 @@ def load_model(
         repository = beside if adapter is not None and has_tokenizer(beside) else repository
         if first is not None and (outline := _outline(of_model, loading)) is not None:
             if need_tokenizer:
-                tokenizer = _tokenizer_of(given, tokenizer, outline, repository, trust_remote_code=trust_remote_code)
+                tokenizer = tokenizer_of(given, tokenizer, outline, repository, trust_remote_code=trust_remote_code)
             first(LoadedModel(outline, tokenizer, name, {}))
         model, identity = _placed(of_model, name, loading)
         if adapter is not None:
@@ -152,20 +157,20 @@ def load_model(
         if dtype in INTEGERS:
             identity |= {"weights": quantised(model, dtype)}
     if need_tokenizer:
-        read = _tokenizer_of(given, tokenizer, model, repository, trust_remote_code=trust_remote_code)
+        read = tokenizer_of(given, tokenizer, model, repository, trust_remote_code=trust_remote_code)
         return LoadedModel(model, read, name, identity)
     return LoadedModel(model, None, name, identity)
 
 
-def _tokenizer_of(
+def tokenizer_of(
     given: object,
     tokenizer: Tokenizer,
     model: PreTrainedModel,
-    repository: Repository | None,
+    repository: Repository | None = None,
     *,
-    trust_remote_code: bool,
+    trust_remote_code: bool = False,
 ) -> Any:
-    """The tokenizer of a model of texts."""
+    """The tokenizer of a model of texts, which was loaded from a repository, or is named in its config."""
     if tokenizer is not None and not callable(tokenizer):
         check_kind("a tokenizer, a folder or a hub id", str, Path, tokenizer=tokenizer)
     if hasattr(model, "text_model") and hasattr(model, "vision_model"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnscope.capture.placement import Placement
+from attnscope.support.errors import AttnscopeError
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,11 @@ class Loading:
     @classmethod
     def of(cls, reading: Mapping[str, Any]) -> Loading:
         """By the options of a verb."""
-        placement = None
-        if reading.get("device_map") is not None:
-            placement = Placement(reading["device_map"], reading["max_memory"])
+        placement, device_map, most = None, reading.get("device_map"), reading.get("max_memory")
+        if most is not None and device_map is None:
+            raise AttnscopeError("max_memory (--max-memory) needs device_map (--device-map): give both")
+        if device_map is not None:
+            placement = Placement(device_map, most)
         return cls(reading["revision"], reading["device"], reading["dtype"], reading["trust_remote_code"], placement)
 
 

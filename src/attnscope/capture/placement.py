@@ -92,7 +92,7 @@ class Placement:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """The device of a model's input: its own, or the one on which offloaded layers run."""
+    """The device of the input of a model or of one of its layers: its own, or the one on which it runs if offloaded."""
     hook: Any = getattr(model, "_hf_hook", None)
     device: Any = getattr(hook, "execution_device", None)
     if device is not None:

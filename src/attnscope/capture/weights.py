@@ -103,7 +103,7 @@ def affine_of(module: nn.Module, received: Tensor, returned: Tensor | None = Non
 @torch.no_grad()
 def affine_alone(model: PreTrainedModel, module: nn.Module, width: int) -> Affine:
     """The same for a layer of a model that is not running, in float32 where weights are adapted."""
-    like = torch.empty(0, width, dtype=model.dtype, device=device_of(model))
+    like = torch.empty(0, width, dtype=model.dtype, device=device_of(module))
     stored = _stored(module)
     if stored is not None:
         affine = affine_of(module, like.to(stored[0].dtype))  # other parts of the model may be in another one

@@ -51,7 +51,8 @@ class Fold:
     def frozen(self, norm: nn.Module, received: Tensor, returned: Tensor) -> tuple[Tensor, Tensor]:
         """Factor of each row after the fold, ``(..., 1)``, at its actual denominator, and the bias of the norm."""
         rows, like = self.of(received), next(norm.parameters(), received)
-        bias = norm.forward(torch.zeros(1, rows.shape[-1], dtype=like.dtype, device=rows.device))[0].double()
+        device = rows.device if like.is_meta else like.device  # the norm may be on another device than the rows
+        bias = norm.forward(torch.zeros(1, rows.shape[-1], dtype=like.dtype, device=device))[0].double().to(rows.device)
         size = ((returned - bias) * rows).sum(-1, keepdim=True) / (rows * rows).sum(-1, keepdim=True).clamp(min=1e-300)
         return size, bias
 

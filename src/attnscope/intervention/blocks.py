@@ -64,7 +64,8 @@ def _block(model: PreTrainedModel, layer: Layer) -> Block:
     if matrices.output is None or matrices.output_bias is None:
         unread = "no linear layer reads the concatenated output of the heads, so W_O is unknown"
         return Block(matrices.site, reason=unread)
-    like: Any = {"device": device_of(model), "dtype": torch.promote_types(model.dtype, torch.float32)}
+    projection = model.get_submodule(matrices.names["output"])
+    like: Any = {"device": device_of(projection), "dtype": torch.promote_types(model.dtype, torch.float32)}
     output, bias = torch.from_numpy(matrices.output).to(**like), torch.from_numpy(matrices.output_bias).to(**like)
     block, normaliser = Block(matrices.site, output, bias), layer.branch or layer.after
     if layer.reader is None or abs(layer.factor - 1) > SMALL:
@@ -170,18 +171,18 @@ def _fill(record: Record, ran: dict[str, LayerRun], name: str) -> None:
     block = record.block
     projected = ran[block.projection].returned
     read = shaped(ran[block.reader].received, projected)
-    wide = torch.promote_types(record.call.query.dtype, torch.float32)
+    wide: Any = {"device": projected.device, "dtype": torch.promote_types(record.call.query.dtype, torch.float32)}
     if read is None:
         record.reason = "the sum of its heads has another shape than in the first text"
         return
-    projected, read = projected.detach()[0].to(wide), read.detach()[0].to(wide)
+    projected, read = projected.detach()[0].to(**wide), read.detach()[0].to(**wide)
     record.scale = torch.ones_like(projected[:, :1])
     record.given, record.residual, shift = read, read - projected, torch.zeros(())
     if block.norm is not None:
         event = ran[block.normaliser]
         through, normalised = (side.detach()[0].double() for side in (event.received, event.returned))
-        record.scale, shift = (one.to(wide) for one in block.norm.frozen(event.module, through, normalised))
-        normalised = normalised.to(wide)
+        record.scale, shift = (one.to(**wide) for one in block.norm.frozen(event.module, through, normalised))
+        normalised = normalised.to(**wide)
         if block.form == "normalised sum":
             record.given = normalised
         else:

@@ -96,7 +96,7 @@ def knock_out(session: PredictionSession, rule: Forbidden, *, renormalise: bool 
                     unknown = torch.full((len(questions), len(heads)), torch.nan, dtype=torch.float32)
                     parts.append((unknown, unknown))
                     continue
-                queries, keys = questions.batch.sides(site.kind)
+                queries, keys = questions.batch.sides(site.kind, passes.outputs[call].device)
                 knocked = _Knocked(rule, queries.valid, keys.input_ids, renormalise)
 
                 def edits(some: range, call: int = call, knocked: _Knocked = knocked) -> dict[int, Edit]:

@@ -69,7 +69,7 @@ def check_gradients(model: PreTrainedModel, instead: str) -> None:
     for kind, (name, layer) in layers.items():
         if kind in {nn.Linear, Conv1D} or embedding_within(layer) is not None:
             continue
-        rows = torch.ones(1, layer.in_features, dtype=model.dtype, device=device_of(model), requires_grad=True)
+        rows = torch.ones(1, layer.in_features, dtype=model.dtype, device=device_of(layer), requires_grad=True)
         with torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch's of such layers
             slope: Any = torch.autograd.grad(layer.forward(rows).sum(), rows, allow_unused=True)[0]

@@ -14,7 +14,7 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.explanation.analyses.verdict import WHY
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.study import FEW_TEXTS, Study
-from attnscope.intervention.ablation import effects, half_of, joint_ablation, measured_by, removal_curves, search_heads
+from attnscope.intervention.ablation import effects, half_of, joint_ablation, removal_curves, search_heads
 from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
 from attnscope.intervention.effects import agreement_of, heads_of
 from attnscope.intervention.pairs import both_answers
@@ -43,7 +43,6 @@ class Effects(Job):
     variants: int | None
     tell: Tell
     skipped: dict[str, str] = field(default_factory=dict[str, str])  # parts, with the reasons
-    order: Sequence[tuple[int, int]] = ()  # heads whose removal in this order is measured too
     node = "effects"
 
     @property
@@ -105,60 +104,41 @@ class Effects(Job):
             keep("search", lambda: search_heads(session, seed=seed))
         if settings["curves"]:
             tell("removing heads together", 0.2)
-            keep_if_defined("curves", lambda: _curves(session, whole, nodes["where"], self.ablations, seed, self.order))
+            keep_if_defined("curves", lambda: _curves(session, whole, nodes["where"], self.ablations, seed))
         self.tell(Progress("done", 1.0))
         self.notes["skipped"] = json.dumps(self.skipped)
         return nodes
 
 
-def ask_for_answers(session: PredictionSession, metric: Sequence[tuple[Any, Any]]) -> None:
-    """Let each window ask for its right and wrong answer, or answers."""
+def answers_of(given: Sequence[tuple[str, str]], session: PredictionSession) -> list[list[list[int]]]:
+    """Token ids of the right and the wrong answer of each window."""
     windows, masked = session.windows, session.kind == "masked"
-    if len(metric) not in {1, len(windows)} or any(len(pair) != 2 for pair in metric):  # noqa: PLR2004
+    if len(given) not in {1, len(windows)} or any(len(pair) != 2 for pair in given):  # noqa: PLR2004
         raise AttnscopeError(
-            f"found {len(metric)} answers (metric) and {len(windows)} windows; expected (right, wrong) for each, or "
-            "once"
+            f"found {len(given)} answers (metric) and {len(windows)} windows; expected (right, wrong) for each, or once"
         )
-    if session.parts:
-        raise AttnscopeError("answers (metric) are predicted at one position: leave out part (--part)")
-    session.are_several = several = not all(isinstance(side, str) for pair in metric for side in pair)
-    tokenizer = session.loaded.tokenizer
-    both = [
-        both_answers(
-            tokenizer,
-            [side if isinstance(side, str) else tuple(side) for side in words],
-            "metric",
-            masked=masked,
-            are_several=several,
-        )
-        for words in metric
-    ]
-    session.answers = both * (len(windows) // len(both))
+    both = [both_answers(session.loaded.tokenizer, words, "metric", masked=masked) for words in given]
+    both *= len(windows) // len(both)
     longest = window_length(session.loaded, None)
-    for window, answers in zip(windows, session.answers, strict=True):
-        length = len(window.target or window) + (0 if several else max(map(len, answers)) - 1)
-        if length > longest:
+    for window, answers in zip(windows, both, strict=True):
+        count = len(window.target or window) + max(map(len, answers)) - 1
+        if count > longest:
             raise AttnscopeError(
-                f"{window.source} and its answer have {length} tokens; {session.loaded.name} takes at most {longest}. "
+                f"{window.source} and its answer have {count} tokens; {session.loaded.name} takes at most {longest}. "
                 "Shorten the text"
             )
+    return both
 
 
 def _curves(
-    session: PredictionSession,
-    measured: xr.Dataset,
-    where: xr.Dataset,
-    ablations: Sequence[Ablation],
-    seed: int,
-    chosen: Sequence[tuple[int, int]],
+    session: PredictionSession, measured: xr.Dataset, where: xr.Dataset, ablations: Sequence[Ablation], seed: int
 ) -> xr.Dataset:
     """Removal curves in the order of the effects, of the estimates and of statistics of `scan`."""
     ablation: Ablation = "mean" if "mean" in ablations else ablations[0]
     halves = half_of(session.documents)
     means = [measured.isel(window=np.flatnonzero(halves == half)) for half in (0, 1)]
     means = [part.sel(ablation=ablation).mean("window") for part in means]
-    measure, _, _, sign = measured_by(session)
-    orders = {"effect": [sign * part[measure].values if sign else abs(part[measure].values) for part in means]}
+    orders = {"effect": [part.loss_change.values for part in means]}
     if "estimate" in measured:
         for name in ("attribution", "integrated"):
             orders[name] = [part.estimate.sel(estimator=name).values for part in means]
@@ -166,7 +146,7 @@ def _curves(
     for name, sign in (("max_weight", 1), ("entropy", -1), ("gini_simpson", -1), ("first_token", -1)):
         if name in where:  # weights hardly differ between halves of the texts: one order for both
             orders[f"{'low ' if sign < 0 else ''}{name}"] = [sign * where[name].values] * 2
-    return removal_curves(session, orders, ablation=ablation, seed=seed, chosen=chosen)
+    return removal_curves(session, orders, ablation=ablation, seed=seed)
 
 
 _MEANS = ("profile", "entropy", "first_token", "special_tokens", "max_weight", "mean_offset", "gini_simpson")

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
 from itertools import chain
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.placement import device_of
 from attnscope.intervention.metrics import Metric
-from attnscope.intervention.predictions import as_float32, kind_of_question, log_of_sum, padded_answers
+from attnscope.intervention.predictions import as_float32, kind_of_question, padded_answers
 from attnscope.models.common import IGNORED
-from attnscope.read.shown import IdNames, tokens_of
-from attnscope.read.sources import Text
-from attnscope.read.spans import Span, tokens_within
-from attnscope.read.windows import Frame, TargetTokenizer
+from attnscope.read.shown import IdNames
+from attnscope.read.windows import TargetTokenizer
 from attnscope.report.schema import with_marked_spaces
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
@@ -50,7 +48,6 @@ class Pair:
     wrong: Answers  # right for the corrupted text
     target: str = ""  # what the decoder of an encoder-decoder has written before the answer
     corrupted_target: str | None = None  # the same in the corrupted run, by default that of the clean one
-    spans: Mapping[str, tuple[Span, Span]] = field(default_factory=dict[str, Any], hash=False)  # in both texts, by name
 
     def text(self, name: str) -> str:
         """A field as a text, several answers with bars between."""
@@ -63,14 +60,9 @@ class PairTexts:
     """Pairs as the corpus of a signature."""
 
     pairs: tuple[Pair, ...]
-    positions: Sequence[str] = ()  # names of the spans that matter
 
     def sha256(self) -> str:
-        rows: list[list[Any]] = []
-        for pair in self.pairs:
-            targets = [pair.target, pair.corrupted_target] if pair.target or pair.corrupted_target else []
-            spans = [pair.spans.get(name) for name in self.positions]
-            rows.append([pair.clean, pair.corrupted, pair.answer, pair.wrong, *targets, *spans])
+        rows = [astuple(pair)[: None if pair.target or pair.corrupted_target else len(FIELDS)] for pair in self.pairs]
         return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
 
 
@@ -92,8 +84,6 @@ class EncodedPairs:
     targets: tuple[Int[Tensor, "row query"], Int[Tensor, "row query"]] | None = None
     are_several: bool = False  # whether answers are several of one token each, not one of several tokens
     metric: Metric | None = None  # in place of answer minus wrong answer
-    # positions of each span that is patched; by default each position, the last one with the tokens of the answers
-    spans: Mapping[str, Bool[Tensor, "row position"]] = field(default_factory=dict[str, Any])
 
     @classmethod
     def of(
@@ -102,9 +92,8 @@ class EncodedPairs:
         loaded: LoadedModel,
         numbers: Sequence[int] | None = None,
         metric: Metric | None = None,
-        spans: Sequence[str] = (),
     ) -> EncodedPairs:
-        """Encode pairs of one length; `numbers` name them in errors, by default 1, 2, ..., `spans` those to find."""
+        """Encode pairs of one length; `numbers` name them in errors, by default 1, 2, ..."""
         tokenizer, masked = loaded.tokenizer, is_masked(loaded)
         numbered = list(zip(numbers or range(1, len(pairs) + 1), pairs, strict=True))
         rows: list[list[list[int]]] = [[], [], [], []]
@@ -148,16 +137,7 @@ class EncodedPairs:
         tokens = [tuple(names.of(row) for row in side) for side in rows[:2]]
         both = (targets[0], targets[1]) if targets else None
         ids = clean, other, predicting, padded[:, 0], padded[:, 1]
-        within = {name: torch.zeros(clean.shape, dtype=torch.bool, device=clean.device) for name in spans}
-        for row, (number, pair) in enumerate(numbered):
-            for name in spans:
-                chosen = (
-                    [positions[row]]
-                    if is_prediction(name, pair)
-                    else _positions_of(pair, name, loaded.tokenizer, number)
-                )
-                within[name][row * each : (row + 1) * each, chosen] = True
-        return cls(*ids, *tokens, targets=both, are_several=are_several, metric=metric, spans=within)
+        return cls(*ids, *tokens, targets=both, are_several=are_several, metric=metric)
 
     @property
     def inputs(self) -> list[dict[str, Tensor]]:
@@ -198,13 +178,10 @@ class EncodedPairs:
         return self.measure(logits, inputs)
 
     @property
-    def patched_positions(self) -> list[Bool[Tensor, "row position"]]:
-        """The positions that are patched at a time: spans, or each one, the last with the tokens of the answers."""
-        if self.spans:
-            return [*self.spans.values()]
+    def positions_of_text(self) -> list[slice]:
+        """Each position of the texts; the last one has the tokens of the answers that follow too."""
         last = self.clean.shape[1] - self.positions.shape[1]
-        numbers = torch.arange(self.clean.shape[1], device=self.clean.device).clamp(max=last)
-        return [(numbers == number).expand(self.clean.shape) for number in range(last + 1)]
+        return [*(slice(position, position + 1) for position in range(last)), slice(last, None)]
 
     def by_pair(self, rows: Float[Tensor, "row ..."]) -> Float[Tensor, "pair ..."]:
         """Sum over the rows of each pair."""
@@ -221,7 +198,7 @@ class EncodedPairs:
         Of several answers, the log of the sum of their probabilities.
         """
         if self.are_several:
-            sides = [log_of_sum(logits[..., 0, :], ids) for ids in (self.answers, self.wrongs)]
+            sides = [self._of_several(logits[..., 0, :], ids) for ids in (self.answers, self.wrongs)]
             return sides[0] - sides[1]
         if self.answers.shape[1] == 1:
             index = torch.stack([self.answers, self.wrongs], -1).expand(*logits.shape[:-1], 2)
@@ -232,6 +209,14 @@ class EncodedPairs:
             logs = as_float32(logits.gather(-1, index)[..., 0]) - as_float32(logits).logsumexp(-1)
             both = torch.where(labels == IGNORED, 0, logs).sum(-1).unflatten(-1, (-1, 2))
         return both[..., 0] - both[..., 1]
+
+    @staticmethod
+    def _of_several(
+        logits: Float[Tensor, "*variant pair vocabulary"], ids: Int[Tensor, "pair id"]
+    ) -> Float[Tensor, "*variant pair"]:
+        index = ids.clamp(min=0).expand(*logits.shape[:-1], ids.shape[1])
+        of_answers = as_float32(logits.gather(-1, index))
+        return of_answers.masked_fill(ids == IGNORED, -torch.inf).logsumexp(-1)
 
 
 def _listed(answer: Answers) -> Sequence[str]:
@@ -260,32 +245,6 @@ def sides_of(pair: Pair, loaded: LoadedModel, number: int, *, corrupted: bool = 
         ended = bool(whole) and whole[-1] == tokenizer.eos_token_id
         sides.append([decoder_start(loaded.model)(whole or [0]), *whole[: -1 if ended else None]])
     return sides
-
-
-PREDICTION = "prediction"  # name of the span that is the position of the prediction
-
-
-def is_prediction(name: str, pair: Pair) -> bool:
-    """Whether a span is the position of the prediction, which every pair has."""
-    return name == PREDICTION and name not in pair.spans
-
-
-def _positions_of(pair: Pair, name: str, tokenizer: Any, number: int) -> list[int]:
-    """The positions of a span, which are the same in both texts."""
-    if name not in pair.spans:
-        listed = ", ".join([*pair.spans, PREDICTION])
-        raise AttnscopeError(f"pair {number}: there is no span {name!r} (positions, --positions); choose from {listed}")
-    both: list[list[int]] = []
-    for text, span in zip((pair.clean, pair.corrupted), pair.spans[name], strict=True):
-        window = Frame.of(tokenizer).around(tokens_of(tokenizer, text), Text(f"pair {number}", text))
-        both.append(np.flatnonzero(tokens_within(window, span, f"pair {number}: the span {name!r}")).tolist())
-    if not both[0] or both[0] != both[1]:
-        places = [", ".join(map(str, one)) or "none" for one in both]
-        raise AttnscopeError(
-            f"pair {number}: the span {name!r} is at positions {places[0]} of the clean text and {places[1]} of the "
-            "corrupted one; expected the same, at least one. Reword one, or name other positions"
-        )
-    return both[0]
 
 
 def _unended(ids: list[int], tokenizer: Any) -> list[int]:

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, compress, pairwise, starmap
+from itertools import chain, pairwise, starmap
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.bundled import MODEL, PAIRS
@@ -123,7 +123,6 @@ class PatchJob(Job):
     matched: str = "layer"  # whether these have as many heads in each layer, or only as many
     drawn: list[list[tuple[Component, ...]]] = field(default_factory=list[Any])  # for each set
     metric: Metric | None = None  # in place of answer minus wrong answer
-    positions: Sequence[str] = ()  # spans that are patched in place of single positions, by name
     encoded: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with numbers of pairs, from 1
     skips: bool = True  # whether passes skip the computations that all variants share
     scale: str = "logits"  # of differences; nats, if an answer has several tokens
@@ -151,10 +150,10 @@ class PatchJob(Job):
         loaded = self.loaded
         shapes = [[*map(len, sides_of(pair, loaded, number))] for number, pair in enumerate(self.pairs, 1)]
         lengths = [max(shape) for shape in shapes]
-        if self.by_position and not self.positions and len(set(lengths)) > 1:
+        if self.by_position and len(set(lengths)) > 1:
             raise AttnscopeError(
                 f"pairs have {min(lengths)} to {max(lengths)} tokens; patching by position needs equal lengths. Use "
-                "pairs of one length, spans by name (--positions), or patch heads at all positions"
+                "pairs of one length, or patch heads at all positions"
             )
         for shape in sorted(map(list, {*map(tuple, shapes)})):
             same = [number for number, own in enumerate(shapes, 1) if own == shape]
@@ -162,7 +161,7 @@ class PatchJob(Job):
             for first in range(0, len(same), most):
                 numbers = same[first : first + most]
                 some = [self.pairs[number - 1] for number in numbers]
-                self.encoded.append((numbers, EncodedPairs.of(some, loaded, numbers, self.metric, self.positions)))
+                self.encoded.append((numbers, EncodedPairs.of(some, loaded, numbers, self.metric)))
         sizes = [
             (max(ids.shape[1] for ids in encoded.inputs[0].values()), numbers) for numbers, encoded in self.encoded
         ]
@@ -299,9 +298,7 @@ class PatchJob(Job):
             labels[f"{name}_text"] = ("pair", np.array([pair.text(name) for pair in some], dtype=object))
         if self.by_position:
             for name, tokens in (("clean", encoded.tokens), ("corrupted", encoded.corrupted_tokens)):
-                shown = tokens if not self.positions else _joined(tokens, encoded)
-                labels[f"{name}_token"] = (("pair", "position"), np.array(shown, dtype=object))
-            labels |= {"position": [*self.positions]} if self.positions else {}
+                labels[f"{name}_token"] = (("pair", "position"), np.array(tokens, dtype=object))
         return labels
 
     @contextmanager
@@ -326,7 +323,7 @@ class PatchJob(Job):
 
     def _heads(self, runs: Runs) -> np.ndarray:
         """``(pair, layer, head[, position])``."""
-        count, positions = len(runs.encoded), runs.encoded.patched_positions if self.by_position else [None]
+        count, positions = len(runs.encoded), runs.encoded.positions_of_text if self.by_position else [slice(None)]
         layers: list[np.ndarray] = []
         for call, donor in enumerate(runs.donor.outputs):
             wanted = self._wanted(call, donor)
@@ -343,15 +340,16 @@ class PatchJob(Job):
             effects[:, wanted] = measured.reshape(count, len(positions), len(wanted)).swapaxes(1, 2)
         return np.moveaxis(padded_heads(layers, axis=1), 0, 1)
 
-    def _patched(self, runs: Runs, call: int, at: Tensor | None) -> Float[Tensor, "pair head query width"]:
+    def _patched(self, runs: Runs, call: int, at: slice) -> Float[Tensor, "pair head query width"]:
         """Output of all heads of a call if one tensor of each comes from the source run at some positions."""
         donor = runs.donor.calls[call]
         on = cast("On", "z" if self.what == "heads" else self.what)
         other = runs.donor.outputs[call] if on == "z" else weights_of(donor) if on == "weights" else getattr(donor, on)
 
         def put_in(tensor: Tensor) -> Tensor:
-            whole = other.repeat_interleave(tensor.shape[1] // other.shape[1], 1)
-            return whole if at is None else torch.where(_over(at, tensor), whole, tensor)
+            tensor = tensor.clone()
+            tensor[:, :, at] = other.repeat_interleave(tensor.shape[1] // other.shape[1], 1)[:, :, at]
+            return tensor
 
         return attend_changed(runs.passes.calls[call], {on: put_in})
 
@@ -371,16 +369,16 @@ class PatchJob(Job):
         blocks: list[np.ndarray] = []
         for block, donor in donors.items():
 
-            def edits(some: list[Tensor], block: int = block, donor: Any = donor) -> dict[int, Any]:
+            def edits(some: list[slice], block: int = block, donor: Any = donor) -> dict[int, Any]:
                 def put_in(*given: Any) -> Tensor:
-                    states, other = given[-1], donor[given[0]] if self.what == "mlp" else donor
-                    return torch.stack(
-                        [torch.where(_over(at, one), other, one) for at, one in zip(some, states, strict=True)]
-                    )
+                    states, other = given[-1].clone(), donor[given[0]] if self.what == "mlp" else donor
+                    for variant, at in enumerate(some):
+                        states[variant, ..., at, :] = other[..., at, :]
+                    return states
 
                 return {block: put_in}
 
-            blocks.append(runs.sweep(runs.encoded.patched_positions, edits, of=OF_BLOCKS[self.what]))
+            blocks.append(runs.sweep(runs.encoded.positions_of_text, edits, of=OF_BLOCKS[self.what]))
         return np.stack(blocks, 1)
 
     def _together(self, runs: Runs) -> dict[str, Any]:
@@ -449,26 +447,11 @@ class PatchJob(Job):
             slopes = [answers_difference(model, encoded, share) for share in shares]
         layers: list[np.ndarray] = []
         for patched, donor, *gradients in zip(own, others, *slopes, strict=True):
-            parts = ((donor - patched) * torch.stack(gradients).mean(0)).sum(3)
-            if self.by_position:
-                spans = encoded.patched_positions
-                parts = torch.stack([torch.where(at[:, None], parts, 0).sum(2) for at in spans], -1)
-            else:
-                parts = parts.sum(2)
-            layers.append(encoded.by_pair(parts).double().cpu().numpy())
+            parts = encoded.by_pair(((donor - patched) * torch.stack(gradients).mean(0)).sum(3))
+            spans = encoded.positions_of_text
+            parts = torch.stack([parts[..., at].sum(-1) for at in spans], -1) if self.by_position else parts.sum(2)
+            layers.append(parts.double().cpu().numpy())
         return np.moveaxis(padded_heads(layers, axis=1), 0, 1)
-
-
-def _over(at: Bool[Tensor, "row position"], tensor: Tensor) -> Tensor:
-    """Positions of rows in the shape of a tensor ``(row, ..., position, width)``."""
-    return at.reshape(at.shape[0], *[1] * (tensor.ndim - 3), at.shape[1], 1)
-
-
-def _joined(tokens: Sequence[Sequence[str]], encoded: EncodedPairs) -> list[list[str]]:
-    """The tokens of each span of each text, as one text."""
-    rows = len(encoded.clean) // len(encoded)
-    within = [at[::rows].tolist() for at in encoded.patched_positions]
-    return [["".join(compress(row, at[number])) for at in within] for number, row in enumerate(tokens)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,7 +68,7 @@ class ScoreParts:
         batch = self.session.batch(part).batch
         self.parts.run(batch.inputs(self.session.model), self.session.name(part.start), with_head=False)
         call = self.parts.calls[self.number][0]
-        sides = batch.sides(self.matrices.site.kind)
+        sides = batch.sides(self.matrices.site.kind, call.query.device)
         query, key = self._split(call)
         difference = self._difference(call, sides, query, key)
         count = len(self.session.windows[part])

@@ -283,7 +283,8 @@ def output_layer(model: PreTrainedModel) -> nn.Module | None:
 
 def _at(rows: Tensor, positions: Tensor) -> Tensor:
     """Rows ``(variant and text, position, ...)`` at chosen positions ``(text, prediction)`` of each text."""
-    return rows.gather(1, positions.repeat(len(rows) // len(positions), 1)[..., None].expand(-1, -1, rows.shape[-1]))
+    index = positions.to(rows.device).repeat(len(rows) // len(positions), 1)
+    return rows.gather(1, index[..., None].expand(-1, -1, rows.shape[-1]))
 
 
 #: ``(text, head, query, value_width)`` of each attention call

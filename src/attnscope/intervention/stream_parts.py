@@ -36,6 +36,7 @@ SEVERAL = 10  # products whose errors add up, where layers round their input (in
 
 def rows_of(states: Tensor, shape: tuple[int, int], at: tuple[Tensor, Tensor] | None = None) -> Tensor:
     """States that texts may share, ``(text, position, width)``; with `at`, some rows of them ``(row, 1, width)``."""
+    states = states if at is None else states.to(at[0].device)
     whole = states.reshape(-1, shape[1], states.shape[-1]).expand(shape[0], -1, -1)
     return (whole if at is None else whole[at][:, None]).double()
 
@@ -115,7 +116,11 @@ class StreamParts:
         """
         before = self.before[point.stream]
         path = _Path(matrix, torch.ones_like(bias[..., :1]), bias)
-        rows = partial(rows_of, shape=shape, at=at)
+        device = matrix.device  # that of the reader: other layers may be on others
+        at = None if at is None else (at[0].to(device), at[1].to(device))
+
+        def rows(states: Tensor) -> Tensor:
+            return rows_of(states.to(device), shape, at)
 
         def through_norm(path: _Path, norm: Any, fold: Fold | None) -> None:
             if norm is not None:
@@ -136,7 +141,7 @@ class StreamParts:
             branch = replace(path)
             through_norm(branch, layer.branch, layer.written)
             weight = layer.factor * branch.scale
-            output = self._heads_of(layer)
+            output = self._heads_of(layer).to(device)
             reads = torch.einsum("hrd,...dk->...hrk", branch.tensor(layer.output), branch.matrix)
             if at is not None:
                 output = output[at[0], :, at[1]][:, :, None]

@@ -87,7 +87,7 @@ class Rotation:
                 f"found {length} positions of width {width}; the rotation is for {cos.shape[0]} positions and at "
                 f"least {2 * count} columns"
             )
-        cos, sin = cos[:length].to(x.dtype), sin[:length].to(x.dtype)
+        cos, sin = cos[:length].to(x), sin[:length].to(x)  # layers may be on several devices
         turned = x.clone()
         first, second = pair_columns(self.layout, count)
         turned[..., first] = x[..., first] * cos - x[..., second] * sin

@@ -85,10 +85,11 @@ class WindowBatch:
             return cls(text, text)
         return cls(text, collate([window.target or window for window in windows], pad_id, device))
 
-    def sides(self, kind: str) -> tuple[Batch, Batch]:
-        """The inputs of queries and keys by type of attention: only a decoder is causal or has cross-attention."""
+    def sides(self, kind: str, device: torch.device | None = None) -> tuple[Batch, Batch]:
+        """Inputs of queries and keys by type of attention, on a device: a decoder is causal or has cross-attention."""
         keys = self.text if self.keys is None else self.keys
-        return self.text if kind == "self" else self.target, self.target if kind == "causal" else keys
+        queries, keys = self.text if kind == "self" else self.target, self.target if kind == "causal" else keys
+        return (queries, keys) if device is None else (queries.on(device), keys.on(device))
 
     def inputs(self, model: PreTrainedModel) -> dict[str, Any]:
         """Arguments of the forward pass."""

@@ -171,6 +171,13 @@ class Batch:
     # other inputs of the forward pass: of each token, and ``attention_mask`` with the visible keys of each query
     inputs: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
+    def on(self, device: torch.device) -> "Batch":
+        """The same tokens on the device of a layer, without inputs of the forward pass."""
+        if self.valid.device == device:
+            return self
+        groups = None if self.groups is None else self.groups.to(device)
+        return Batch(self.input_ids.to(device), self.valid.to(device), self.special.to(device), groups)
+
     def arguments(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Arguments of the forward pass of a model of that type; no mask without padding or hidden tokens."""
         arguments = {"input_ids": self.input_ids, **self.inputs}

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from attnscope.options import (
+    IN_PYTHON,
     SCALE,
     Count,
     Flag,
@@ -11,7 +12,6 @@ from attnscope.options import (
     Metric,
     ModelsOrBundled,
     Pairs,
-    Part,
     StudyReading,
     Texts,
     Vector,
@@ -56,9 +56,9 @@ def attribute(
     ] = None,
     metric: Annotated[
         Metric | None,
-        "Split this in place of the logit of a token: FILE:NAME, a function in a Python file, which is run. Name only "
-        "files that you trust. It is a function of the logits ``(text, position, vocabulary)`` and of the model's "
-        "inputs, a dict of tensors, that returns a number for each text, with a gradient. The gradient "
+        IN_PYTHON,
+        "Split this in place of the logit of a token. A function of the logits ``(text, position, vocabulary)`` and of "
+        "the model's inputs, a dict of tensors, that returns a number for each text, with a gradient. The gradient "
         "times the logits is split; of a metric that is linear in the logits, that is its value. `attnscope.metric` "
         "gives it a name and a unit.",
     ] = None,
@@ -72,7 +72,6 @@ def attribute(
         "Split off the parts of these heads only, as in 4.2,5.1; all others are one part, the rest. Tests count these "
         "heads alone. docs/guides/own-questions.md has all forms. By default all components.",
     ] = None,
-    part: Part | None = None,
     by_position: Annotated[
         bool, "Store the parts of every prediction, not only their means. Also those of each key."
     ] = False,
@@ -160,8 +159,6 @@ def attribute(
         raise AttnscopeError(
             "expected one of token (--token), direction, pairs (--pairs) and metric; against is for a token"
         )
-    if part is not None and (head is not None or any(one is not None for one in (token, pairs, metric))):
-        raise AttnscopeError("part (--part) is for the tokens of texts: leave out token, pairs, metric and head")
     if site is not None:
         if direction is None:
             raise AttnscopeError("a site (--site) is for a direction (--direction): give one")
@@ -180,14 +177,13 @@ def attribute(
     splits_scores = head is not None
     rejected: Any = {"heads": [named_head] if splits_scores else chosen_heads or ()}
     rejected |= {"option": "head, --head" if splits_scores else "heads, --heads", "splits_scores": splits_scores}
-    opened, session = open_predictions("attribute", model, texts, reading, batch_size=batch_size, part=part, **rejected)
+    opened, session = open_predictions("attribute", model, texts, reading, batch_size=batch_size, **rejected)
     length = session.settings["window"]
     if chosen is not None and len(session.windows) != len(chosen):
         raise AttnscopeError(f"found pairs of one token, or of more than {length}; expected 2 to {length} tokens")
     session.check(ablates=False)
 
     settings = {**session.settings, "token": token, "against": against, "by_position": by_position, "direction": None}
-    settings |= {} if part is None else {"part": part}
     settings["pairs"] = None if chosen is None else PairTexts(tuple(chosen)).sha256()
     attributes = session.notes | ({} if chosen is None else {"pairs": "clean"})
     if head is None:

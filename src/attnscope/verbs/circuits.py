@@ -79,6 +79,7 @@ def circuits(
     from dataclasses import replace
     from functools import partial
 
+    from attnscope.capture.load import tokenizer_of
     from attnscope.explanation.circuits import Weights
     from attnscope.opened import Opened
     from attnscope.store.run import Once
@@ -92,7 +93,9 @@ def circuits(
             f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not tokens: choose a language model"
         )
     with suppress(AttnscopeError):  # tokens are then named by their numbers
-        session.model = replace(loaded, tokenizer=Opened.of(loaded.model).load(reading).tokenizer)
+        trusts = reading["trust_remote_code"]
+        tokenizer = tokenizer_of(loaded.model, reading["tokenizer"], loaded.model, trust_remote_code=trusts)
+        session.model = replace(loaded, tokenizer=tokenizer)
     length = min(2 * band + 4, session.length(None))
     if band >= length:
         raise AttnscopeError(

@@ -4,24 +4,22 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from attnscope.options import (
+    IN_PYTHON,
     SCALE,
     Band,
     Count,
     Flag,
-    Heads,
     HeadSets,
     HeadsOrSets,
     ModelsOrBundled,
     Names,
     Natural,
-    Part,
     Several,
     Steps,
     StudyReading,
     Texts,
     Typed,
     int_of,
-    metric_of_file,
 )
 from attnscope.verbs import verb
 
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
         ("attnscope intervene gpt2 corpus.txt --ablations zero", "one ablation of every head"),
         ("attnscope intervene --together 0.1,0.3 --forbid-offset -1", "a set of heads; an offset forbidden"),
         ("attnscope intervene --heads 0.1,0.3 --random 50", "a set of heads against random sets"),
-        ("attnscope intervene gpt2 corpus.txt --part second-half", "the loss of each second half"),
     ),
 )
 def intervene(
@@ -49,19 +46,16 @@ def intervene(
         "all texts, ``resample`` its output on another text; others are your own (`attnscope.ablation`).",
     ] = ("zero", "mean", "resample"),
     metric: Annotated[
-        Callable[..., Any] | Sequence[tuple[str | Sequence[str], str | Sequence[str]]] | None,
-        Typed(metric_of_file, "FILE:NAME"),
-        "Measure this next to the loss: FILE:NAME, a function in a Python file, which is run. Name only files that you "
-        "trust. It is a function of the logits ``(text, position, vocabulary)`` and of the model's "
+        Callable[..., Any] | Sequence[tuple[str, str]] | None,
+        IN_PYTHON,
+        "Measure this next to the loss. A function of the logits ``(text, position, vocabulary)`` and of the model's "
         "inputs, a dict of tensors, that returns a number for each text; `attnscope.metric` gives it a name and a "
         "unit. Or the right and the wrong answer of every text or "
         "one pair for all: then the metric is the logit of the right answer minus that of the wrong one, at the "
         "mask or after the last token, and loss, KL divergence and accuracy are those of this answer. After a "
         "text, an answer may have several tokens: then the metric is the difference of the summed log "
-        "probabilities. Either may also be several answers of one token each, whose probabilities are summed. One text "
-        "suffices, without intervals and ``resample``.",
+        "probabilities. One text suffices, without intervals and ``resample``.",
     ] = None,
-    part: Part | None = None,
     steps: Annotated[
         Steps, "Estimate effects at this many points of the integrated gradients; 0 leaves out all estimates."
     ] = 5,
@@ -71,11 +65,6 @@ def intervene(
     curves: Annotated[
         bool, "Draw curves too: more and more heads ablated, in several orders. See `removal_curves`."
     ] = False,
-    order: Annotated[
-        Heads | None,
-        "Draw curves in this order of heads too, as in 4.2,5.1, the first of them removed first. A list, a role of a "
-        "run (RUN:induction), a file or a score: docs/guides/own-questions.md has all forms.",
-    ] = None,
     heads: Annotated[
         HeadsOrSets | None,
         "Ablate only these heads, each alone, as in 4.2,5.1, or none; without estimates. Heads joined by + are a set, "
@@ -158,7 +147,7 @@ def intervene(
     from attnscope.intervention.ablation import alone_and_together
     from attnscope.intervention.calls import checked_heads
     from attnscope.intervention.edits import Forbidden
-    from attnscope.intervention.intervene import Effects, ask_for_answers
+    from attnscope.intervention.intervene import Effects, answers_of
     from attnscope.intervention.metrics import metric_of
     from attnscope.intervention.predictions import chosen_ablations, open_predictions
     from attnscope.report import registry
@@ -176,9 +165,6 @@ def intervene(
     named_heads: Any = heads
     named_sets: Any = together
     alone, several = alone_and_together(named_heads, named_sets, as_one_set=random > 0)
-    named_order: Any = order
-    if named_order is not None and not curves:
-        raise AttnscopeError("an order (--order) is for curves (--curves): add it")
     if alone is not None and (search or curves):
         raise AttnscopeError("search (--search) and curves (--curves) are over all heads: leave out heads (--heads)")
     if random and not several:
@@ -191,14 +177,12 @@ def intervene(
             "nothing is forbidden to sets of heads: leave out what is forbidden (--forbid-offset and others), or name "
             "heads to ablate alone (--heads)"
         )
-    named: Any = {"heads": [*(alone or ()), *chain(*several), *(named_order or ())]}
-    named["option"] = "heads, together or order, --heads, --together, --order"
-    opened, session = open_predictions("intervene", model, texts, reading, batch_size=batch_size, part=part, **named)
+    named: Any = {"heads": [*(alone or ()), *chain(*several)], "option": "heads or together, --heads, --together"}
+    opened, session = open_predictions("intervene", model, texts, reading, batch_size=batch_size, **named)
     session.metric = own
     if metric is not None and not callable(metric):
-        ask_for_answers(session, metric)
+        session.answers = answers_of(metric, session)
     session.check()
-    in_order = [] if named_order is None else checked_heads(named_order, session.cells, "order, --order")
     sets = [checked_heads(one, session.cells, "heads or together, --heads, --together") for one in several]
     if alone:
         alone = checked_heads(alone, session.cells, "heads, --heads")
@@ -224,8 +208,6 @@ def intervene(
         "steps": steps if alone is None else 0,  # estimates are of all heads
         "search": search,
         "curves": curves,
-        **({} if part is None else {"part": part}),
-        **({"order": [f"{layer}.{head}" for layer, head in in_order]} if in_order else {}),
         "together": ["+".join(f"{layer}.{head}" for layer, head in one) for one in sets] or None,
         **({} if alone is None else {"heads": [f"{layer}.{head}" for layer, head in alone]}),
         **({"random": random, "matched": matched} if random else {}),
@@ -234,6 +216,6 @@ def intervene(
         "band": band,
     }
     tell = reading["progress"] or no_progress
-    job = Effects(opened, session, chosen, alone, sets, rule, settings, variants, tell, skipped, in_order)
+    job = Effects(opened, session, chosen, alone, sets, rule, settings, variants, tell, skipped)
     attributes = {"prediction": session.kind, **session.notes, **({} if own is None else own.attributes)}
     return opened.run("intervene", job, settings, reading, task, attributes)

@@ -8,7 +8,6 @@ from attnscope.options import (
     Count,
     Heads,
     ModelsOrBundled,
-    Names,
     Natural,
     PairMetric,
     PairReading,
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
         ("attnscope patch gpt2 pairs.jsonl --what residual", "the stream after each block"),
         ("attnscope patch gpt2 pairs.jsonl --what resid_mid", "the stream before each MLP"),
         ("attnscope patch gpt2 agreement", "pairs of a task: see attnscope.pairs"),
-        ("attnscope patch gpt2 brackets --positions open", "spans of the texts, by name"),
         ("attnscope patch google-t5/t5-small pairs.jsonl", "encoder-decoder; pairs may add target"),
     )
 )
@@ -83,12 +81,6 @@ def patch(
     by_position: Annotated[
         bool, "Patch heads at one position at a time. All pairs must then have the same length."
     ] = False,
-    positions: Annotated[
-        Names | None,
-        "Patch at these spans of each pair, all positions of one at a time, by name, with commas between: the gaps of "
-        "a template or a task, the spans of a file, or ``prediction``. Lengths may then differ between pairs. See "
-        "`attnscope.pairs`.",
-    ] = None,
     direction: Annotated[
         Literal["noising", "denoising"] | None,
         "Put clean activations into the corrupted run (denoising), or corrupted ones into the clean run (noising). "
@@ -172,12 +164,10 @@ def patch(
     from attnscope.support.progress import no_progress
 
     task = task_for(patch, locals())
-    receivers = receivers_of(receiver, what, alone=not (by_position or positions or together))
+    receivers = receivers_of(receiver, what, alone=not (by_position or together))
     on: Any = what if what in {"query", "key", "value", "weights"} else "z"
     sets = tuple(components_of(names, "together (--together)", on) for names in together)
     chosen_heads = checked_choice(heads)
-    if positions is not None and (by_position or not positions):
-        raise AttnscopeError("positions (--positions) name spans, one or more, in place of by_position: leave one out")
     if random and not sets:
         raise AttnscopeError("random (--random) draws sets of heads for a set: add together (--together)")
     own = None if metric is None else metric_of(metric)
@@ -191,7 +181,7 @@ def patch(
 
     loaded = session.load(reading, check=check)
     chosen, of_task = fitted(pairs, chosen, loaded)
-    if loaded.model.config.is_encoder_decoder and (by_position or positions or what in OF_BLOCKS):
+    if loaded.model.config.is_encoder_decoder and (by_position or what in OF_BLOCKS):
         raise AttnscopeError(
             f"{loaded.name} is an encoder-decoder, whose positions are of two texts: patch its heads at all positions "
             "(--what heads, query, key, value or weights), or use attnscope edges"
@@ -205,7 +195,7 @@ def patch(
         loaded,
         chosen,
         what,
-        bool(by_position or positions or what in OF_BLOCKS),
+        by_position or what in OF_BLOCKS,
         direction or ("denoising" if receivers is None else "noising"),
         receivers,
         steps if what == "heads" and receivers is None and heads is None else 0,
@@ -217,7 +207,6 @@ def patch(
         random,
         matched,
         metric=own,
-        positions=positions or (),
     )
     job.read(batch_size, WITHOUT_ESTIMATES if job.steps else "")
     settings = {
@@ -228,12 +217,11 @@ def patch(
         **({"together": [names_of(parts) for parts in sets]} if sets else {}),
         **({"random": random, "matched": matched} if random else {}),
         **heads_setting(heads),
-        **({"positions": [*positions]} if positions else {}),
         **({} if own is None else {"metric": own.identity}),
         "steps": job.steps,
         "batch_size": batch_size,
         "seed": reading["seed"],
         **of_task,
     }
-    session.corpus = PairTexts(tuple(chosen), positions or ())
+    session.corpus = PairTexts(tuple(chosen))
     return session.run("patch", job, settings, reading, task, note_of_task(of_task))

@@ -86,14 +86,11 @@ def scan(
     from attnscope.measure.texts import TextReader
     from attnscope.read.sources import as_list
     from attnscope.store.units import task_for
-    from attnscope.support.errors import AttnscopeError
 
     task = task_for(scan, locals(), in_memory=True)
     local_rank = os.environ.get("LOCAL_RANK") if reading["task"] == "env" and torch.cuda.is_available() else None
     if reading["device"] is None and local_rank is not None:  # for processes that torchrun started on this machine
         reading["device"] = f"cuda:{local_rank}"
-    if reading["max_memory"] is not None and reading["device_map"] is None:
-        raise AttnscopeError("max_memory (--max-memory) needs device_map (--device-map): give both")
     if reading["show"] is None:  # results with a page store its attention maps
         reading["show"] = reading["out"] is not None or "ipykernel" in sys.modules
 
