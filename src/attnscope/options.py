@@ -270,6 +270,7 @@ if TYPE_CHECKING:
     Heads: TypeAlias = str | Path | tuple[int, int] | Collection[str | tuple[int, int]] | Table
     HeadSets: TypeAlias = str | Collection[str | tuple[int, int] | Collection[str | tuple[int, int]]]
     HeadsOrSets: TypeAlias = Heads | HeadSets
+    ComponentSets: TypeAlias = Heads | Collection[Heads]
     HeadsOrScan: TypeAlias = Heads | xr.Dataset
     Caches: TypeAlias = Sequence[tuple[int, int]]
     Range: TypeAlias = tuple[int, int]
@@ -309,6 +310,7 @@ else:
     Head = Annotated[Any, Reads(head_of), Typed(head_of, "L.H")]
     Heads = Annotated[Any, Reads(heads_of), Typed(heads_of, "L.H,...")]
     HeadSets = Annotated[Any, Reads(sets_of), Typed(heads_of, "L.H,...", repeated=True)]
+    ComponentSets = Annotated[Any, Typed(repeated=True)]
     HeadsOrScan = Annotated[Any, Reads(heads_or_run), Typed(heads_or_run, "L.H,...|RUN")]
     HeadsOrSets = Annotated[Any, Reads(heads_or_sets), Typed(heads_or_sets, "L.H,...")]
     Caches = Annotated[Sequence[tuple[int, int]], Typed(caches_of, "W+S,...")]

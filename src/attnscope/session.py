@@ -13,6 +13,7 @@ from attnscope.bundled import OWN_TEXTS
 from attnscope.capture.watch import way_of
 from attnscope.opened import Opened
 from attnscope.options import CorpusOptions, SessionReading
+from attnscope.read.readers import with_rows
 from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs.examples import examples
@@ -75,7 +76,7 @@ class Session(Opened):
         """Load the model."""
         if texts is None and isinstance(model, str) and model in OWN_TEXTS:
             texts, reading["by_line"] = OWN_TEXTS[model], True
-        self.source, self.texts, self.known = model, _repeatable(texts), {}
+        self.source, self.texts, self.known = model, with_rows(_repeatable(texts)), {}
         self.model = replace(self.load(reading), session=ref(self))
         way_of(self.model.model).found = {}
         shared: dict[str, Any] = {name: reading[name] for name in CorpusOptions.__annotations__}

@@ -86,6 +86,16 @@ def test_by_default_roles_are_the_published_ones_and_default_stands_for_them():
     assert usual.equals(with_own.drop_sel(role="before")[[*usual.data_vars]].drop_vars([]))
 
 
+def test_a_role_of_later_tokens_is_skipped_where_no_layer_sees_them(planted):
+    attnscope.role(threshold=0.5)(before)
+    attnscope.role(threshold=0.5, name="after")(lambda tokens: np.eye(len(tokens), k=1))
+    how = {"tokenizer": planted.tokenizer, "controls": "none", "limit": 2}
+    scored = attnscope.roles(planted.model, planted.ids.tolist(), only="before,after", **how)
+    assert scored.role.values.tolist() == ["before"]
+    assert "Skipped: after (no layer sees later tokens)." in report_of("roles", scored).notes
+    assert attnscope.roles(tiny("bert"), IDS, controls="none", only="after").role.values.tolist() == ["after"]
+
+
 @pytest.mark.parametrize(("layers", "kinds"), [(["self"], {"self"}), (["cross", "causal"], {"cross", "causal"})])
 def test_only_layers_of_its_kinds_have_it(layers, kinds):
     attnscope.role(threshold=0.5, layers=layers)(before)

@@ -269,7 +269,6 @@ def test_words_follow_the_direction(loaded):
         ({"receiver": "logits,2.1"}, "expected layer.head"),
         ({"together": ["2.1"], "receiver": "1.1"}, "by_position and together"),
         ({"together": ["2.1,3.0"]}, "found 3.0"),
-        ({"together": "2.1"}, "expected a list"),
         ({"receiver": "2.1", "what": "residual"}, "paths between heads"),
         ({"by_position": True, "what": "residual"}, "always patched by position"),
         ({"pairs": "pairs.jsonl"}, "expected a pathlib.Path"),

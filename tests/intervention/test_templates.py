@@ -108,6 +108,14 @@ def test_no_pair_that_fits_the_tokenizer_says_why(of_words):
         attnscope.pairs("The {noun}", answer=" is", wrong=" are", noun=[("key", "old keys")] * 2, tokenizer=of_words)
 
 
+def test_pairs_that_are_left_out_are_counted_with_their_reason(of_words, caplog):
+    nouns = [(noun, f"{more}{noun}s") for noun in ("key", "lamp", "dog") for more in ("", "old ")]
+    found = attnscope.pairs("The {noun}", answer=" is", wrong=" are", noun=nouns, tokenizer=of_words, turns=False)
+    (said,) = caplog.messages
+    assert said == found.attrs["left_out"]
+    assert said == (f"found {len(found)} of 50 pairs, and left out 2: clean and corrupted text have 2 and 3 tokens (2)")
+
+
 def test_several_answers_are_the_log_of_their_summed_probabilities(of_words):
     pairs = pairs_of_input(attnscope.pairs("greater-than", tokenizer=of_words, count=4))
     loaded = LoadedModel(tiny("gpt2"), of_words, "tiny", {})

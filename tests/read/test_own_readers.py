@@ -39,6 +39,15 @@ def test_rows_are_read_in_place_of_a_file(read):
     assert attnscope.roles(model, read([{"input_ids": ids} for ids in IDS]), controls="none").windows.min() == 3
 
 
+def test_a_session_reads_a_file_once(read):
+    file, reads = read([{"input_ids": ids} for ids in IDS]), []
+    attnscope.reader("mine")(lambda path: reads.append(path) or [{"input_ids": ids} for ids in IDS])
+    session = attnscope.Session(tiny("bert"), file, limit=2)
+    np.testing.assert_array_equal(session.scan().entropy, session.scan().entropy)
+    session.roles(controls="none")
+    assert reads == [file]
+
+
 def test_groups_are_those_of_a_function(read):
     model = tiny("gpt2")
     found = attnscope.scan(model, read(ROWS))

@@ -111,9 +111,12 @@ def repeated_probe(around: Window, words: Sequence[int], length: int, seed: int,
 
 
 def expected_probe(
-    loaded: LoadedModel, role: Role, corpus: Sequence[Window], length: int, batch_size: int | None
-) -> Probe:
-    """The texts of a role with a probe of its own, or the windows of the corpus, and what it expects in each."""
+    loaded: LoadedModel, role: Role, corpus: Sequence[Window], length: int, batch_size: int | None, *, sees_ahead: bool
+) -> Probe | None:
+    """The texts of a role with a probe of its own, or the windows of the corpus, and what it expects in each.
+
+    None if it expects only later tokens, and no layer sees ahead.
+    """
     windows = [*corpus]
     if role.texts is not None:
         windows = [*windows_of(texts_of([*role.texts]), loaded.tokenizer, length=length)]
@@ -127,6 +130,8 @@ def expected_probe(
     asked = [number for number, counts in enumerate(every) if bool((counts > 0).any())]
     if not asked:
         raise AttnscopeError(f"the role {role.name} expects no key in any of {count(len(every), 'text')}")
+    if not sees_ahead and not any(bool((every[number].tril() > 0).any()) for number in asked):
+        return None
 
     def look(numbers: Sequence[int], call: AttentionCall) -> ExpectedCalls:
         return ExpectedCalls.of(call, torch.stack([every[asked[number]] for number in numbers]))

@@ -130,7 +130,7 @@ class Scoring:
         sites = sites_of(self.loaded.model, text)
         scored = [site for site in sites if self.heads is None or any(layer == site.index for layer, _ in self.heads)]
         self.skipped |= _undefined(scored, self.settings["roles"], text)
-        probes = self._probes(text)
+        probes = self._probes(text, {site.kind for site in scored})
         roles = [name for name in self.settings["roles"] if name not in self.skipped]
         if not roles:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.skipped.items())
@@ -154,8 +154,11 @@ class Scoring:
         summary = summary if self.more is None else self.more(summary, of_windows, documents, probes)
         return summary.assign_attrs(skipped=json.dumps(self.skipped), notes=json.dumps(self.notes), **left_out)
 
-    def _probes(self, text: Probe) -> list[Probe]:
-        """The probes of all roles that are not skipped; roles whose probe cannot be made are skipped from here on."""
+    def _probes(self, text: Probe, kinds: set[str]) -> list[Probe]:
+        """The probes of all roles that are not skipped; roles whose probe cannot be made are skipped from here on.
+
+        `kinds` are those of the layers.
+        """
         wanted = {ROLES[name].probe for name in self.settings["roles"] if name not in self.skipped}
         probes = [text] if "text" in wanted else []
         if "repeated" in wanted:
@@ -179,7 +182,14 @@ class Scoring:
                 self.skipped["retrieval"] = str(error)
         own = [ROLES[name] for name in self.settings["roles"] if ROLES[name].expecting and name not in self.skipped]
         how: Any = (text.windows, self.length, self.settings["batch_size"])
-        return probes + [expected_probe(self.loaded, role, *how) for role in own]
+        for role in own:
+            sees_ahead = bool(kinds & {*role.layers} - {"causal"})
+            probe = expected_probe(self.loaded, role, *how, sees_ahead=sees_ahead)
+            if probe is None:
+                self.skipped[role.name] = ROLES["next_token"].otherwise
+            else:
+                probes.append(probe)
+        return probes
 
     def _measured(self, name: str, sites: Sequence[Site], probes: Sequence[Probe], roles: Sequence[str]) -> xr.Dataset:
         """Scores of windows, of the model with its own weights or with those of a control."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from attnscope.head_names import heads_of
 from attnscope.intervention.edit import On, attend_changed
 from attnscope.intervention.stack import StackedPasses
 from attnscope.kernels.call import AttentionCall
@@ -51,8 +53,21 @@ class Component(NamedTuple):
         return tensor[:, self.head * tensor.shape[1] // output.shape[-3]].unflatten(0, output.shape[:-3])
 
 
-def components_of(requested: object, option: str, on: On = "z") -> tuple[Component, ...]:
-    """Components by their names, with commas between, or as (layer, head); `on` is the tensor of a head."""
+def sets_of_components(requested: Any, option: str, on: On) -> tuple[tuple[Component, ...], ...]:
+    """Sets of components: one by its names, a role of a run, a table or a file; or several in a list."""
+    return tuple(components_of(names, option, on) for names in ([requested] if _is_whole(requested) else requested))
+
+
+def _is_whole(requested: Any) -> bool:
+    """Whether a value has all heads of a set: a text, a path or a table, not a list of them."""
+    return isinstance(requested, str | Path) or hasattr(requested, "dtype") or hasattr(requested, "columns")
+
+
+def components_of(requested: Any, option: str, on: On = "z") -> tuple[Component, ...]:
+    """Components by their names, with commas between, as (layer, head), or in a form of heads; `on` is of a head."""
+    names = isinstance(requested, str) and ":" not in requested and not Path(requested).exists()
+    if _is_whole(requested) and not names:
+        requested = heads_of(option.partition(" ")[0], requested)
     single = not isinstance(requested, Iterable) or (isinstance(requested, tuple) and {*map(type, requested)} == {int})
     items: Any = requested.split(",") if isinstance(requested, str) else [requested] if single else requested
     components: list[Component] = []
@@ -61,7 +76,7 @@ def components_of(requested: object, option: str, on: On = "z") -> tuple[Compone
         if match is None:
             raise AttnscopeError(
                 f"found {option} {shortly(requested)}; expected layer.head, such as 3.6, its queries, keys or values "
-                "(3.6.q, 3.6.k, 3.6.v) or an MLP (m3), with commas between"
+                "(3.6.q, 3.6.k, 3.6.v) or an MLP (m3), with commas between; or a role of a run, as in RUN:induction"
             )
         layer, head, side, block = match.groups()
         components.append(Component(int(block)) if block else Component(int(layer), int(head), SIDES.get(side, on)))

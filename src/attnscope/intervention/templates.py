@@ -129,7 +129,7 @@ def pairs_from(
     """At most `count` pairs, each once: see `attnscope.pairs`."""
     draws = _Draws(template, seed)
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    reasons = Counter[str]()
+    unfit: dict[tuple[str, str], str] = {}  # pairs that were dropped, with the reason
     turns = 2 if template.turns else 1
     found_at = 0  # the draw that made the last pair
     for number in range(_TRIES * count):
@@ -153,7 +153,7 @@ def pairs_from(
             texts = [text + mask + template.rest for text in texts]
         reason = _unfit(tokenizer, texts, answers, masked=mask is not None)
         if reason is not None:
-            reasons[reason] += 1
+            unfit[texts[0], texts[1]] = reason
             continue
         if (texts[0], texts[1]) in rows:
             continue
@@ -162,13 +162,19 @@ def pairs_from(
             "clean": texts[0], "corrupted": texts[1], "answer": answers[0], "wrong": answers[1],
             "item": item if isinstance(item, str) else item[0], "half": half,
         }  # fmt: skip
+    reason = Counter(unfit.values()).most_common(1)[0][0] if unfit else "the words of the gaps are the same"
     if not rows:
-        reason = reasons.most_common(1)[0][0] if reasons else "the words of the gaps are the same"
         raise AttnscopeError(f"found no pair that fits: {reason}")
-    return pd.DataFrame([*rows.values()])
+    frame = pd.DataFrame([*rows.values()])
+    if unfit and len(rows) < count:
+        kinds = Counter(why.partition(" (")[0] for why in unfit.values())
+        listed = "; ".join(f"{why} ({number})" for why, number in kinds.most_common(_REASONS))
+        frame.attrs["left_out"] = f"found {len(rows)} of {count} pairs, and left out {len(unfit)}: {listed}"
+    return frame
 
 
 _TRIES = 50  # for each pair
+_REASONS = 3  # of pairs left out that are listed
 _IN_VAIN = 2_000  # draws without a new pair, after which there are probably no more
 
 

@@ -56,7 +56,8 @@ def pairs(
     pandas.DataFrame
         A row a pair: ``clean``, ``corrupted``, ``answer`` and ``wrong`` (strings; of ``greater-than`` several, whose
         probabilities are summed), ``item``, and ``half``, 0 or 1: no item is in both halves, so a circuit that is found
-        on one half can be tested on the other.
+        on one half can be tested on the other. If pairs did not fit the tokenizer and fewer than `count` are left,
+        ``attrs["left_out"]`` and a warning say how many, and why.
 
     Raises
     ------
@@ -76,6 +77,8 @@ def pairs(
     >>> pairs("agreement", count=2).answer.tolist()
     [' is', ' are']
     """
+    import logging
+
     from attnscope.capture.processors import tokenizer_of
     from attnscope.intervention.templates import TASKS, pairs_from, template_of
 
@@ -83,4 +86,7 @@ def pairs(
     chosen = template_of(template, words, **given, turns=turns)
     read = tokenizer_of(tokenizer)
     mask = getattr(read, "mask_token", None) if template in TASKS else None
-    return pairs_from(chosen, count, seed, tokenizer=read, mask=mask)
+    frame = pairs_from(chosen, count, seed, tokenizer=read, mask=mask)
+    if "left_out" in frame.attrs:
+        logging.getLogger("attnscope").warning(frame.attrs["left_out"])
+    return frame

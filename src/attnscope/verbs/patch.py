@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from attnscope.options import (
     SCALE,
+    ComponentSets,
     Count,
     Heads,
     ModelsOrBundled,
@@ -94,10 +95,10 @@ def patch(
         "``(layer, head)``, or several in a list. All other heads keep their output on the way there; MLPs do not.",
     ] = None,
     together: Annotated[
-        Sequence[str | Sequence[str | tuple[int, int]]],
-        Typed(repeated=True),
-        "Patch these heads and MLPs together, in addition, as in 4.2,3.1,m3; may be repeated. They are patched at "
-        "all positions: of heads the tensor `what`.",
+        ComponentSets,
+        "Patch these heads and MLPs together, in addition, as in 4.2,3.1,m3; may be repeated. Heads may be in any form "
+        "of `heads`, such as the role of a run (RUN:induction:10). They are patched at all positions: of heads the "
+        "tensor `what`.",
     ] = (),
     random: Annotated[
         Natural,
@@ -152,7 +153,7 @@ def patch(
 
     from attnscope.capture.outline import outlined, reject_absent
     from attnscope.head_names import checked_choice, heads_setting
-    from attnscope.intervention.components import components_of
+    from attnscope.intervention.components import sets_of_components
     from attnscope.intervention.gradients import WITHOUT_ESTIMATES
     from attnscope.intervention.metrics import metric_of
     from attnscope.intervention.pair_sources import fitted, note_of_task
@@ -164,9 +165,9 @@ def patch(
     from attnscope.support.progress import no_progress
 
     task = task_for(patch, locals())
-    receivers = receivers_of(receiver, what, alone=not (by_position or together))
     on: Any = what if what in {"query", "key", "value", "weights"} else "z"
-    sets = tuple(components_of(names, "together (--together)", on) for names in together)
+    sets = sets_of_components(together, "together (--together)", on)
+    receivers = receivers_of(receiver, what, alone=not (by_position or sets))
     chosen_heads = checked_choice(heads)
     if random and not sets:
         raise AttnscopeError("random (--random) draws sets of heads for a set: add together (--together)")
