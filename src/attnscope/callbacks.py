@@ -243,11 +243,11 @@ class HeadMonitor(TrainerCallback):
     def _recorded(self, step: int, changes: dict[tuple[int, int] | None, float]) -> dict[str, float]:
         """Add what was found at a step, and return its scalars."""
         sites = [site for site in self._sites if site.index in self._found]
-        made = xr.Dataset(coords={"step": step, **layer_coordinates(sites)})
+        recorded = xr.Dataset(coords={"step": step, **layer_coordinates(sites)})
         scalars: dict[str, float] = {}
         for name, (long_name, units, end) in _NUMBERS.items():
             rows = [self._found[site.index][name] for site in sites]
-            made[name] = ("layer", "head"), padded_heads(rows), {"long_name": long_name, "units": units}
+            recorded[name] = ("layer", "head"), padded_heads(rows), {"long_name": long_name, "units": units}
             layers = {
                 f"/layer_{site.index}": float(getattr(row[self._chosen(site.index, len(row))], end)())
                 for site, row in zip(sites, rows, strict=True)
@@ -258,20 +258,20 @@ class HeadMonitor(TrainerCallback):
         for name in sorted(further):
             rows = [self._found[site.index][name] for site in sites]
             dims = ("layer",) if name.startswith(EQUAL) else ("layer", "head")
-            made[name] = dims, np.stack(rows) if len(dims) == 1 else padded_heads(rows), wording(name).attributes
+            recorded[name] = dims, np.stack(rows) if len(dims) == 1 else padded_heads(rows), wording(name).attributes
         if self.metric is not None:
             words, units = self.metric.name, {"units": self.metric.unit}
-            made["metric"] = (), changes.pop(None), {"long_name": words, **units}
-            scalars[f"metric/{words}"] = float(made["metric"])
+            recorded["metric"] = (), changes.pop(None), {"long_name": words, **units}
+            scalars[f"metric/{words}"] = float(recorded["metric"])
             cells = {(site.index, head): (row, head) for row, site in enumerate(sites) for head in range(site.heads)}
-            values = np.full(made.logit.shape, np.nan)
+            values = np.full(recorded.logit.shape, np.nan)
             for chosen, change in changes.items():
                 assert chosen is not None  # noqa: S101 it was taken out
                 values[cells[chosen]] = change
                 scalars["metric/{}_without_{}.{}".format(words, *chosen)] = change
             about = {"long_name": f"Change of {words} without the head", **units}
-            made["metric_change"] = ("layer", "head"), values, about
-        self._steps.append(made.assign_coords(head=np.arange(made.sizes["head"])))
+            recorded["metric_change"] = ("layer", "head"), values, about
+        self._steps.append(recorded.assign_coords(head=np.arange(recorded.sizes["head"])))
         self._report(step)
         return scalars
 

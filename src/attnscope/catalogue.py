@@ -116,7 +116,7 @@ def verbs() -> Mapping[str, Verb]:
     """Every verb by name: those of `VERBS`, and those that installed packages add."""
     from importlib.metadata import entry_points
 
-    known = dict(VERBS)
+    joined = dict(VERBS)
     for entry in entry_points(group=GROUP):
         try:
             added: Mapping[str, Verb] = entry.load()
@@ -126,13 +126,13 @@ def verbs() -> Mapping[str, Verb]:
                 "uninstall it"
             ) from error
         for name, verb in added.items():
-            if name in known:
+            if name in joined:
                 raise AttnscopeError(
                     f"{entry.value} adds a verb {name!r}, but that name is taken: uninstall the package, or tell its "
                     "authors"
                 )
-            known[name] = verb
-    return known
+            joined[name] = verb
+    return joined
 
 
 def verb_of(name: str) -> Verb:

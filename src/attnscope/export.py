@@ -72,9 +72,9 @@ def kvpress(card: xr.Dataset, *, limited: Share = 0.5, role: str | None = None) 
             config = model.config.get_text_config()
             heads = config.num_hidden_layers, config.num_key_value_heads
             if heads != table.scores.shape:
-                known = "{} x {}".format(*table.scores.shape)
+                size = "{} x {}".format(*table.scores.shape)
                 raise AttnscopeError(
-                    f"the model has {heads[0]} x {heads[1]} key-value heads, and the card {known}: use its own card"
+                    f"the model has {heads[0]} x {heads[1]} key-value heads, and the card {size}: use its own card"
                 )
             return table.sinks, table.recent, table.scores
 

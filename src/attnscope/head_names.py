@@ -133,7 +133,7 @@ def _of_role(option: str, folder: str, role: str) -> list[Head]:
     """The heads of a run of roles or card at the threshold of a role, or as many as it names; the best first."""
     import attnscope
 
-    known: Any = import_module("attnscope.detection.role")  # which imports options, and so this module
+    module: Any = import_module("attnscope.detection.role")  # which imports options, and so this module
     results, (name, _, most) = attnscope.open_run(folder), role.partition(":")
     roles = results.coords["role"].values.tolist() if "role" in getattr(results, "coords", {}) else []
     if name not in roles:
@@ -147,9 +147,9 @@ def _of_role(option: str, folder: str, role: str) -> list[Head]:
         if int(most) > len(ranked):
             raise AttnscopeError(f"{option} is {folder}:{role}, and {len(ranked)} heads have a score: name fewer")
         return ranked[: int(most)]
-    if most or known.ROLES[name].threshold is None:
+    if most or module.ROLES[name].threshold is None:
         raise AttnscopeError(f"{option} is {folder}:{role}; {name} needs a number of heads, as in {folder}:{name}:10")
-    return _of_table(option, part.score.where(known.ROLES[name].reached(part.score.values, part.equal.values)))
+    return _of_table(option, part.score.where(module.ROLES[name].reached(part.score.values, part.equal.values)))
 
 
 def _of_table(option: str, values: Any) -> list[Head]:

@@ -164,5 +164,5 @@ def window_length(loaded: LoadedModel, window: int | None) -> int:
             )
         return window
     config = loaded.model.config.get_text_config()
-    known = [table, getattr(loaded.tokenizer, "model_max_length", None), configured_length(config)]
-    return min([*(int(limit) for limit in known if limit and limit > 0), LONGEST_DEFAULT])  # XLNet says -1
+    limits = [table, getattr(loaded.tokenizer, "model_max_length", None), configured_length(config)]
+    return min([*(int(limit) for limit in limits if limit and limit > 0), LONGEST_DEFAULT])  # XLNet says -1

@@ -126,10 +126,10 @@ def load_model(
                 f"found dtype {dtype}, and a {str(model.dtype).removeprefix('torch.')} model. Convert it, "
                 "or pass its folder"
             )
-        place = device_of(model).type
-        if device is not None and usable_device(device).type != place:
+        device_type = device_of(model).type
+        if device is not None and usable_device(device).type != device_type:
             raise AttnscopeError(
-                f"found device {device} and a model on {place}. Move the model (model.to), or leave device out"
+                f"found device {device} and a model on {device_type}. Move the model (model.to), or leave device out"
             )
         reject_distributed(model)
         name = model.config.name_or_path or type(model).__name__
@@ -227,8 +227,8 @@ def _tokenizer(
 
 def what_is_read(model: PreTrainedModel) -> str:
     """Kind of files that a model reads; empty if unknown."""
-    known = {"pixel_values": "images (.png, .jpg, .webp)", "input_ids": "text"}
-    return known.get(model.main_input_name, "sounds (.wav)" if "input_" in model.main_input_name else "")
+    input_kinds = {"pixel_values": "images (.png, .jpg, .webp)", "input_ids": "text"}
+    return input_kinds.get(model.main_input_name, "sounds (.wav)" if "input_" in model.main_input_name else "")
 
 
 def _repository(source: str, revision: str | None) -> Repository:
@@ -304,8 +304,8 @@ def state_sha256(model: PreTrainedModel) -> str:
     A model is hashed again only if it has changed since.
     """
     state = _weights_of(model)
-    known, digest = _hashes.get(model, (None, ""))
-    if state is None or state != known:
+    hashed_state, digest = _hashes.get(model, (None, ""))
+    if state is None or state != hashed_state:
         digest = _digest(model)
         _hashes[model] = state, digest
     return digest
@@ -417,9 +417,10 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
             if not packed:  # a quantiser claims what it reads
                 _reject_unread(model, report["unexpected_keys"], tensors, source)
         if model.can_generate():
-            settings, own = transformers.GenerationConfig, checkpoint.generation  # older ones have them in config.json
-            made = settings.from_model_config(checkpoint.config) if own is None else settings.from_dict(own)
-            model.generation_config = made
+            settings, saved = transformers.GenerationConfig, checkpoint.generation
+            # older checkpoints have these settings in config.json
+            chosen = settings.from_model_config(checkpoint.config) if saved is None else settings.from_dict(saved)
+            model.generation_config = chosen
         model.config.name_or_path = source
     return model, identity
 
@@ -495,13 +496,13 @@ def _class_of(config: Any, models: ModuleType, repository: Repository, *, trust_
 
             maker = get_class_from_dynamic_module(code[auto], repository.source, revision=repository.commit)
             return transformers.models.auto.auto_factory.add_generation_mixin_to_remote_model(maker)
-    known: Any = transformers.MODEL_MAPPING.get(type(config), None)
-    if known is None:
+    base_models: Any = transformers.MODEL_MAPPING.get(type(config), None)
+    if base_models is None:
         raise AttnscopeError(
             f"{repository.source} is a {type(config).model_type!r}, for which transformers has no base model. "
             "Add its class to config.json (architectures)"
         )
-    return known[0] if isinstance(known, (list, tuple)) else known
+    return base_models[0] if isinstance(base_models, (list, tuple)) else base_models
 
 
 def _saved_type(config: Any, tensors: dict[str, Any]) -> Any:
@@ -574,10 +575,10 @@ class Hashed(Protocol):
 
 def check_same_model(result: Any, loaded: LoadedModel, what: str) -> None:
     """Raise an error if a result of a verb is of another model."""
-    found = json.loads(result.attrs["signature"])["model"]
-    if {name: found.get(name) for name in loaded.identity} != loaded.identity:
+    signed = json.loads(result.attrs["signature"])["model"]
+    if {name: signed.get(name) for name in loaded.identity} != loaded.identity:
         raise AttnscopeError(
-            f"{what} is of {found['name']}, with other weights than {loaded.name}; expected the same model"
+            f"{what} is of {signed['name']}, with other weights than {loaded.name}; expected the same model"
         )
 
 

@@ -110,12 +110,12 @@ def _usage_error(error: Any) -> str:
     if hasattr(error.__cause__, "errors"):  # of pydantic, by which typer reads values
         from attnscope.support.checks import shortly
 
-        (found,) = error.__cause__.errors()
-        choices = str(found["msg"]).rstrip(".").partition(" is not one of ")[2]
-        expected = f"one of {choices}" if choices else _EXPECTED.get(found["type"], "").format_map(found.get("ctx", {}))
+        (first,) = error.__cause__.errors()
+        choices = str(first["msg"]).rstrip(".").partition(" is not one of ")[2]
+        expected = f"one of {choices}" if choices else _EXPECTED.get(first["type"], "").format_map(first.get("ctx", {}))
         if expected:
             name = error.param.get_error_hint().strip("'")
-            message = f"{name} is {shortly(found['input'])}; expected {expected}"
+            message = f"{name} is {shortly(first['input'])}; expected {expected}"
     named = [one for one in sys.argv[1:2] if one in verbs()]  # an option without its value is of no context
     command = " ".join(["attnscope", *named]) if error.ctx is None else error.ctx.command_path
     return f"{message}. For help: {command} --help"

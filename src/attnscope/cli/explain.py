@@ -45,14 +45,14 @@ def _print_text_tables(tree: xr.DataTree) -> None:
     for analysis in analyses_of(tree):
         if analysis.table is None:
             continue
-        shown = Table.grid(padding=(0, 2, 0, 0))  # below each other: seven columns would cut words
+        columns = Table.grid(padding=(0, 2, 0, 0))  # below each other: seven columns would cut words
         for number, quantity, *cells in analysis.table.lines(tree[analysis.name].to_dataset()):
-            shown.add_row(Text(number), Text(quantity, style="bold"))
+            columns.add_row(Text(number), Text(quantity, style="bold"))
             for heading, cell in zip(analysis.table.columns[2:], cells, strict=True):
                 if cell:
-                    shown.add_row("", Text(f"{heading}: {cell}"))
-            shown.add_row()
-        console.print(shown)
+                    columns.add_row("", Text(f"{heading}: {cell}"))
+            columns.add_row()
+        console.print(columns)
         for remark in (analysis.table.key, analysis.table.remark(tree)):
             if remark:
                 console.print(remark, style="dim")

@@ -149,12 +149,12 @@ def commands() -> list[str]:
 @cache
 def command_of(verb: str) -> Any:
     """The command of a verb, from its signature; its module `command` has what differs."""
-    function, own = function_of(verb), verb_of(verb).command
+    function, command_module = function_of(verb), verb_of(verb).command
 
     def as_declared(arguments: Arguments, output: Output) -> None:
         run(verb, output, **arguments)
 
-    special = getattr(import_module(own), verb) if own else as_declared
+    special = getattr(import_module(command_module), verb) if command_module else as_declared
     of_command = inspect.signature(special, eval_str=False).parameters
     command = _command(function, special, of_command) if "arguments" in of_command else special
     command.__doc__ = _help(function)

@@ -296,8 +296,8 @@ def run(
         report = reports.report_of(command, result, data=output.as_json or output.as_csv)
         page = None
         if output.report:
-            shown = page_heads(report) if callable(page_heads) else page_heads
-            page = draw_page(replace(report, heads=shown), RunFolder(folder, report.signature), output.formats)
+            listed_heads = page_heads(report) if callable(page_heads) else page_heads
+            page = draw_page(replace(report, heads=listed_heads), RunFolder(folder, report.signature), output.formats)
         if first is not None and not output.as_data:
             first(result)
         show(report, output, folder, page, report.signature)

@@ -181,9 +181,9 @@ def _print_damage(console: Console, damaged: list[str], files: int) -> None:
 
 def _print_variables(console: Console, variables: list[Variable]) -> None:
     for node, members in groupby(variables, key=lambda variable: variable.node):
-        own = list(members)
-        results = [variable for variable in own if not variable.coordinate]
-        labels = [f"{variable.name}{_units(variable)}" for variable in own if variable.coordinate]
+        members_listed = list(members)
+        results = [variable for variable in members_listed if not variable.coordinate]
+        labels = [f"{variable.name}{_units(variable)}" for variable in members_listed if variable.coordinate]
         console.print(f"\nVariables of {node}" if node else "\nVariables", style="bold")
         by_sizes: dict[tuple[tuple[str, int], ...], list[Variable]] = {}
         for variable in results:
@@ -293,10 +293,10 @@ def export(
 
     chosen = None if variables is None else [name.strip() for name in variables.split(",")]
     with progress_bar("export") as show:
-        made = run_export(run, to, out=out, variables=chosen, top=top, progress=show)  # pyright: ignore[reportArgumentType] checked there
-    files = [made] if made.is_file() else [file for file in made.rglob("*") if file.is_file()]
+        written = run_export(run, to, out=out, variables=chosen, top=top, progress=show)  # pyright: ignore[reportArgumentType] checked there
+    files = [written] if written.is_file() else [file for file in written.rglob("*") if file.is_file()]
     size = decimal(sum(file.stat().st_size for file in files))
-    new_console().print(Text(f"{made}: {translate(count(len(files), 'file'))}, {size}"), soft_wrap=True)
+    new_console().print(Text(f"{written}: {translate(count(len(files), 'file'))}, {size}"), soft_wrap=True)
 
 
 @app.command(cls=options.Command)

@@ -64,12 +64,12 @@ def contrasts(results: xr.Dataset, *, level: float) -> xr.Dataset:
     variables |= {"differs": p <= level, "tested": np.isfinite(p), "size": sizes(difference, others, mean)}
     chosen = [labels == value for value in values]
     by_value = {
-        "texts": [int(own.sum()) for own in chosen],
-        "documents": [len(np.unique(documents[own])) for own in chosen],
-        "length": [float(lengths[own].sum() / windows[own].sum()) for own in chosen],
+        "texts": [int(members.sum()) for members in chosen],
+        "documents": [len(np.unique(documents[members])) for members in chosen],
+        "length": [float(lengths[members].sum() / windows[members].sum()) for members in chosen],
     }
     if "window_count" in results:
-        by_value["windows"] = [int(windows[own].sum()) for own in chosen]
+        by_value["windows"] = [int(windows[members].sum()) for members in chosen]
     return xr.Dataset(
         {name: (cells, values) for name, values in variables.items()}
         | {name: ("by", numbers) for name, numbers in by_value.items()},
@@ -172,9 +172,10 @@ def _paired(values: np.ndarray, member: np.ndarray, chosen: np.ndarray) -> Float
     if mixed.size < LEAST:
         return np.full_like(total, np.nan)
     for document in mixed:
-        own = member[document] > 0
-        apart = chosen[:, own] - sizes[document] / own.sum()  # their sum is 0, so that the document's mean drops out
-        part = apart @ (values[own] - values[own].mean(0))
+        inside = member[document] > 0
+        # their sum is 0, so that the document's mean drops out
+        apart = chosen[:, inside] - sizes[document] / inside.sum()
+        part = apart @ (values[inside] - values[inside].mean(0))
         total, squares = total + part, squares + part**2
     return np.where(squares > 0, total / np.sqrt(squares), 0.0)
 

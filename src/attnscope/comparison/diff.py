@@ -63,10 +63,10 @@ def check_same_texts(first: xr.Dataset, second: xr.Dataset, own: Signature, othe
         if (name in first) != (name in second) or (
             name in first and not np.array_equal(first[name].values, second[name].values)
         ):
-            shown = [int(side[name].values[0]) if name in side else "none" for side in (first, second)]
+            lengths = [int(side[name].values[0]) if name in side else "none" for side in (first, second)]
             raise AttnscopeError(
-                f"the models cut the same {reads} into different tokens ({name} of the first one: {shown[0]} and "
-                f"{shown[1]}), so offsets do not match. Compare models with the same cut"
+                f"the models cut the same {reads} into different tokens ({name} of the first one: {lengths[0]} and "
+                f"{lengths[1]}), so offsets do not match. Compare models with the same cut"
             )
 
 
@@ -202,8 +202,8 @@ def repeated_statistics(names: Sequence[str], values: Sequence[Sequence[np.ndarr
     """Statistics with the same numbers as an earlier one, each with the name of that one."""
     repeated: dict[str, str] = {}
     for number, name in enumerate(names):
-        for earlier, known in zip(names[:number], values, strict=False):
-            if earlier not in repeated and _same(values[number], known):
+        for earlier, earlier_values in zip(names[:number], values, strict=False):
+            if earlier not in repeated and _same(values[number], earlier_values):
                 repeated[name] = earlier
                 break
     return repeated
@@ -211,9 +211,9 @@ def repeated_statistics(names: Sequence[str], values: Sequence[Sequence[np.ndarr
 
 def _same(values: Sequence[np.ndarray], known: Sequence[np.ndarray]) -> bool:
     """Whether there are numbers, and they are equal everywhere."""
-    return any(np.isfinite(own).any() for own in values) and all(
-        np.allclose(own, other, rtol=ROUNDING, atol=ROUNDING**2, equal_nan=True)
-        for own, other in zip(values, known, strict=True)
+    return any(np.isfinite(first).any() for first in values) and all(
+        np.allclose(first, other, rtol=ROUNDING, atol=ROUNDING**2, equal_nan=True)
+        for first, other in zip(values, known, strict=True)
     )
 
 
@@ -233,8 +233,8 @@ def sizes(
 ) -> Float[np.ndarray, "*cell layer head"]:
     r"""Changes in standard deviations of all heads of both sides together."""
     both = np.concatenate([before.reshape(*before.shape[:-2], -1), after.reshape(*after.shape[:-2], -1)], -1)
-    known = np.ma.masked_invalid(both)
-    parts = known.std(-1, keepdims=True), np.abs(known).max(-1, keepdims=True)
+    finite = np.ma.masked_invalid(both)
+    parts = finite.std(-1, keepdims=True), np.abs(finite).max(-1, keepdims=True)
     spread, largest = (part.filled(0.0)[..., None] for part in parts)
     return change / np.where(spread > ROUNDING * largest, spread, np.inf)
 

@@ -122,12 +122,12 @@ def _texts(results: xr.Dataset) -> list[Row]:
 
 def _heads(results: xr.Dataset, shifts: Sequence[Row]) -> list[Row]:
     """Rows of the decoder's self-attention heads, the largest shift first, then of cross-attention heads."""
-    over, known = ("sequence", "step"), results.entropy.notnull().any(("sequence", "step")).transpose("layer", "head")
+    over, exist = ("sequence", "step"), results.entropy.notnull().any(("sequence", "step")).transpose("layer", "head")
     weight = results.span_weight.mean(over)
     columns = {f"weight {span}": weight.sel(span=span) for span in results.span.values}
     every = {
         (row["layer"], row["head"]): row
-        for row in rows_of({"attention": results.layer_kind, **columns}, known.where(known))
+        for row in rows_of({"attention": results.layer_kind, **columns}, exist.where(exist))
     }
     first = {(row["layer"], row["head"]): row for row in shifts}
     return [first.get(head, {}) | every[head] for head in {**first, **every}]
@@ -148,8 +148,8 @@ def span_uses(results: xr.Dataset) -> list[Row]:
         shares = {"weight": weight[number], "equal": equal[number], "positions": positions[number]}
         above = shares["weight"] - np.fmax(shares["equal"], shares["positions"])
         layer, head = np.unravel_index(np.nanargmax(above), above.shape)
-        known = ~np.isnan(weight[number])
-        row = {"span": str(span)} | {name: float(values[known].mean()) for name, values in shares.items()}
+        measured = ~np.isnan(weight[number])
+        row = {"span": str(span)} | {name: float(values[measured].mean()) for name, values in shares.items()}
         # the head furthest above the larger of the other two; none if all keys belong to the span
         most: Row = {"layer": int(results.layer[layer]), "head": int(results["head"][head])}
         most |= {
@@ -183,15 +183,15 @@ def own_output_shares(results: xr.Dataset) -> list[Row]:
     names = {"own": "span_weight", "equal": "equal_span_weight", "positions": "position_span_weight"}
     thirds = {name: _thirds(results, variable, long) for name, variable in names.items()}
     shape = thirds["own"].shape
-    known = np.isfinite(thirds["own"]).all((0, 1)) if len(long) else np.zeros(shape[2:], dtype=bool)
+    exist = np.isfinite(thirds["own"]).all((0, 1)) if len(long) else np.zeros(shape[2:], dtype=bool)
     thirds = {name: np.broadcast_to(values, shape) for name, values in thirds.items()}
     own, equal, positions = (np.diff(values, axis=1)[:, 0] for values in thirds.values())
     larger = np.where(positions.mean(0) >= equal.mean(0), positions, equal) if len(long) else positions
     each = own - larger  # (text, layer, head)
     member = membership(_endings(results, long))
-    significant = above_zero([member @ each[:, known]], len(member))[0] if len(member) >= FEW else None
+    significant = above_zero([member @ each[:, exist]], len(member))[0] if len(member) >= FEW else None
     rows: list[Row] = []
-    for number, (layer, head) in enumerate(np.argwhere(known).tolist()):
+    for number, (layer, head) in enumerate(np.argwhere(exist).tolist()):
         row: Row = {"layer": int(results.layer[layer]), "head": int(results["head"][head])}
         for name, values in thirds.items():
             row[f"{name}_first"], row[f"{name}_last"] = values[:, :, layer, head].mean(0).tolist()

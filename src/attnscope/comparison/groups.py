@@ -44,8 +44,8 @@ class MeanGroupWeights:
     @property
     def present(self) -> np.ndarray:
         """Numbers of the groups that occur."""
-        known = np.isfinite(self.weight).any((0, 1))
-        return np.flatnonzero(known.any(0) | known.any(-1))
+        measured = np.isfinite(self.weight).any((0, 1))
+        return np.flatnonzero(measured.any(0) | measured.any(-1))
 
     @property
     def above(self) -> np.ndarray:
@@ -65,19 +65,19 @@ def group_pairs(results: xr.Dataset) -> list[Row]:
     pairs: list[Row] = []
     for i, query in enumerate(results.group_query.values):
         for j, key in enumerate(results.group_key.values):
-            own = means.above[:, :, i, j]
-            if not np.isfinite(own).any():
+            above = means.above[:, :, i, j]
+            if not np.isfinite(above).any():
                 continue
-            layer, head = (int(index) for index in np.unravel_index(np.nanargmax(own), own.shape))
+            layer, head = (int(index) for index in np.unravel_index(np.nanargmax(above), above.shape))
             weight, equal, positions = (
                 float(part[layer, head, i, j]) for part in (means.weight, means.equal, means.positions)
             )
             null = "equal_group_weight" if equal >= positions else "position_group_weight"
             at = {"layer": layer, "head": head, "group_query": i, "group_key": j}
             each = (results.group_weight - results[null]).isel(at).values
-            there = np.isfinite(each)
-            drawn, called = units_in(results, there)
-            interval = by_document(each[there], drawn)
+            measured = np.isfinite(each)
+            drawn, called = units_in(results, measured)
+            interval = by_document(each[measured], drawn)
             pairs.append(
                 {
                     "query": str(query),
@@ -90,7 +90,7 @@ def group_pairs(results: xr.Dataset) -> list[Row]:
                     "positions": positions,
                     "low": float(interval.low),
                     "high": float(interval.high),
-                    "windows": int(there.sum()),
+                    "windows": int(measured.sum()),
                     "over": f"{len(set(drawn))} {called}",
                     "beyond_chance": None if significant is None else bool(significant[layer, head, i, j]),
                     "above": weight - max(equal, positions),

@@ -45,18 +45,18 @@ def match_heads(
         matched = match_heads(after, before, matching=matching, seed=seed)
         return matched._replace(partner=np.argsort(matched.partner, -1))
     layers, heads = before.shape[:2]
-    there = [np.flatnonzero(~np.isnan(layer).all(-1)) for layer in before]
+    existing = [np.flatnonzero(~np.isnan(layer).all(-1)) for layer in before]
     distances: list[np.ndarray] = []  # total variation distances of heads of the first model, then of the second
-    for first, second, present in zip(before, after, there, strict=True):
+    for first, second, present in zip(before, after, existing, strict=True):
         profiles = np.concatenate([first[present], second[present]])
         every = [np.nansum(np.abs(profiles - profile), -1) / 2 for profile in profiles]
         distances.append(np.reshape(every, (len(profiles), len(profiles))))  # works without heads too
     partner = np.broadcast_to(np.arange(heads), (layers, heads)).copy()
     if matching != "profile":
         similarity = _numbers_alike(distances, seed)
-        if matching == "number" or similarity == "shown" or all(len(present) < 2 for present in there):  # noqa: PLR2004
+        if matching == "number" or similarity == "shown" or all(len(present) < 2 for present in existing):  # noqa: PLR2004
             return Matched(partner, "number", similarity)
-    for layer, present in enumerate(there):
+    for layer, present in enumerate(existing):
         numbers = np.arange(len(present))
         apart = ((numbers[:, None] - numbers) / max(len(present), 1)) ** 2
         partner[layer, present] = present[

@@ -180,9 +180,9 @@ class Scoring:
                 if self.settings["needles"] is not None and "prompts" not in self.notes and _continues(self.loaded):
                     raise
                 self.skipped["retrieval"] = str(error)
-        own = [ROLES[name] for name in self.settings["roles"] if ROLES[name].expecting and name not in self.skipped]
+        probed = [ROLES[name] for name in self.settings["roles"] if ROLES[name].expecting and name not in self.skipped]
         how: Any = (text.windows, self.length, self.settings["batch_size"])
-        for role in own:
+        for role in probed:
             sees_ahead = bool(kinds & {*role.layers} - {"causal"})
             probe = expected_probe(self.loaded, role, *how, sees_ahead=sees_ahead)
             if probe is None:

@@ -90,10 +90,10 @@ class Activations:
             first, *_, last = [*self.blocks, *self.blocks]
             raise AttnscopeError(f"{self.model} has no block {block} ({name!r}): choose from {first} to {last}")
         block = block if number else next((one for one in self.blocks if one.startswith(stack)), "")
-        there = [one for one, found in self.by_name.items() if found.block is None or one.rpartition(".")[0] == block]
+        names = [one for one, found in self.by_name.items() if found.block is None or one.rpartition(".")[0] == block]
         why = f": {self.unknown[block]}" if self.unknown.get(block) else ""
         raise AttnscopeError(
-            f"{self.model} has no activation {name!r}{why}; expected {', '.join(there)}, or the name of such a hook of "
+            f"{self.model} has no activation {name!r}{why}; expected {', '.join(names)}, or the name of such a hook of "
             "TransformerLens"
         )
 
@@ -123,7 +123,7 @@ def activations_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Activat
     attending = [name for name, module in model.named_modules() if is_attention(module)]
     graph = pass_graph(model, dict(inputs), attending)
     stacks = _stacks(model)
-    found: dict[str, Activation] = {}
+    activations: dict[str, Activation] = {}
     blocks: dict[str, str] = {}
     unknown: dict[str, str] = {}
     numbers = dict.fromkeys(stacks, 0)
@@ -132,7 +132,7 @@ def activations_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Activat
     def add(name: str, side: Any, *runs: ModuleRun, stack: str = "") -> None:
         several = len(runs) == 1 and graph.counts[runs[0].name] > 1 and not stack
         numbered = runs[0].number if several else None
-        found[name] = Activation(name, tuple(run.name for run in runs), side, numbered, stack)
+        activations[name] = Activation(name, tuple(run.name for run in runs), side, numbered, stack)
 
     for block in graph.blocks:
         stack = next(name for name, prefix in stacks.items() if f"{block.name}.".startswith(prefix))
@@ -147,8 +147,8 @@ def activations_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Activat
             shared = prefix.removesuffix(".") if stack and graph.counts[run.name] > 1 else ""
             add(_joined(stack, name), "returned", run, stack=shared)
     if isinstance(getattr(graph.output, "logits", None), Tensor):
-        found["logits"] = Activation("logits", ("",), "returned")
-    return Activations(type(model).__name__, found, blocks, unknown)
+        activations["logits"] = Activation("logits", ("",), "returned")
+    return Activations(type(model).__name__, activations, blocks, unknown)
 
 
 def _stacks(model: PreTrainedModel) -> dict[str, str]:
@@ -161,14 +161,14 @@ def _stacks(model: PreTrainedModel) -> dict[str, str]:
 
 def _of_block(block: BlockRun) -> dict[str, tuple[str, list[ModuleRun]]]:
     """Activations of a block: side and runs of modules, by name."""
-    own = block.runs[-1]
-    found: dict[str, tuple[str, list[ModuleRun]]] = {
-        "resid_pre": ("received", [own]),
-        "resid_post": ("returned", [own]),
+    block_run = block.runs[-1]
+    activations: dict[str, tuple[str, list[ModuleRun]]] = {
+        "resid_pre": ("received", [block_run]),
+        "resid_post": ("returned", [block_run]),
     }
     walk = block.walk
     if walk is None or block.unknown:
-        return found
+        return activations
     kinds = {one.run.returned.node: "cross" if one.is_cross else one.kind for one in block.sublayers}
     readers: dict[Any, ModuleRun] = {}  # of sums: the outermost module that reads a sum first
     norms: list[ModuleRun] = []
@@ -186,34 +186,34 @@ def _of_block(block: BlockRun) -> dict[str, tuple[str, list[ModuleRun]]]:
         if node is walk.start or node not in walk.added | walk.normed:
             continue
         if len(before) == len(kinds) and node in walk.normed:
-            if found["resid_post"][0] == "returned":
-                found["normalized_resid_post"] = found["resid_post"]
-                found["resid_post"] = ("sum", [run])
+            if activations["resid_post"][0] == "returned":
+                activations["normalized_resid_post"] = activations["resid_post"]
+                activations["resid_post"] = ("sum", [run])
         elif before and "mlp" not in before:
-            found.setdefault("resid_mid_cross" if "cross" in before else "resid_mid", ("sum", [run]))
+            activations.setdefault("resid_mid_cross" if "cross" in before else "resid_mid", ("sum", [run]))
     stages = list(dict.fromkeys([frozenset[Any](), *(walk.summed(node) or frozenset() for node in readers)]))
     for norm in norms:
         node: Any = norm.received and norm.received.node
         number = stages.index(walk.summed(node) or frozenset()) + (node not in walk.normed)
-        while f"ln{number}" in found:  # parallel layers with a norm each
+        while f"ln{number}" in activations:  # parallel layers with a norm each
             number += 1
-        found[f"ln{number}"] = ("returned", [norm])
+        activations[f"ln{number}"] = ("returned", [norm])
     written = defaultdict[str, list[Any]](list)
     for one in block.sublayers:
         written["cross" if one.is_cross else one.kind].append(one)
     for kind, several in written.items():
         nodes = {one.run.returned.node for one in several}
         if all(not nodes & stage or nodes <= stage for stage in stages):
-            found[_WRITTEN[kind]] = ("returned", [one.written for one in several])
+            activations[_WRITTEN[kind]] = ("returned", [one.written for one in several])
     if len(written["mlp"]) == 1:
         node = written["mlp"][0].run.returned.node
         down = walk.linear(node)
         functions = [one for one in walk.before(node) if is_activation(one.module)]
         if down is not None:  # experts read some tokens each
-            found["neurons"] = ("received", [down])
+            activations["neurons"] = ("received", [down])
         if down is not None and len(functions) == 1:
-            found["mlp_pre"] = ("received", functions)
-    return found
+            activations["mlp_pre"] = ("received", functions)
+    return activations
 
 
 def _around(

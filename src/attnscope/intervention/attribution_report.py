@@ -103,7 +103,7 @@ def report(tree: xr.DataTree) -> Report:
     rows, predictions, lens = components_of(tree), tree["predictions"].to_dataset(), tree["lens"].to_dataset()
     heads = [row for row in rows if row["kind"] == "head"]
     others = [row for row in rows if row["kind"] != "head" and row["part_mean"]]
-    own = str(predictions.attrs.get("metric", ""))
+    metric = str(predictions.attrs.get("metric", ""))
     asked, model = int(predictions["query"].notnull().sum()), str(tree.attrs["model"])
     tested, alone = rows[0]["excess_shown"] is not None, "; on the clean texts alone" * ("pairs" in tree.attrs)
     site = tree.attrs.get("site")
@@ -111,12 +111,12 @@ def report(tree: xr.DataTree) -> Report:
     how: Any = {"corrected": "for all components", "least": f"{LEAST} or more windows"}
     what = "logit" if "random" in predictions else "logit difference" if "probability" in lens else "value"
     what = "product" if site else what
-    what = f"gradient of {own} times logits" if own else what
+    what = f"gradient of {metric} times logits" if metric else what
     unit = format_of(predictions.attrs.get("unit", "logits"))
-    effects = [replace(one, unit=unit) for one in effects] if own else effects
+    effects = [replace(one, unit=unit) for one in effects] if metric else effects
     sentences = _sentences(predictions, rows, heads, what)
     headings = _OF_DIFFERENCE if what == "logit difference" else {}
-    headings = {"metric": own} if own else headings
+    headings = {"metric": metric} if metric else headings
     of_lens = [replace(one, heading=headings.get(one.name, one.heading)) for one in _LENS]
     of_lens = [_LENS[0], _LENS_OF_SITE] if site else of_lens
     tables = [
@@ -126,7 +126,7 @@ def report(tree: xr.DataTree) -> Report:
             "lens",
             "Product by depth" if site else "Logit lens",
             of_lens,
-            rows_of({str(name): lens[name] for name in lens}, lens.metric if own else lens.logit),
+            rows_of({str(name): lens[name] for name in lens}, lens.metric if metric else lens.logit),
         ),
     ]
     return Report(
@@ -161,28 +161,28 @@ def _favours(row: Row) -> str:
 def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what: str) -> list[str]:
     sums = [sum(row["part_mean"] for row in rows if row["kind"] in kinds) for kinds in (*_KINDS, {REST})]
     whole, *own = (f"{value:+.2f}" for value in (float(predictions.total.mean()), *sums))
-    shown, tested = [row for row in heads if row["excess_shown"]], heads[0]["excess_shown"] is not None
-    head = (shown or heads)[0]
+    strong, tested = [row for row in heads if row["excess_shown"]], heads[0]["excess_shown"] is not None
+    head = (strong or heads)[0]
     unit = "" if what == "product" else unit_of(predictions.attrs)
     most, largest = f"{head['layer']}.{head['head']}", f"{head['excess_mean']:+.2f}{unit}"
     less = "random" in predictions  # parts are those of the token less those of the mean token
     if what == "product":
-        found = f"Head {most} has the largest part of the product: {largest}."
+        text = f"Head {most} has the largest part of the product: {largest}."
         if tested:
-            found = f"Heads with a significant part: {len(shown)} of {len(heads)}, the largest {most} ({largest})."
-    elif tested and not shown:
-        found = f"None of {len(heads)} heads has a significant part; the largest is that of {most} ({largest})."
+            text = f"Heads with a significant part: {len(strong)} of {len(heads)}, the largest {most} ({largest})."
+    elif tested and not strong:
+        text = f"None of {len(heads)} heads has a significant part; the largest is that of {most} ({largest})."
     elif tested and less:
-        found = (
-            f"Heads that favour the token over the mean token significantly, or oppose it: {len(shown)} of "
+        text = (
+            f"Heads that favour the token over the mean token significantly, or oppose it: {len(strong)} of "
             f"{len(heads)}, the largest part {most} ({largest})."
         )
     elif tested:
-        found = f"Heads with a significant part: {len(shown)} of {len(heads)}, the largest {most} ({largest})."
+        text = f"Heads with a significant part: {len(strong)} of {len(heads)}, the largest {most} ({largest})."
     elif less:
-        found = f"Head {most} has the largest part of the token less that of the mean token: {largest}."
+        text = f"Head {most} has the largest part of the token less that of the mean token: {largest}."
     else:
-        found = f"Head {most} has the largest part: {largest}."
+        text = f"Head {most} has the largest part: {largest}."
     added = (
         f"Mean {what}: {whole} = heads {own[0]}, feed-forward layers {own[1]}, embeddings {own[2]}, biases {own[3]}."
     )
@@ -195,8 +195,8 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what:
         )
     difference = f"{float(predictions.difference.max()):.0e}"
     if what == "product":
-        return [added, found, f"The parts add up to the product within {difference}."]
-    sentences = [added, found, f"The parts add up to the logits within {difference}."]
+        return [added, text, f"The parts add up to the product within {difference}."]
+    sentences = [added, text, f"The parts add up to the logits within {difference}."]
     if "metric" not in predictions:
         return sentences
     value, total = predictions.metric.values, predictions.total.values

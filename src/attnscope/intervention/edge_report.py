@@ -115,18 +115,18 @@ def _circuit(found: xr.Dataset, edges: int) -> list[str]:
     share = by_document(np.array(kept), texts_of(found), over=gaps)
     if np.isnan(share.low[0]) if share.tested.all() else not has_one_sign(gaps):
         return [NO_SHARE]
-    own, by_chance = share.mean
+    reached, by_chance = share.mean
     sizes, names = ([*dict.fromkeys(values)] for values in zip(*sorted(chosen.values()), strict=True))
     how_many = " or ".join(f"{round(size * edges):,}" for size in sizes)
     share_of = " or ".join(f"{size:.1%}" for size in sizes)
     ranked = " or ".join(_RANKED[name] for name in names)
     between = f"{1 - _FAR:.0%} to {1 + _FAR:.0%}"
     which = f"smallest circuit that keeps {between}"
-    if abs(1 - own) > _FAR:
+    if abs(1 - reached) > _FAR:
         which = f"best circuit (none keeps {between} on other pairs)"
     first = f"The {which} has {share_of} of the edges ({how_many} of {edges:,}), {ranked}."
     interval = "" if np.isnan(share.low[0]) else f" ({share.low[0]:z.0%} to {share.high[0]:z.0%})"
-    return [first, f"It keeps {own:z.0%}{interval} of the difference; as many random edges keep {by_chance:z.0%}."]
+    return [first, f"It keeps {reached:z.0%}{interval} of the difference; as many random edges keep {by_chance:z.0%}."]
 
 
 def _smallest(kept: xr.DataArray) -> tuple[float, str]:

@@ -99,11 +99,11 @@ class Anatomy:
         return self.model.dtype, device_of(self.model), shapes, [*map(id, self.modules.values())]
 
     def _found(self, find: Callable[[PreTrainedModel, dict[str, Any]], Any]) -> Any:
-        known = _anatomies.setdefault(self.model, {})
-        if find not in known or known[find][0] != self._state:
+        of_model = _anatomies.setdefault(self.model, {})
+        if find not in of_model or of_model[find][0] != self._state:
             with borrowed(self.model):
-                known[find] = self._state, find(self.model, dict(self.inputs or some_tokens(self.model)))
-        return known[find][1]
+                of_model[find] = self._state, find(self.model, dict(self.inputs or some_tokens(self.model)))
+        return of_model[find][1]
 
 
 _anatomies: WeakKeyDictionary[nn.Module, dict[Any, tuple[Any, Any]]] = WeakKeyDictionary()

@@ -92,8 +92,8 @@ class Effects(Job):
         keep("where", lambda: attention_of_heads(loaded, windows, band=band, session=self.opened))
         if settings["why"]:
             tell("explaining attention", 0.03)
-            known: Any = {"band": band, "seed": seed, "session": self.opened}
-            keep_if_defined("why", lambda: explanations_of_heads(loaded, windows, **known))
+            options: Any = {"band": band, "seed": seed, "session": self.opened}
+            keep_if_defined("why", lambda: explanations_of_heads(loaded, windows, **options))
             keep_if_defined("trust", lambda: trust_in_weights(loaded, windows, band=band))
             keep("shuffled", lambda: shuffled_weights(session, seed=seed, cells=self.alone))
         if self.rule:
@@ -209,10 +209,10 @@ def trust_in_weights(loaded: LoadedModel, windows: list[Window], *, band: int = 
     contributions = contribution_profiles(study, kinds=["norms", "effective"], band=min(band, max(1, shortest - 1)))
     profile = contributions.profile_norms.mean("window")
     top = profile.fillna(-1).argmax("offset")
-    known = profile.notnull().any("offset")
+    measured = profile.notnull().any("offset")
     return xr.Dataset(
         {
-            "norm_offset": contributions.offset[top].drop_vars("offset").astype(float).where(known),
+            "norm_offset": contributions.offset[top].drop_vars("offset").astype(float).where(measured),
             "norm_weight": profile.max("offset"),
             "null_share": contributions.null_share.mean("window"),
             "identifiable": contributions.identifiable.mean("window"),

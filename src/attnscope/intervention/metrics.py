@@ -37,9 +37,9 @@ class Metric:
     @property
     def identity(self) -> str:
         """Name and hash, for a signature."""
-        own = identity_of(self.function, "metric")
-        parts = [own["sha256"], self.name, self.unit, self.better, self.meaning]
-        return f"{own['name']}@{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
+        identity = identity_of(self.function, "metric")
+        parts = [identity["sha256"], self.name, self.unit, self.better, self.meaning]
+        return f"{identity['name']}@{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
     @property
     def attributes(self) -> dict[str, str]:
@@ -141,7 +141,7 @@ def metric(*, name: str = "", unit: str = "1", better: Better | None = None) -> 
     """
 
     def named(function: Callable[..., Any]) -> Metric:
-        own = metric_of(function)
-        return Metric(own.function, name or own.name, unit, better, own.meaning)
+        record = metric_of(function)
+        return Metric(record.function, name or record.name, unit, better, record.meaning)
 
     return named

@@ -167,8 +167,8 @@ def _pair(fields: Mapping[str, Any], where: str) -> Pair:
             raise AttnscopeError(f"{where}: the field {name!r} is of type {type(value).__name__}; expected a string")
         for text in texts:
             check_characters(text, where)
-    given: dict[str, Any] = {name: fields[name] for name in (*FIELDS, *_TARGETS) if fields.get(name) is not None}
+    named: dict[str, Any] = {name: fields[name] for name in (*FIELDS, *_TARGETS) if fields.get(name) is not None}
     for name in ("answer", "wrong"):
-        answers = [given[name]] if isinstance(given[name], str) else given[name]
-        given[name] = answers[0] if len(answers) == 1 else tuple(answers)
-    return Pair(**given)
+        answers = [named[name]] if isinstance(named[name], str) else named[name]
+        named[name] = answers[0] if len(answers) == 1 else tuple(answers)
+    return Pair(**named)

@@ -77,8 +77,8 @@ def pairs_for(
     given: Pairs | None, model: Model | None, answer: str | None, wrong: str | None, metric: object = None
 ) -> list[Pair]:
     if given is None:
-        own = model is None or (isinstance(model, str | Path) and Path(model) in {Path("bundled"), MODEL})
-        if not own and not (isinstance(model, LoadedModel) and model.name == MODEL.name):
+        is_bundled = model is None or (isinstance(model, str | Path) and Path(model) in {Path("bundled"), MODEL})
+        if not is_bundled and not (isinstance(model, LoadedModel) and model.name == MODEL.name):
             raise AttnscopeError(
                 "found a model without pairs; expected a file of JSON Lines with clean, corrupted, answer and wrong "
                 "on each line, or a task, such as agreement (only the bundled model has bundled pairs)"
@@ -200,8 +200,8 @@ class PatchJob(Job):
                     encoded.measure(logits, whole)
         heads = {site.index: site.heads for site in sites}
         for part in parts:
-            known = part.layer in passes.mlps if part.head is None else part.head < heads.get(part.layer, 0)
-            if not known or (part in (self.receivers or ()) and not part.senders(passes)):
+            exists = part.layer in passes.mlps if part.head is None else part.head < heads.get(part.layer, 0)
+            if not exists or (part in (self.receivers or ()) and not part.senders(passes)):
                 raise AttnscopeError(
                     f"found {part.name}; expected a head of layers 0 to {len(sites) - 1} that exists, or the MLP of a "
                     f"block (m0){'; a receiver (--receiver) is of layers 1 and up' * bool(self.receivers)}"
@@ -273,7 +273,7 @@ class PatchJob(Job):
         clean, corrupted = (end.double().cpu().numpy() for end in ends)
         unit, dtype = {"units": self.scale}, self.loaded.model.dtype
         name = subject_of(attributes)
-        found = xr.Dataset(
+        effects = xr.Dataset(
             {
                 "difference": (dims, values, {"long_name": name.capitalize() if self.metric is None else name, **unit}),
                 "clean": ("pair", clean, {"long_name": "The same in the clean run", **unit}),
@@ -286,9 +286,9 @@ class PatchJob(Job):
             by_name = {"attribution": 1, **({"eap_ig": self.steps} if self.steps > 1 else {})}
             estimates = np.stack([self._estimates(encoded, steps) for steps in by_name.values()], 1)
             words = {"long_name": f"Change of {name}, estimated", **unit}
-            found["estimate"] = (("pair", "estimator", *dims[1:]), estimates, words)
-            found = found.assign_coords(estimator=list(by_name))
-        return found.assign(sets).assign_coords(self._labels(numbers, encoded))
+            effects["estimate"] = (("pair", "estimator", *dims[1:]), estimates, words)
+            effects = effects.assign_coords(estimator=list(by_name))
+        return effects.assign(sets).assign_coords(self._labels(numbers, encoded))
 
     def _labels(self, numbers: list[int], encoded: EncodedPairs) -> dict[str, object]:
         """Number, texts and answers of each pair, and its tokens when patching by position."""
@@ -388,9 +388,9 @@ class PatchJob(Job):
         parts = list(dict.fromkeys(chain(*sets)))
         donors = [part.donor(runs.donor) for part in parts]
         rows = torch.tensor([[one in some for one in parts] for some in sets])
-        found = runs.sweep(range(len(rows)), lambda some: put_in(parts, donors, rows[some.start : some.stop]), of="all")
+        cells = runs.sweep(range(len(rows)), lambda some: put_in(parts, donors, rows[some.start : some.stop]), of="all")
         ends = np.cumsum([0, len(self.together), *map(len, self.drawn), len(alone)])
-        together, *drawn, single = (found[:, start:end] for start, end in pairwise(ends))
+        together, *drawn, single = (cells[:, start:end] for start, end in pairwise(ends))
         most = max((part.shape[1] for part in drawn), default=0)
         padded = [np.pad(part, ((0, 0), (0, most - part.shape[1])), constant_values=np.nan) for part in drawn]
         return {
@@ -403,9 +403,9 @@ class PatchJob(Job):
 
     def _through(self, runs: Runs, receivers: Sequence[Component]) -> np.ndarray:
         """``(pair, layer, head)``: the part of each head's effect through later components; NaN if none is later."""
-        passes, own = runs.passes, runs.passes.outputs
-        layers = [np.full((len(runs.encoded), output.shape[1]), np.nan) for output in own]
-        for sender in range(max((part.senders(passes) for part in receivers), default=len(own))):
+        passes, outputs = runs.passes, runs.passes.outputs
+        layers = [np.full((len(runs.encoded), output.shape[1]), np.nan) for output in outputs]
+        for sender in range(max((part.senders(passes) for part in receivers), default=len(outputs))):
 
             def edits(senders: Sequence[int], sender: int = sender) -> Any:
                 received: dict[Component, Any] = {}
@@ -413,13 +413,13 @@ class PatchJob(Job):
                 def freeze(layer: int, call: AttentionCall, output: Tensor) -> Tensor:
                     heads = [part for part in receivers if part.head is not None and part.layer == layer]
                     received.update({part: part.of(call, output) for part in heads})
-                    return own[layer].expand_as(output)
+                    return outputs[layer].expand_as(output)
 
                 def keep(part: Component, _: int, states: Tensor) -> Tensor:
                     received.setdefault(part, []).append(states.clone())
                     return states
 
-                calls: dict[int, Any] = {layer: partial(freeze, layer) for layer in range(sender + 1, len(own))}
+                calls: dict[int, Any] = {layer: partial(freeze, layer) for layer in range(sender + 1, len(outputs))}
                 calls[sender] = stack.replacing(senders, [runs.donor.outputs[sender]] * len(senders))
                 mlps = {part.layer: partial(keep, part) for part in receivers if part.head is None}
                 if not receivers:  # the logits
@@ -428,7 +428,7 @@ class PatchJob(Job):
                 later = [part for part in received if part.senders(passes) > sender]
                 return put_in(later, [received[part] for part in later], torch.ones(len(senders), len(later)) > 0)
 
-            wanted = self._wanted(sender, own[sender])
+            wanted = self._wanted(sender, outputs[sender])
             if wanted:
                 layers[sender][:, wanted] = runs.sweep(wanted, edits, of="all")
         return by_layer(layers)
@@ -442,11 +442,11 @@ class PatchJob(Job):
                 passes.plain(encoded.inputs[1], encoded.positions)
                 others = passes.outputs
                 passes.plain(encoded.inputs[0], encoded.positions)
-                own = passes.outputs
+                outputs = passes.outputs
             shares = [None] if steps == 1 else [(step + 0.5) / steps for step in range(steps)]
             slopes = [answers_difference(model, encoded, share) for share in shares]
         layers: list[np.ndarray] = []
-        for patched, donor, *gradients in zip(own, others, *slopes, strict=True):
+        for patched, donor, *gradients in zip(outputs, others, *slopes, strict=True):
             parts = encoded.by_pair(((donor - patched) * torch.stack(gradients).mean(0)).sum(3))
             spans = encoded.positions_of_text
             parts = torch.stack([parts[..., at].sum(-1) for at in spans], -1) if self.by_position else parts.sum(2)

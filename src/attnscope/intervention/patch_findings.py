@@ -130,7 +130,7 @@ def name_of(row: Row) -> str:
 def report(tree: xr.DataTree) -> Report:
     rows, pairs = patched_positions(tree), tree["pairs"].to_dataset()
     tested = rows[0]["shown"] is not None
-    known = rows[0]["recovered"] is not None
+    has_shares = rows[0]["recovered"] is not None
     care = dict(_CARE) | care_of_answers(pairs)
     if tested:
         care["Intervals are for pairs like these."] = "Pairs from one template say little about other sentences."
@@ -148,7 +148,7 @@ def report(tree: xr.DataTree) -> Report:
             heads_by(
                 rows, lambda row: (TOWARDS if (row["recovered"] or 0) > 0 else AWAY) * bool(row["shown"]), TOWARDS, AWAY
             )
-            if tested and known and "head" in rows[0]
+            if tested and has_shares and "head" in rows[0]
             else {},
             headline=_headline(rows, pairs),
         ),
@@ -256,10 +256,10 @@ def _headline(rows: Sequence[Row], pairs: xr.Dataset) -> str:
         most = f"largest at {name}: {share} of the difference {moved}"
     if largest["shown"] is None:
         return f"No test possible: intervals need {LEAST} or more pairs of one kind; the effect is {most}"
-    shown = sum(bool(row["shown"]) for row in rows)
-    if not shown:
+    significant = sum(bool(row["shown"]) for row in rows)
+    if not significant:
         return f"No patch of {len(rows)} {kinds} has a significant effect"
-    return f"Patches of {shown} of {len(rows)} {kinds} have a significant effect, {most}"
+    return f"Patches of {significant} of {len(rows)} {kinds} have a significant effect, {most}"
 
 
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
@@ -275,18 +275,18 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
         if rows[0]["recovered"] is None:
             sentences.append(NO_SHARE)
     else:
-        shown = [row["recovered"] for row in rows if row["shown"]]
+        shares = [row["recovered"] for row in rows if row["shown"]]
         if rows[0]["recovered"] is None:
             sentences.append(
-                f"{len(shown)} of {len(rows)} {kinds} have a significant effect (p < 0.05, corrected, over {number} "
+                f"{len(shares)} of {len(rows)} {kinds} have a significant effect (p < 0.05, corrected, over {number} "
                 "pairs)."
             )
             sentences.append(NO_SHARE)
         else:
-            towards = sum(share > 0 for share in shown)
+            towards = sum(share > 0 for share in shares)
             sentences.append(
-                f"{len(shown)} of {len(rows)} {kinds} have a significant effect (p < 0.05, corrected, over {number} "
-                f"pairs): {towards} towards the other run, {len(shown) - towards} away from it."
+                f"{len(shares)} of {len(rows)} {kinds} have a significant effect (p < 0.05, corrected, over {number} "
+                f"pairs): {towards} towards the other run, {len(shares) - towards} away from it."
             )
     agreement = ""
     if "agreement" in tree.children:

@@ -278,8 +278,8 @@ def _ablated(name: str, function: Callable[[Tensor], Tensor], output: Tensor, *,
         other: Any = function(output.clone())
         again: Any = function(output.clone()) if tries else other
     if not isinstance(other, Tensor) or other.shape != output.shape:
-        found = f"shape {tuple(other.shape)}" if isinstance(other, Tensor) else f"a {type(other).__name__}"
-        raise AttnscopeError(f"the ablation {name} returns {found}; expected a tensor of shape {tuple(output.shape)}")
+        what = f"shape {tuple(other.shape)}" if isinstance(other, Tensor) else f"a {type(other).__name__}"
+        raise AttnscopeError(f"the ablation {name} returns {what}; expected a tensor of shape {tuple(output.shape)}")
     if not bool(other.isfinite().all()):
         raise AttnscopeError(f"the ablation {name} returns NaN or an infinite number: expected finite ones")
     if tries and not torch.equal(other, again):
@@ -509,10 +509,10 @@ def chosen_ablations(names: Sequence[str]) -> list[Ablation]:
         registry.load_records()
     unknown = [name for name in names if name not in ABLATIONS]
     if unknown or not names:
-        found = repr(unknown[0] if unknown else names)
+        named = repr(unknown[0] if unknown else names)
         expected = ", ".join(map(repr, ABLATIONS))  # quoted: these are not translated
         raise AttnscopeError(
-            f"found ablations (--ablations) {found}; expected one or more of {expected} (one of your own once its "
+            f"found ablations (--ablations) {named}; expected one or more of {expected} (one of your own once its "
             "module is imported)"
         )
     added = registry.registered("ablation")

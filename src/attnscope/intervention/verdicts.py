@@ -208,12 +208,12 @@ def verdicts(tree: xr.DataTree) -> list[Row]:
     for number, name in enumerate(ablations):
         columns |= effect_columns(heads.isel(ablation=number, drop=True), name)
         if "metric_change" in heads:
-            own = heads.isel(ablation=number, drop=True)
-            columns |= effect_columns(own, f"metric_{name}", "metric_change", "metric_")
+            effects = heads.isel(ablation=number, drop=True)
+            columns |= effect_columns(effects, f"metric_{name}", "metric_change", "metric_")
     rows = rows_of(columns, heads.effect.isel(ablation=0, drop=True))
     for row in rows:
-        agree, known = row.pop("agree"), row.pop("comparable")
-        row["scores_agree"] = bool(agree) if known else None
+        agree, comparable = row.pop("agree"), row.pop("comparable")
+        row["scores_agree"] = bool(agree) if comparable else None
         row["label"] = row["label"] or ""
         signs = {int(np.sign(row[f"{name}_mean"])) if row[f"{name}_shown"] else 0 for name in ablations}
         tested = all(row[f"{name}_shown"] is not None for name in ablations)
@@ -278,8 +278,8 @@ RISES, FALLS = "loss rises without it", "loss falls without it"
 
 def _change(row: Row, ablations: Sequence[str]) -> str:
     """Effect of the largest significant ablation of a head on the loss."""
-    shown = [row[f"{name}_mean"] for name in ablations if row[f"{name}_shown"]]
-    return "" if not shown else RISES if max(shown, key=abs) > 0 else FALLS
+    significant = [row[f"{name}_mean"] for name in ablations if row[f"{name}_shown"]]
+    return "" if not significant else RISES if max(significant, key=abs) > 0 else FALLS
 
 
 def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
@@ -498,14 +498,14 @@ def _describe_metric(tree: xr.DataTree, rows: Sequence[Row], ablations: Sequence
         return []
     named = [(row, ablation, effect_of(row, f"metric_{ablation}")) for row in rows for ablation in ablations]
     effects, metric, unit = [effect for *_, effect in named], tree.attrs["metric"], unit_of(tree.attrs)
-    shown = [effect.mean for effect in effects if effect.shown]
-    rises, every = sum(mean > 0 for mean in shown), "heads and ablations" if len(ablations) > 1 else "heads"
+    significant = [effect.mean for effect in effects if effect.shown]
+    rises, every = sum(mean > 0 for mean in significant), "heads and ablations" if len(ablations) > 1 else "heads"
     value = f"{float(tree['effects'].metric.mean()):.3g}{unit}".replace("-", "−")
     sentences = [f"{metric} is {value} in the unchanged model, mean over windows."]
     if effects[0].shown is not None:
         sentences.append(
             f"Removing one head at a time significantly raises {metric} for {rises} of {len(named)} {every} and lowers "
-            f"it for {len(shown) - rises} (p < 0.05, corrected for all {every})."
+            f"it for {len(significant) - rises} (p < 0.05, corrected for all {every})."
         )
 
     def words(number: int, effect: Effect) -> str:
@@ -570,8 +570,8 @@ def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: s
 
 def _counted(rows: Sequence[Row], name: str) -> str:
     """The numbers of significant effects above and below 0 under one ablation."""
-    shown = [row[f"{name}_mean"] for row in rows if row[f"{name}_shown"]]
-    return f"{name} {sum(mean > 0 for mean in shown)} and {sum(mean < 0 for mean in shown)}"
+    significant = [row[f"{name}_mean"] for row in rows if row[f"{name}_shown"]]
+    return f"{name} {sum(mean > 0 for mean in significant)} and {sum(mean < 0 for mean in significant)}"
 
 
 def _forbidden_names(tree: xr.DataTree) -> str:
@@ -585,24 +585,24 @@ def _describe_forbidden(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     forbidden = tree["forbidden"].to_dataset()
     named = _forbidden_names(tree)
     scaled = "the rest scaled up" if forbidden.attrs["renormalise"] else "the rest as it is"
-    known = [(row, effect_of(row, "forbidden")) for row in rows if row["forbidden_mean"] is not None]
-    shown = [effect.mean for _, effect in known if effect.shown]
-    idle = sum((row["forbidden_weight"] or 0) < HARDLY for row, _ in known)
+    tested = [(row, effect_of(row, "forbidden")) for row in rows if row["forbidden_mean"] is not None]
+    significant = [effect.mean for _, effect in tested if effect.shown]
+    idle = sum((row["forbidden_weight"] or 0) < HARDLY for row, _ in tested)
     sentences: list[str] = []
     if np.isfinite(forbidden.effect_low.values).any():
-        rises = sum(mean > 0 for mean in shown)
+        rises = sum(mean > 0 for mean in significant)
         sentences.append(
             f"If one head may not attend to {named} ({scaled}), the loss significantly rises for {rises} of "
-            f"{count(len(known), 'head')} and falls for {len(shown) - rises}; {idle} put{'s' * (idle == 1)} less than "
-            f"{HARDLY:.0%} of {'its' if idle == 1 else 'their'} weight there."
+            f"{count(len(tested), 'head')} and falls for {len(significant) - rises}; {idle} put{'s' * (idle == 1)} "
+            f"less than {HARDLY:.0%} of {'its' if idle == 1 else 'their'} weight there."
         )
 
     def words(number: int, effect: Effect) -> str:
-        row = known[number][0]
+        row = tested[number][0]
         there = f"{row['forbidden_weight']:.0%} of its weight is there"
         return f"{describe_effect(effect)} nats, if head {_name(row)} may not attend to {named}; {there}"
 
-    return [*sentences, *describe_largest([effect for _, effect in known], words, "heads")]
+    return [*sentences, *describe_largest([effect for _, effect in tested], words, "heads")]
 
 
 def _describe_estimates(tree: xr.DataTree) -> list[str]:
@@ -614,8 +614,8 @@ def _describe_estimates(tree: xr.DataTree) -> list[str]:
     if not parts:
         return []
     heads = tree["heads"].to_dataset()
-    known = int(np.isfinite(heads.effect.sel(ablation=ablation)).sum())
-    of = f"{count(known, 'head')} over {count(int(heads.attrs['texts']), 'window')}"
+    measured = int(np.isfinite(heads.effect.sel(ablation=ablation)).sum())
+    of = f"{count(measured, 'head')} over {count(int(heads.attrs['texts']), 'window')}"
     return [f"Rank correlation of estimates with the {ablation} ablation ({of}): {parts}."]
 
 

@@ -179,14 +179,14 @@ def attend_rows(
                 of_tile, False, ENTROPY, COLLISION, OFFSETS, VARIANCE, KEYED, COLUMNS, SUMMED,
                 width, value_width, KEY_TILE, BIN_TILE, UPCAST, PRECISION,
             )  # fmt: skip
-    place = pair * queries + row
+    cell = pair * queries + row
     every = (tl.num_programs(0) // blocks).to(tl.int64) * queries
     weight = write_sums(
-        state, written, None if sinks is None else sinks + head, edges, bins, place, every, row, is_row, (low, high),
+        state, written, None if sinks is None else sinks + head, edges, bins, cell, every, row, is_row, (low, high),
         bias is not None, ENTROPY, COLLISION, OFFSETS, VARIANCE, KEYED, COLUMNS, SUMMED, value_width, BIN_TILE,
     )  # fmt: skip
     if written[4] is not None:
         write_band(
-            written[4], band, q, keyed, masked, biased, bounds, row, (first, last), place, state[0], weight,
+            written[4], band, q, keyed, masked, biased, bounds, row, (first, last), cell, state[0], weight,
             factors, of_tile, width, KEY_TILE, BAND_TILE, UPCAST, PRECISION,
         )  # fmt: skip

@@ -92,8 +92,8 @@ class HeadsOfTile:
         each = [
             bound.expand(texts, -1).numpy()[self.texts, None, rows] for bound in (*call.extent, call.query_positions)
         ]
-        start, stop, own = np.repeat(each, count, 2).reshape(3, -1)
-        return start, stop, own
+        start, stop, diagonal = np.repeat(each, count, 2).reshape(3, -1)
+        return start, stop, diagonal
 
 
 def heads_of_tiles(call: AttentionCall) -> list[HeadsOfTile]:

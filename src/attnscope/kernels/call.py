@@ -368,19 +368,19 @@ def weights_at(
     batch, heads, _, _ = call.query.shape
     wide = torch.promote_types(call.query.dtype, torch.float32)
     query = call.query.to(wide) * call.scale
-    own = torch.arange(call.query.shape[2], device=query.device)
+    query_position = torch.arange(call.query.shape[2], device=query.device)
     columns: list[Tensor] = []
     for at in keys.unbind(-1):
-        place = at.clamp_min(0)[:, None].expand(batch, -1, -1)
-        of_heads = place.expand(-1, call.key.shape[1], -1)[..., None].expand(-1, -1, -1, call.key.shape[3])
+        column = at.clamp_min(0)[:, None].expand(batch, -1, -1)
+        of_heads = column.expand(-1, call.key.shape[1], -1)[..., None].expand(-1, -1, -1, call.key.shape[3])
         scores = (query * call.key.gather(2, of_heads).to(wide).repeat_interleave(call.group, 1)).sum(-1)
         if call.softcap is not None:
             scores = call.softcap * torch.tanh(scores / call.softcap)
-        seen = (at >= 0)[:, None] & (place <= own if call.causal else True)
+        seen = (at >= 0)[:, None] & (column <= query_position if call.causal else True)
         for grid in (call.bias, call.mask):
             if grid is None:
                 continue
-            at_keys = place.expand(-1, grid.shape[1], -1)[..., None]
+            at_keys = column.expand(-1, grid.shape[1], -1)[..., None]
             values = grid.expand(batch, *grid.shape[1:]).gather(3, at_keys)[..., 0]
             seen, scores = (seen & values, scores) if grid is call.mask else (seen, scores + values.to(wide))
         columns.append(torch.where(seen.expand(-1, heads, -1), torch.exp(scores.double() - log_sum_exp), 0.0).to(wide))
@@ -394,9 +394,9 @@ def call_of_weights(weights: Float[Tensor, "batch head query key"]) -> Attention
     r"""Turn weights into a call: queries and keys without width, and :math:`\ln A` as the bias."""
     batch, heads, queries, keys = weights.shape
     wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    there = ~(wide == 0)  # NaN too
-    looks = there.any(-1, keepdim=True)
-    seen = there.any(1, keepdim=True)
+    visible = ~(wide == 0)  # NaN too
+    looks = visible.any(-1, keepdim=True)
+    seen = visible.any(1, keepdim=True)
     if not bool((looks == looks[:, :1]).all()):  # some heads have no allowed keys in rows where others have some
         seen = seen & looks
     query, key, value = (wide.new_empty(batch, heads, length, 0) for length in (queries, keys, keys))

@@ -152,7 +152,7 @@ def _row_exp(row, level):
 
 @njit(**_OPTIONS)
 def _absorb(scores, bounds, column, index, top, state, edges, factor, least):
-    start, stop, own = bounds
+    start, stop, diagonal = bounds
     maximum, total, score, square, mean, spread, largest_key, band, bins = state
     queries, keys = scores.shape
     reach = band.shape[1] // 2
@@ -171,7 +171,7 @@ def _absorb(scores, bounds, column, index, top, state, edges, factor, least):
         if largest_key.shape[1] and new > old:
             largest_key[at_row, 0] = column + np.int64(_first_with(row, new, index[first:last]))
         if band.shape[1]:
-            at = own[i] - reach - column  # column of the first offset, in this tile
+            at = diagonal[i] - reach - column  # column of the first offset, in this tile
             for t in range(max(0, first - at), min(band.shape[1], last - at)):
                 band[at_row, t] = scores[i, at + t]
         p, p_score, p_square, p_index = _row_sums(row, new, index[first:last])
@@ -183,7 +183,7 @@ def _absorb(scores, bounds, column, index, top, state, edges, factor, least):
         factor[i] = rescale
         if bins.shape[1]:
             bins[at_row] *= _F(rescale)
-            _add_bins(scores[i], first, last, p, own[i] - column, edges, bins[at_row])
+            _add_bins(scores[i], first, last, p, diagonal[i] - column, edges, bins[at_row])
         before = total[at_row] * rescale
         if before > 0:
             # sum of p (s - maximum), for the entropy: each term moves by old - new, then shrinks as its p does
@@ -201,27 +201,27 @@ def _absorb(scores, bounds, column, index, top, state, edges, factor, least):
 
 @njit(nogil=True, cache=True, error_model="numpy")  # without fastmath: rows that are NaN stay so
 def _finish(bounds, top, sinks, state, output, columns, measures, weighted):
-    start, stop, own = bounds
+    start, stop, diagonal = bounds
     maximum, total, score, square, mean, spread, _, band, bins = state
     log_sum_exp, mass, entropy, mean_offset, variance, largest, collision = measures
     for i in range(len(start)):
         at = top + i
-        there = maximum[at] != -np.inf
-        whole = total[at] if there else 1.0
+        is_seen = maximum[at] != -np.inf
+        whole = total[at] if is_seen else 1.0
         log_whole = np.log(whole)
         level = np.float64(maximum[at]) + log_whole
         if sinks.shape[0]:
             level = np.logaddexp(level, sinks[i * sinks.shape[0] // len(start)])
-            mass[at] = np.exp(np.float64(maximum[at]) + log_whole - level) if there else 0.0
+            mass[at] = np.exp(np.float64(maximum[at]) + log_whole - level) if is_seen else 0.0
         else:
-            mass[at] = level - level + 1.0 if there else 0.0  # NaN unless the level is finite
+            mass[at] = level - level + 1.0 if is_seen else 0.0  # NaN unless the level is finite
         log_sum_exp[at] = level
         share = mass[at] / whole
         most = np.log(max(stop[i] - start[i], 1))  # of the allowed keys
         entropy[at] = mass[at] * min(max(log_whole - score[at] / whole, 0.0), most)
         if sinks.shape[0] and mass[at] > 0:
             entropy[at] -= mass[at] * np.log(mass[at])
-        mean_offset[at] = mean[at] - own[i] if there else 0.0
+        mean_offset[at] = mean[at] - diagonal[i] if is_seen else 0.0
         variance[at] = spread[at] / whole
         largest[at] = share
         collision[at] = square[at] * share**2
@@ -232,7 +232,7 @@ def _finish(bounds, top, sinks, state, output, columns, measures, weighted):
             output[at, column] *= single
         for place in range(bins.shape[1]):
             bins[at, place] *= single
-        if not there:
+        if not is_seen:
             band[at] = _F(0)
         elif not np.isfinite(level):
             band[at] = _F(np.nan)

@@ -104,8 +104,8 @@ def _packed_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
     log_sum_exp = passes[0][1]
     sums = torch.cat([output for output, _ in passes], dim=-1)
     parts = dict(zip(wanted, sums.split([part.shape[-1] for part in wanted.values()], dim=-1), strict=True))
-    there = log_sum_exp > -torch.inf
-    measures: dict[str, Tensor] = {"log_sum_exp": log_sum_exp, "mass": there.double()}
+    visible = log_sum_exp > -torch.inf
+    measures: dict[str, Tensor] = {"log_sum_exp": log_sum_exp, "mass": visible.double()}
     query = call.query.double()
     if need.entropy:
         # H = lse - sum_j A_ij s_ij, with scores from centred keys and the lse moved alike (mechanism of J3)
@@ -113,14 +113,14 @@ def _packed_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
         level = log_sum_exp - call.scale * (query @ mean_key[..., None]).squeeze(-1)
         entropy = level - call.scale * (query * parts["key"].double()).sum(-1)
         seen = (call.extent[1] - call.extent[0]).clamp_min(1).double().log()[:, None]
-        measures["entropy"] = torch.where(there, torch.minimum(entropy.clamp_min(0), seen), 0.0)
+        measures["entropy"] = torch.where(visible, torch.minimum(entropy.clamp_min(0), seen), 0.0)
     if need.offsets:
         high, low = parts["index"].double().unbind(-1)
         index = torch.arange(query.shape[2], device=query.device)
-        measures["mean_offset"] = torch.where(there, 256 * high + low - index, 0.0)
+        measures["mean_offset"] = torch.where(visible, 256 * high + low - index, 0.0)
     if need.collision:
         squares = fused_attention(call, scale=2 * call.scale)[1]
-        measures["collision"] = torch.where(there, torch.exp(squares - 2 * log_sum_exp), 0.0)
+        measures["collision"] = torch.where(visible, torch.exp(squares - 2 * log_sum_exp), 0.0)
     if need.columns is not None:
         measures["columns"] = parts["columns"].double()
     if need.band is not None:

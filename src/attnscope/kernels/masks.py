@@ -106,11 +106,11 @@ class RowMask(Tensor):
         if self._whole is not None:
             return self._whole
         index = torch.arange(self.shape[-1], device=self.start.device)
-        made = index >= self.start[:, None, :, None]
-        made &= index < self.stop[:, None, :, None]
+        allowed = index >= self.start[:, None, :, None]
+        allowed &= index < self.stop[:, None, :, None]
         if keep:
-            self._whole = made
-        return made
+            self._whole = allowed
+        return allowed
 
     def settled(self) -> Tensor:
         """The mask where its rows describe it, otherwise its tensor."""
@@ -123,9 +123,9 @@ class RowMask(Tensor):
 
     def some(self, start: Tensor, stop: Tensor, keys: int, part: Callable[[Tensor], Tensor]) -> RowMask:
         """A part of this mask, which changes when the whole is written to."""
-        made = RowMask(start, torch.maximum(start, stop), keys)
-        made._seen_in = self, part
-        return made
+        chosen = RowMask(start, torch.maximum(start, stop), keys)
+        chosen._seen_in = self, part
+        return chosen
 
     @classmethod
     def __torch_function__(
@@ -181,13 +181,13 @@ def _cut(
         return _same(mask, part)
     start, stop = (bound.clamp(low, high) - low for bound in (mask.start, mask.stop))
     # as `extent_of` has it, a row that allows nothing begins and ends at 0
-    there = stop > start
-    return mask.some(start * there, stop * there, high - low, part)
+    visible = stop > start
+    return mask.some(start * visible, stop * visible, high - low, part)
 
 
 def _expanded(mask: RowMask, part: Callable[[Tensor], Tensor], sizes: list[int], **_: bool) -> RowMask | None:
     """The same rows for each text."""
-    whole = [own if size == -1 else size for own, size in zip(mask.shape, sizes, strict=False)]
+    whole = [size_before if size == -1 else size for size_before, size in zip(mask.shape, sizes, strict=False)]
     if len(sizes) != 4 or whole[1:] != list(mask.shape[1:]):  # noqa: PLR2004
         return None
     start, stop = (bound.expand(whole[0], -1) for bound in (mask.start, mask.stop))
@@ -282,8 +282,8 @@ class OffsetBias(Tensor):
         kwargs = kwargs or {}
         shares_memory = False  # whether the operation returns a view of such a bias
         for number, argument in enumerate(func._schema.arguments):  # noqa: SLF001
-            given = args[number] if number < len(args) else kwargs.get(argument.name)
-            if argument.alias_info is not None and isinstance(given, OffsetBias):
+            argument_value = args[number] if number < len(args) else kwargs.get(argument.name)
+            if argument.alias_info is not None and isinstance(argument_value, OffsetBias):
                 if argument.alias_info.is_write:
                     raise AttnscopeError("a bias by offset cannot be written into: write into what .written() gives")
                 shares_memory = True
@@ -296,9 +296,9 @@ class OffsetBias(Tensor):
                 part = _OFFSET_BIAS_PARTS[func](bias, *args[1:], **kwargs) if func in _OFFSET_BIAS_PARTS else None
                 if part is not None:
                     return part
-            made = func.decompose(*args, **kwargs)  # of other functions, which come whole in inference mode
-            if made is not NotImplemented:
-                return made
+            decomposed = func.decompose(*args, **kwargs)  # of other functions, which come whole in inference mode
+            if decomposed is not NotImplemented:
+                return decomposed
             args, options = tree_map_only(OffsetBias, OffsetBias.written, (args, kwargs))
             return func(*args, **options)
 
@@ -347,7 +347,7 @@ def _offset_bias_cut(
 
 def _offset_bias_expanded(bias: OffsetBias, sizes: list[int], **_: bool) -> OffsetBias | None:
     """The same for more texts or heads."""
-    whole = [own if size == -1 else size for own, size in zip(bias.shape[-2:], sizes[-2:], strict=True)]
+    whole = [size_before if size == -1 else size for size_before, size in zip(bias.shape[-2:], sizes[-2:], strict=True)]
     if whole != list(bias.shape[-2:]):
         return None
     return OffsetBias(bias.by_offset.expand(*sizes[:-2], -1), bias.shape[-2])
@@ -379,8 +379,8 @@ def _diagonal(bias: OffsetBias, offset: int = 0, dim1: int = 0, dim2: int = 1) -
 def _numbered(bias: OffsetBias, indices: list[Tensor | None]) -> Tensor | None:
     """Queries by index, with texts, heads and keys; only these rows are made."""
     lead = bias.ndim - 2
-    there = [index for index in indices if index is not None]
-    if len(indices) <= lead or indices[lead] is None or any(index.dtype in _MARKS for index in there):
+    tensors = [index for index in indices if index is not None]
+    if len(indices) <= lead or indices[lead] is None or any(index.dtype in _MARKS for index in tensors):
         return None
     rows, queries = cast("Tensor", indices[lead]), bias.shape[-2]
     return ATEN.index.Tensor(bias.upside_down, [*indices[:lead], queries - 1 - rows % queries, *indices[lead + 1 :]])

@@ -145,14 +145,14 @@ def sweep(operands: Operands, rows: range, into: Sums) -> None:
     """Attend for one block of queries, tile by tile, adding to the block's empty part of `into`."""
     block = slice(rows.start, rows.stop)
     start, stop = operands.start[..., block], operands.stop[..., block]
-    own = operands.positions[..., block]
+    diagonal = operands.positions[..., block]
     sums = into.rows(block)
     first, last = int(start.min()), int(stop.max())
     leftmost = first - first % KEY_TILE
     for column in range(leftmost, last, KEY_TILE):
         keys = slice(column, min(column + KEY_TILE, operands.key.shape[-2]))
         scores = operands.scores(block, keys)
-        factor = absorb(scores, sums.state, start, stop, operands.bins, own=own, column=column)
+        factor = absorb(scores, sums.state, start, stop, operands.bins, own=diagonal, column=column)
         rescale = None if column == leftmost else factor[..., None]
         add_weighted(sums.output, rescale, scores, operands.value[..., keys, :])
         if operands.columns is not None and sums.columns is not None:
@@ -203,26 +203,26 @@ class Sums:
     def finish(self, call: AttentionCall) -> tuple[Tensor, RowMeasures]:
         """Turn running sums into weights: the attention output and the measures of each row."""
         state = self.state
-        there = state.maximum != -math.inf
-        total = torch.where(there, state.total, 1.0)
-        log_real = torch.where(there, state.maximum.double() + torch.log(total), -math.inf)
+        visible = state.maximum != -math.inf
+        total = torch.where(visible, state.total, 1.0)
+        log_real = torch.where(visible, state.maximum.double() + torch.log(total), -math.inf)
         log_sum_exp = log_real
         if call.sinks is not None:
             log_sum_exp = torch.logaddexp(log_real, call.sinks.double()[:, None])
-        mass = torch.where(there, torch.exp(log_real - log_sum_exp), 0.0)
+        mass = torch.where(visible, torch.exp(log_real - log_sum_exp), 0.0)
         share = mass / total  # turns p = exp(score - maximum) into a weight
         # entropy of the weights renormalised to 1, then of the weights as they are (sinks take a part)
         start, stop = call.extent
         most = (stop - start).clamp_min(1).double().log()[:, None]  # ln of the number of allowed keys
         entropy = torch.minimum((torch.log(total) - state.score / total).clamp_min_(0.0), most)
-        level = torch.where(there, log_sum_exp, 0.0).to(state.band.dtype)[..., None]
+        level = torch.where(visible, log_sum_exp, 0.0).to(state.band.dtype)[..., None]
         rows = RowMeasures(
             log_sum_exp=log_sum_exp,
             mass=mass,
             entropy=mass * entropy - torch.xlogy(mass, mass),
-            mean_offset=torch.where(there, state.mean - call.query_positions[:, None], 0.0),
+            mean_offset=torch.where(visible, state.mean - call.query_positions[:, None], 0.0),
             offset_variance=state.spread / total,
-            largest=share * there,
+            largest=share * visible,
             largest_key=state.largest_key[..., 0].double() if state.largest_key.shape[-1] else None,
             collision=state.square * share**2,
             band=state.band.sub_(level).exp_() if state.band.shape[-1] else None,

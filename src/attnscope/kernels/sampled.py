@@ -41,8 +41,8 @@ def measure_rows(call: AttentionCall, need: Need, queries: Int[Tensor, "_ _ row"
     bare = replace(call, value=call.value[..., :0])
     groups = [slice(head * call.group, (head + 1) * call.group) for head in range(queries.shape[1])]
     parts = [measure(bare.part(own).take(queries[:, head]), need)[1] for head, own in enumerate(groups)]
-    there = [field.name for field in fields(RowMeasures) if getattr(parts[0], field.name) is not None]
-    return RowMeasures(**{name: torch.cat([getattr(part, name) for part in parts], 1) for name in there})
+    measured = [field.name for field in fields(RowMeasures) if getattr(parts[0], field.name) is not None]
+    return RowMeasures(**{name: torch.cat([getattr(part, name) for part in parts], 1) for name in measured})
 
 
 def _fused(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -53,11 +53,11 @@ def _fused(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor] | None:
     else:
         parts = [_fused_rows(plain, first) for first in range(0, call.query.shape[2], _ROWS)]
         output, log_real = (torch.cat(part, 2) for part in zip(*parts, strict=True))
-    there = log_real > -torch.inf
-    log_sum_exp, mass = log_real, there.double()
+    visible = log_real > -torch.inf
+    log_sum_exp, mass = log_real, visible.double()
     if call.sinks is not None:
         log_sum_exp = torch.logaddexp(log_real, call.sinks.double()[:, None])
-        mass = torch.where(there, torch.exp(log_real - log_sum_exp), 0.0)
+        mass = torch.where(visible, torch.exp(log_real - log_sum_exp), 0.0)
         output = output * mass[..., None].to(output.dtype)
     return (output, log_sum_exp, mass) if bool(magnitude(output) < torch.inf) else None
 

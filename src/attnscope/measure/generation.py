@@ -268,8 +268,8 @@ class Generation(Job):
         """Arguments of `generate`: the prompts in a batch, padded on the left (for an encoder on the right)."""
         model, settings = self.loaded.model, self.settings
         device = device_of(model)
-        known = (self.loaded.tokenizer.pad_token_id, model.generation_config.pad_token_id, 0)
-        pad = next(token for token in known if token is not None)
+        candidates = (self.loaded.tokenizer.pad_token_id, model.generation_config.pad_token_id, 0)
+        pad = next(token for token in candidates if token is not None)
         left = not model.config.is_encoder_decoder
         drawn = {"temperature": settings["temperature"], "top_p": settings["top_p"], "top_k": 0}
         return {

@@ -352,7 +352,7 @@ class Frames(Tiles):
             inside = of[:, [number[token] for token in of_video]]
             sources = inside.any(1).nonzero()[:, 0].tolist()
             frames.append(
-                [[token for token, there in zip(of_video, inside[source], strict=True) if there] for source in sources]
+                [[token for token, reads in zip(of_video, inside[source], strict=True) if reads] for source in sources]
             )
             for step, (source, listed) in enumerate(zip(sources, frames[-1], strict=True), start=1):
                 shape = rows_and_columns(len(listed), pixels[source].shape[-2:])

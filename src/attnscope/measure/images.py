@@ -124,8 +124,8 @@ class ImageReader(Reader):
     packages = ("pillow",)
 
     def __init__(self, model: Model, images: Images, settings: ScanReading) -> None:
-        known = lambda: (*PATCH_STATISTICS, *of_any_tokens())  # noqa: E731
-        names = choose(settings["statistics"], known, DEFAULT, " of images")
+        available = lambda: (*PATCH_STATISTICS, *of_any_tokens())  # noqa: E731
+        names = choose(settings["statistics"], available, DEFAULT, " of images")
         self.vision = load_vision_model(
             model, processor=settings["tokenizer"], need_processor=not images.is_processed, loading=Loading.of(settings)
         )
@@ -160,9 +160,9 @@ class ImageReader(Reader):
         self.batch_size = (settings["batch_size"] or max(1, _TOKENS // tokens)) if self.has_maps else 1
 
     def signature_settings(self) -> dict[str, Any]:
-        own: dict[str, Any] = {"tower": self.vision.tower or None, "batch_size": self.batch_size, "band": self.band}
-        own |= {name: self.settings[name] for name in ("limit", "seed")} | {"statistics": list(self.names)}
-        return own | registry.signed("statistic", self.names)
+        signed: dict[str, Any] = {"tower": self.vision.tower or None, "batch_size": self.batch_size, "band": self.band}
+        signed |= {name: self.settings[name] for name in ("limit", "seed")} | {"statistics": list(self.names)}
+        return signed | registry.signed("statistic", self.names)
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
         return kinds_of_images(self.signature_settings())
@@ -199,10 +199,10 @@ class ImageReader(Reader):
         observer = PatchObserver(("entropy",), 0, grid, 1)
         self.run(read, observer)
         if observer.elsewhere:
-            shown = ", ".join(map(str, observer.elsewhere[:_LAYERS]))
+            few = ", ".join(map(str, observer.elsewhere[:_LAYERS]))
             more = " and more" if len(observer.elsewhere) > _LAYERS else ""
             self.notes["patches"] = (
-                f"Layers {shown}{more} do not attend over all tokens of the image (windows, pooled patches): entropies "
+                f"Layers {few}{more} do not attend over all tokens of the image (windows, pooled patches): entropies "
                 "are over their own rows there, and statistics of rows and columns are missing."
             )
         return not observer.elsewhere
@@ -257,10 +257,10 @@ def _there(names: Sequence[str], grid: Grid | None) -> list[str]:
     if grid is not None:
         lacks |= {"class_token"} if grid.class_token is None else set()
         lacks |= set() if grid.registers else {"registers"}
-    there = [name for name in names if name not in lacks]
-    if not there:
+    available = [name for name in names if name not in lacks]
+    if not available:
         raise AttnscopeError(f"this model has no {names[0]}: choose other statistics, such as entropy or max_weight")
-    return there
+    return available
 
 
 def _band(band: int | None, grid: Grid | None) -> int:
@@ -445,6 +445,6 @@ def _codes(results: xr.Dataset, names: list[str], allowed: np.ndarray) -> np.nda
     choices = [(shares.max(-1) >= SHARE, shares.argmax(-1)), (alike, names.index("uniform"))]
     within = range(single + lines, single + lines + measured.near.shape[1])
     order = (*within[:1], *range(single, single + lines), *within[1:])
-    choices += [(enough[:, place] & (measured.candidates[:, place] >= LOCAL), place) for place in order]
+    choices += [(enough[:, candidate] & (measured.candidates[:, candidate] >= LOCAL), candidate) for candidate in order]
     conditions, codes = zip(*choices, strict=True)
     return np.select(conditions, codes, names.index("mixed"))

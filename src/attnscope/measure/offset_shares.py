@@ -90,10 +90,10 @@ class OffsetShares:
 
     def seen(self) -> OffsetShares:
         """Without empty ends, such as the right side under a causal mask."""
-        there = np.nan_to_num(self.share).max((0, 1)) > _NONE
+        weighted = np.nan_to_num(self.share).max((0, 1)) > _NONE
         if self.equal is not None:
-            there |= np.nan_to_num(self.equal).max(0) > 0
-        inside = np.flatnonzero(there | ((self.first <= 0) & (self.last >= 0)))
+            weighted |= np.nan_to_num(self.equal).max(0) > 0
+        inside = np.flatnonzero(weighted | ((self.first <= 0) & (self.last >= 0)))
         return self.take(slice(int(inside[0]), int(inside[-1]) + 1))
 
     def binned(self) -> OffsetShares:
@@ -178,6 +178,6 @@ def without_profile(results: xr.Dataset) -> xr.Dataset:
     """Remove the profile if `profile_of` can restore it exactly."""
     if "profile" not in results or "band_sum" not in results:
         return results
-    there = results.profile.transpose("window", "layer", "head", "offset").values
-    same = there.dtype == np.float64 and np.array_equal(there, profile_of(results).values, equal_nan=True)
+    profile = results.profile.transpose("window", "layer", "head", "offset").values
+    same = profile.dtype == np.float64 and np.array_equal(profile, profile_of(results).values, equal_nan=True)
     return results.drop_vars("profile") if same else results

@@ -128,8 +128,8 @@ WEIGHT_AT = "weight_at"
 def drop_fully_masked(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
     """Statistics of a call, with NaN for the weight at offsets that the mask hides."""
     names = (WEIGHT_AT, f"{EQUAL}{WEIGHT_AT}")
-    own, equal = ((numbers[name] > 0).any(1, keepdim=True) for name in names)
-    somewhere = own | equal
+    measured, equal = ((numbers[name] > 0).any(1, keepdim=True) for name in names)
+    somewhere = measured | equal
     return numbers | {name: numbers[name].where(somewhere, float("nan")) for name in names}
 
 
@@ -187,14 +187,14 @@ class StatisticsObserver:
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
         merged = None if self.words is None else self.words.merged(site.kind, call)
-        reading, own, mass, equal = self.reading, call, None, None
+        reading, read, mass, equal = self.reading, call, None, None
         if self.words is not None and merged is not None:
-            reading, own, mass, equal = self.words.words, merged.call, merged.mass, merged.equal
+            reading, read, mass, equal = self.words.words, merged.call, merged.mass, merged.equal
         if merged is None and self._waits:
             return self._postponed(site, call)
-        marks = self._marks(reading, site, own)
+        marks = self._marks(reading, site, read)
         output, measured = measure_call(
-            own, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation, self.chosen
+            read, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation, self.chosen
         )
         self.measured.add(site.index, measured)
         return output if merged is None else output_of(call)

@@ -213,10 +213,10 @@ class DocumentSums:
         names = [str(name) for name in documents]
         if not self.texts:
             self._begin(values)
-        there = np.isfinite(values)
-        apart = np.where(there, values - self._shift, 0.0)
+        finite = np.isfinite(values)
+        apart = np.where(finite, values - self._shift, 0.0)
         self.texts += len(names)
-        self._count += there.sum(0)
+        self._count += finite.sum(0)
         self._sum = _one_by_one(self._sum, apart)
         self._squares = _one_by_one(self._squares, apart**2)
         starts = [i for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
@@ -226,7 +226,7 @@ class DocumentSums:
                 self._open = names[start], np.zeros(values.shape[1]), np.zeros(values.shape[1])
             _, total, count = self._open
             total = _one_by_one(total, apart[start:stop])
-            self._open = names[start], total, count + there[start:stop].sum(0)
+            self._open = names[start], total, count + finite[start:stop].sum(0)
 
     def _begin(self, values: np.ndarray) -> None:
         # near the mean, so that squares lose no digits, and independent of pieces

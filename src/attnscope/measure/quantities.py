@@ -223,8 +223,8 @@ def _of_side(side: str, offset: int) -> Statistic:
 
 def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
     def statistic(words: Wording, reduce: Callable[[Tensor], Tensor]) -> Statistic:
-        own = replace(words, long_name=words.long_name + of)
-        return _optional(own, lambda rows: reduce(rows.summed(what)), (what,))
+        wording_of = replace(words, long_name=words.long_name + of)
+        return _optional(wording_of, lambda rows: reduce(rows.summed(what)), (what,))
 
     return {prefix + name: statistic(_WORDS[name], reduce) for name, reduce in _OF_KEYS.items()}
 
@@ -298,8 +298,8 @@ def needs_of(names: Sequence[str], *, equal: bool = False) -> frozenset[str | Ro
 
 @lru_cache(maxsize=64)
 def _needs_of(names: tuple[str, ...], equal: bool) -> frozenset[str | RowMeasure]:
-    own = (KNOWN[name] for name in names)
-    return frozenset(need for one in own for need in (one.needs_of_equal if equal and one.of_equal else one.needs))
+    kinds = (KNOWN[name] for name in names)
+    return frozenset(need for one in kinds for need in (one.needs_of_equal if equal and one.of_equal else one.needs))
 
 
 def of_rows(needs: Collection[str | RowMeasure]) -> list[RowMeasure]:
@@ -315,15 +315,17 @@ def needing_all(names: Sequence[str]) -> list[str]:
 
 def by_group(names: Sequence[str]) -> list[str]:
     """The statistics that are also measured for each group of queries: one number a head, from its rows."""
-    own = {name: KNOWN[name] for name in names}
-    return [name for name, one in own.items() if not one.along and not SECOND_PASS & {*one.needs, *one.needs_of_equal}]
+    kinds = {name: KNOWN[name] for name in names}
+    return [
+        name for name, one in kinds.items() if not one.along and not SECOND_PASS & {*one.needs, *one.needs_of_equal}
+    ]
 
 
 @lru_cache(maxsize=256)
 def dimensions(name: str) -> tuple[str, ...]:
     """Names of the dimensions of a statistic in a result."""
-    own = without_end(name.removeprefix(EQUAL).removesuffix(BY_GROUP))
-    along = KNOWN[own].along + (("group_query",) if name.endswith(BY_GROUP) else ())
+    base = without_end(name.removeprefix(EQUAL).removesuffix(BY_GROUP))
+    along = KNOWN[base].along + (("group_query",) if name.endswith(BY_GROUP) else ())
     return ("window", "layer", *(() if name.startswith(EQUAL) else ("head",)), *along)
 
 
@@ -400,8 +402,8 @@ def wording(name: str) -> Wording:
     """The wording of a variable of a scan; by default its name."""
     if name in SUMMARIES:
         return SUMMARIES[name]
-    own = without_end(name.removeprefix(EQUAL).removesuffix(BY_GROUP))
-    words = KNOWN[own].words if own in KNOWN else PATCH_STATISTICS.get(own) or _of_one(own)
+    base = without_end(name.removeprefix(EQUAL).removesuffix(BY_GROUP))
+    words = KNOWN[base].words if base in KNOWN else PATCH_STATISTICS.get(base) or _of_one(base)
     if words is None:
         return Wording(name.replace("_", " "))
     of = ", by group of queries" if name.endswith(BY_GROUP) else ""
@@ -422,11 +424,11 @@ def attributes_of(name: str, unit: str) -> dict[str, str]:
 
 def _of_one(name: str) -> Wording | None:
     """The wording of one of several numbers, such as ``block_recall_5`` or ``weight_at_-1``; None for other names."""
-    own, _, one = name.rpartition("_")
-    if own not in KNOWN or not {*KNOWN[own].along} & {*SEVERAL}:
+    base, _, one = name.rpartition("_")
+    if base not in KNOWN or not {*KNOWN[base].along} & {*SEVERAL}:
         return None
-    words = KNOWN[own].words
-    of_all, of_one = _OF_EACH[KNOWN[own].along[0]]
+    words = KNOWN[base].words
+    of_all, of_one = _OF_EACH[KNOWN[base].along[0]]
     return replace(words, long_name=words.long_name.replace(of_all, of_one.format(one)))
 
 
@@ -491,15 +493,15 @@ def choose(
 
 def _unknown(name: str, known: Collection[str], of: str) -> str:
     """Why a name cannot be requested: the option that adds it, or that it does not exist."""
-    own = name.removeprefix(EQUAL).removesuffix(BY_GROUP)
-    whole = own.rpartition("_")[0] if _of_one(own) else own
+    base = name.removeprefix(EQUAL).removesuffix(BY_GROUP)
+    whole = base.rpartition("_")[0] if _of_one(base) else base
     if whole in OF_OFFSETS:
         return f"{name} needs offsets, in a scan of texts: add --offsets -1,-64"
     if whole in OF_POOLED_GROUPS:
         return f"{name} needs groups and a pool, in a scan of texts: add --groups types --pool 64"
     if whole in OF_GROUPS or (name.endswith(BY_GROUP) and whole in known):
         return f"{name} needs groups, in a scan of texts: add --groups types"
-    if own != whole:
+    if base != whole:
         return f"{name} is part of {whole}: request {whole}"
     if name in _COMPUTED or whole in known:
         return f"{name} is computed automatically and cannot be requested by name"
@@ -559,9 +561,9 @@ def _checked(name: str, function: Callable[[Rows], Tensor]) -> Callable[[Rows], 
             again: Any = number if is_tried else function(rows)
         shape = getattr(number, "shape", None)
         if shape != rows.count.shape:
-            found = f"shape {tuple(shape)}" if shape is not None else f"a {type(number).__name__}"
+            what = f"shape {tuple(shape)}" if shape is not None else f"a {type(number).__name__}"
             raise AttnscopeError(
-                f"the statistic {name} returns {found}; expected a tensor of shape {tuple(rows.count.shape)}, a number "
+                f"the statistic {name} returns {what}; expected a tensor of shape {tuple(rows.count.shape)}, a number "
                 "of each head, as rows.mean returns it"
             )
         if not is_tried and not bool(((number == again) | (number.isnan() & again.isnan())).all()):

@@ -247,9 +247,9 @@ class TopKeys(TypedDict):
 
 def top_positions(shares: np.ndarray, count: int = TOP) -> np.ndarray:
     """Indices of the largest shares, largest first, without 0 and NaN."""
-    known = np.nan_to_num(shares)
-    order = np.argsort(-known, kind="stable")[:count]
-    return order[known[order] > 0]
+    finite = np.nan_to_num(shares)
+    order = np.argsort(-finite, kind="stable")[:count]
+    return order[finite[order] > 0]
 
 
 def context(tokens: Sequence[str], position: int) -> tuple[str, str, str]:
@@ -316,8 +316,8 @@ def with_each(result: xr.Dataset) -> xr.Dataset:
     """The result with one variable for each of several numbers of a head: ``block_recall_5``, ``weight_at_-64``."""
     single: dict[str, xr.DataArray] = {}
     for dim in SEVERAL:
-        for own in of_several(result, dim):
-            for name in (own, f"equal_{own}"):
+        for statistic in of_several(result, dim):
+            for name in (statistic, f"equal_{statistic}"):
                 for one in result[dim].values.tolist() if name in result else ():
                     each = f"{name}_{one}"
                     value = result[name].sel({dim: one}, drop=True).drop_attrs()
@@ -327,5 +327,7 @@ def with_each(result: xr.Dataset) -> xr.Dataset:
 
 def of_several(result: xr.Dataset, dim: str) -> list[str]:
     """Names of the variables with several numbers a head along that dimension."""
-    own = {str(name): set(variable.dims) for name, variable in result.data_vars.items()}
-    return [name for name, dims in own.items() if {"layer", "head", dim} <= dims <= {"window", "layer", "head", dim}]
+    dims_of = {str(name): set(variable.dims) for name, variable in result.data_vars.items()}
+    return [
+        name for name, dims in dims_of.items() if {"layer", "head", dim} <= dims <= {"window", "layer", "head", dim}
+    ]

@@ -115,23 +115,23 @@ class Enough:
         if self.read:
             whole = whole.isel(window=whole.window.values < self.read)
         read, width = whole.sizes["window"], widest_interval(whole, self.overlap)
-        found = f"the widest 95% interval of a head's mean share is {width:.2g} wide"
+        width_now = f"the widest 95% interval of a head's mean share is {width:.2g} wide"
         if np.isinf(width):
-            found = f"fewer than {LEAST} {each} have no 95% interval"
+            width_now = f"fewer than {LEAST} {each} have no 95% interval"
         if self.read:
             return (
-                f"Stopped after the first {read} {each}: {found} (--until {until:g}). These intervals hold for the "
+                f"Stopped after the first {read} {each}: {width_now} (--until {until:g}). These intervals hold for the "
                 "rest of the corpus only if texts are in random order."
             )
         first = ", ".join(str(_FIRST << power) for power in range(3))
         checks = f"checked after {first}, ... {'pools' if each == 'pools' else 'batches'}"
-        return f"Read all {read} {each} without stopping: {found} (--until {until:g}, {checks})."
+        return f"Read all {read} {each} without stopping: {width_now} (--until {until:g}, {checks})."
 
 
 def _share_statistics(results: xr.Dataset) -> xr.Dataset:
     """The statistics that are shares, with one number a head."""
-    own = ((name, values) for name, values in results.data_vars.items() if values.attrs.get("units") == "share")
-    names = [name for name, values in own if set(values.dims) == {"window", "layer", "head"}]
+    shares = ((name, values) for name, values in results.data_vars.items() if values.attrs.get("units") == "share")
+    names = [name for name, values in shares if set(values.dims) == {"window", "layer", "head"}]
     if not names:
         raise AttnscopeError(
             "until (--until) needs a statistic that is a share of weight: add first_token or outside (--statistics)"
@@ -141,12 +141,12 @@ def _share_statistics(results: xr.Dataset) -> xr.Dataset:
 
 def summaries(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None) -> dict[str, xr.Dataset]:
     """The results over all texts of a run, computed and written if they are missing."""
-    found: dict[str, xr.Dataset] = {}
+    nodes: dict[str, xr.Dataset] = {}
     if kinds is not None:
-        found[SUMMARY] = run.made(SUMMARY, lambda: kinds(run.results()))
+        nodes[SUMMARY] = run.made(SUMMARY, lambda: kinds(run.results()))
     if "pool" in (run.signature.settings or {}):
-        found[HEADS] = run.made(HEADS, lambda: pools.heads_of_run(run))
-    return found
+        nodes[HEADS] = run.made(HEADS, lambda: pools.heads_of_run(run))
+    return nodes
 
 
 UNIT = 16  # batches, at least: a piece of the run, which has its own cost of writing and reading

@@ -44,8 +44,8 @@ def without_gaps(call: AttentionCall) -> bool:
 
 def keys_at(edges: Tensor, start: Tensor, stop: Tensor) -> Tensor:
     """The first key from each edge (an offset) on, between `start` and `stop` of each query: ``(..., edge)``."""
-    own = torch.arange(start.shape[-1], device=edges.device)
-    return torch.maximum(torch.minimum(own[:, None] + edges, stop[..., None]), start[..., None])
+    key_position = torch.arange(start.shape[-1], device=edges.device)
+    return torch.maximum(torch.minimum(key_position[:, None] + edges, stop[..., None]), start[..., None])
 
 
 def allowed_by_rows(call: AttentionCall, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -158,8 +158,8 @@ class GroupPlaces:
         first_key = first.to(torch.uint8).argmax(1)
         count = _groups_of_extents if without_gaps(call) else _groups_of_allowed
         offsets, first_seen = count(call, edges, others, first_key)
-        own = torch.arange(call.query.shape[2], device=edges.device)
-        offset_of_first = torch.bucketize(first_key[:, None] - own, edges, right=True) - 1
+        query_position = torch.arange(call.query.shape[2], device=edges.device)
+        offset_of_first = torch.bucketize(first_key[:, None] - query_position, edges, right=True) - 1
         occurring, first_at = offset_of_first.unique(return_inverse=True)
         on_first = (first_seen[..., None] * of_first[:, None])[:, :, None]
         at_first = one_hot(first_at, len(occurring))[..., None] * on_first
@@ -208,9 +208,9 @@ def _groups_of_allowed(call: AttentionCall, edges: Tensor, others: Tensor, first
     keys, groups = others.shape[1:]
     offsets: list[Tensor] = []
     seen: list[Tensor] = []
-    for text, own, allowed in allowed_by_rows(call, max(1, _AT_ONCE // (keys * groups))):
+    for text, queries_at, allowed in allowed_by_rows(call, max(1, _AT_ONCE // (keys * groups))):
         before = pad((allowed[..., None] * others[text]).cumsum(1), (0, 0, 1, 0))
-        at = (own[:, None] + edges).clamp(0, keys)
+        at = (queries_at[:, None] + edges).clamp(0, keys)
         offsets.append(before.gather(1, at[..., None].expand(-1, -1, groups)).diff(dim=1))
         seen.append(allowed[:, first[text]])
     shape = (batch, queries)

@@ -20,8 +20,8 @@ def intervals_note(results: xr.Dataset) -> str:
     """A note with the widths of the intervals and the number of heads without one."""
     bounds = {str(name): each for name, each in intervals(results).items() if each.ndim == 1 + _OF_HEADS}
     widths = {name: each.sel(bound="high") - each.sel(bound="low") for name, each in bounds.items()}
-    known = {name: width for name, width in widths.items() if width.notnull().any()}
-    widest = [f"{name} {significant(float(width.max()), 2)} {wording(name).units}" for name, width in known.items()]
+    finite = {name: width for name, width in widths.items() if width.notnull().any()}
+    widest = [f"{name} {significant(float(width.max()), 2)} {wording(name).units}" for name, width in finite.items()]
     missing = [f"{name} of {number} heads" for name, width in widths.items() if (number := int(width.isnull().sum()))]
     note = f" Widest 95% intervals of a head's mean over these windows: {', '.join(widest)}."
     none = f" No interval, with fewer than {FEWEST} effective rows: {', '.join(missing)}."

@@ -216,9 +216,9 @@ def roles_of(spans: tuple[tuple[int, int], ...], regions: list[Region]) -> tuple
     ends = [region.end for region in regions]
     roles: list[str] = []
     for start, end in spans:
-        place = bisect_left(ends, start + 1)  # the first content that ends after the token's beginning
-        inside = place < len(regions) and regions[place].start < max(end, start + 1)
-        roles.append(regions[place].role if inside else TEMPLATE)
+        content = bisect_left(ends, start + 1)  # the first content that ends after the token's beginning
+        inside = content < len(regions) and regions[content].start < max(end, start + 1)
+        roles.append(regions[content].role if inside else TEMPLATE)
     return tuple(roles)
 
 

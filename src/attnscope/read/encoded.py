@@ -123,9 +123,9 @@ class EncodedTexts:
             spans = tuple(pairwise(range(len(row.ids) + 1)))
             inputs = tuple((name, values.tobytes()) for name, values in row.inputs.items())
             name = repeats.named(row.name, (row.ids, inputs))
-            shown = ShownTokens(partial(names.of, row.ids))
+            characters = ShownTokens(partial(names.of, row.ids))
             of: Any = {"roles": row.marks.get("groups", ()), "words": _numbered(row.marks.get("words", ()))}
-            windows.append(Window(row.ids, marks, spans, name, 0, shown, inputs=row.inputs, **of))
+            windows.append(Window(row.ids, marks, spans, name, 0, characters, inputs=row.inputs, **of))
         if cut:
             self.notes["ends"] = (
                 f"{count(cut, 'row')} of {len(windows)} without an attention_mask had padding tokens at an end, which "
@@ -400,7 +400,7 @@ def _padding(ids: Sequence[int], tokenizer: Any) -> slice:
     """The tokens of a row without padding, for rows without a mask; an end token that also pads stays once."""
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id  # as `generate` pads
     ends = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id}
-    real = [place for place, token in enumerate(ids) if token != pad]
+    real = [position for position, token in enumerate(ids) if token != pad]
     if not real or (pad == tokenizer.unk_token_id and pad not in ends):
         return slice(None)
     most = 1 if pad in ends else 0

@@ -85,10 +85,10 @@ def items_of(
 ) -> list[tuple[str, Any]] | None:
     """Named items of all inputs, by a function of each with "" for the names of objects; None without items."""
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
-    found = [items(entry) for entry in many]
-    if not any(found):
+    several = [items(entry) for entry in many]
+    if not any(several):
         return None
-    for number, (entry, of_entry) in enumerate(zip(many, found, strict=True), start=1):
+    for number, (entry, of_entry) in enumerate(zip(many, several, strict=True), start=1):
         if not of_entry:
             raise AttnscopeError(
                 f"item {number} is {shown(str(entry))[:100]!r}, which is not {called}, unlike others: expected "
@@ -96,7 +96,7 @@ def items_of(
             )
     names, objects = Names(), 0
     named: list[tuple[str, Any]] = []
-    for name, item in (pair for of_entry in found for pair in of_entry):
+    for name, item in (pair for of_entry in several for pair in of_entry):
         objects += not name
         named.append((names.new(name) if name else f"{called.rsplit(maxsplit=1)[-1]} {objects}", item))
     return named

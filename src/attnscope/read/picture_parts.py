@@ -34,13 +34,13 @@ def has_pictures(value: object) -> bool:
 def sources_of(value: Mapping[str, Any], where: str, kind: str = IMAGE) -> list[Any]:
     """The images or videos of an object with a text: one, or a list."""
     single, several = _fields(kind)
-    given = [name for name in (single, several) if value.get(name) is not None]
-    if len(given) > 1:
+    fields = [name for name in (single, several) if value.get(name) is not None]
+    if len(fields) > 1:
         raise AttnscopeError(f"{where}: has both {single} and {several}: give one of them")
-    if not given:
+    if not fields:
         return []
-    sources = value[given[0]]
-    is_many = isinstance(sources, list | tuple) and (kind == IMAGE or given[0] == several)
+    sources = value[fields[0]]
+    is_many = isinstance(sources, list | tuple) and (kind == IMAGE or fields[0] == several)
     return list(cast("Sequence[Any]", sources)) if is_many else [sources]
 
 
@@ -72,10 +72,10 @@ def _in_places(
     parts = [part for message in split for part in message if part["type"] == kind]
     for part in parts:
         names = (kind, "path", "url", f"{kind}_url")
-        own: Any = next((part[name] for name in names if part.get(name) is not None), None)
-        own = cast("Mapping[str, Any]", own).get("url") if isinstance(own, Mapping) else own
-        sources += [own] if own is not None else left[:1]
-        left = left if own is not None else left[1:]
+        source: Any = next((part[name] for name in names if part.get(name) is not None), None)
+        source = cast("Mapping[str, Any]", source).get("url") if isinstance(source, Mapping) else source
+        sources += [source] if source is not None else left[:1]
+        left = left if source is not None else left[1:]
     if left or len(parts) != len(sources):
         given, places = len(sources) + len(left), len(parts)
         raise AttnscopeError(

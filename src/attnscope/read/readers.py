@@ -27,12 +27,12 @@ def with_rows(texts: object) -> object:
     endings = {Path(item).suffix.removeprefix(".") for item in items}
     if not endings <= READERS.keys():
         registry.load_records()
-    own = endings & READERS.keys()
-    if not own:
+    registered = endings & READERS.keys()
+    if not registered:
         return texts
-    if endings - own:
+    if endings - registered:
         raise AttnscopeError(
-            f"found files of .{min(own)}, which a reader of yours reads, and others: give them to two calls"
+            f"found files of .{min(registered)}, which a reader of yours reads, and others: give them to two calls"
         )
     return [row for path in items for row in _rows_of(path)]
 

@@ -265,7 +265,7 @@ def _tokenize_in_python(tokenizer: Any, text: str) -> Tokens:
     spans = _aligned(tokenizer, text, ids)
     if spans is not None:
         return _named(tokenizer, ids, spans, partial(_shown_by_characters, tokenizer, text, ids, spans))
-    places = [(place, place + 1) for place in range(len(ids))]
+    places = [(position, position + 1) for position in range(len(ids))]
     return _named(tokenizer, ids, places, partial(IdNames(tokenizer).of, ids), is_aligned=False)
 
 

@@ -162,5 +162,5 @@ def _no_text_but_url(given: str) -> str:
 
 
 def _no_text(count: int) -> AttnscopeError:
-    found = f"found only white space (texts: {count})" if count else "found no text"
-    return AttnscopeError(f"{found}; expected at least one word: give a string or a file with text")
+    problem = f"found only white space (texts: {count})" if count else "found no text"
+    return AttnscopeError(f"{problem}; expected at least one word: give a string or a file with text")

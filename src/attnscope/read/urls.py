@@ -60,8 +60,8 @@ def answering(call: Callable[[], _Result], url: Url) -> _Result:
         try:
             return call()
         except Exception as error:
-            known = _behind(error)
-            if isinstance(known, _FINAL) or _status(known) or hasattr(known.__cause__, "response"):
+            reason = _behind(error)
+            if isinstance(reason, _FINAL) or _status(reason) or hasattr(reason.__cause__, "response"):
                 _answered.add(store)
             raise
 
@@ -216,9 +216,9 @@ def reject_path_of_url(path: Path) -> None:
     """Reject ``Path("s3://bucket/a.txt")``: a path has only one of the slashes."""
     match = _COLLAPSED.match(str(path))
     if match and match[1].lower() in _schemes() and not is_path(path, "exists"):
-        shown = Url(str(path).replace(":/", "://", 1))
+        url = Url(str(path).replace(":/", "://", 1))
         raise AttnscopeError(
-            f"{str(shown).replace('://', ':/', 1)} is a URL as a pathlib.Path, which drops a slash: give a string"
+            f"{str(url).replace('://', ':/', 1)} is a URL as a pathlib.Path, which drops a slash: give a string"
         )
 
 

@@ -293,9 +293,9 @@ class LinePairs:
         for text, target in zip(self.texts, self.targets, strict=False):  # `check` counts them
             blank = [not side.content.strip() for side in (text, target)]
             if any(blank) and not all(blank):
-                name, here, there = (text.name, "text", "target") if blank[0] else (target.name, "target", "text")
+                name, here, other = (text.name, "text", "target") if blank[0] else (target.name, "target", "text")
                 raise AttnscopeError(
-                    f"{name} of the {here} is blank, but that line of the {there} is not: fill it, or leave out both"
+                    f"{name} of the {here} is blank, but that line of the {other} is not: fill it, or leave out both"
                 )
             if not any(blank):
                 said = self._line(target, target_tokenizer, around_target, "target")

@@ -35,11 +35,11 @@ def register(
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
         raise AttnscopeError(f"the {kind} {name!r:.60} needs a name of small letters, digits and _, such as sharp_rows")
     module = getattr(parts[0], "func", parts[0]).__module__ or "__main__"  # a function of C has none
-    known = _RECORDS.get((kind, name))
-    if known is None and (name in table or name in taken):
+    earlier = _RECORDS.get((kind, name))
+    if earlier is None and (name in table or name in taken):
         raise AttnscopeError(f"the {kind} {name!r} is one of attnscope: choose another name")
-    if known is not None and known.module != module:
-        raise AttnscopeError(f"the {kind} {name!r} is one of {known.module}: choose another name in {module}")
+    if earlier is not None and earlier.module != module:
+        raise AttnscopeError(f"the {kind} {name!r} is one of {earlier.module}: choose another name in {module}")
     _RECORDS[kind, name] = Registered(module, partial(*parts), table)
     table[name] = record
 

@@ -229,9 +229,9 @@ def _files(run: Run, to: str, names: Sequence[str] | None, top: int | None) -> d
     if to == "graph":
         from attnscope.export import graph
 
-        made = graph(read_run(run), **({} if top is None else {"top": top}))
-        listed = {"graphs": [made["metadata"]]}
-        return {f"{made['metadata']['slug']}.json": json.dumps(made), "graph-metadata.json": json.dumps(listed)}
+        circuit = graph(read_run(run), **({} if top is None else {"top": top}))
+        listed = {"graphs": [circuit["metadata"]]}
+        return {f"{circuit['metadata']['slug']}.json": json.dumps(circuit), "graph-metadata.json": json.dumps(listed)}
     return head_files(read_run(run), to, None if names is None else names[0], top)  # pyright: ignore[reportArgumentType] checked there
 
 

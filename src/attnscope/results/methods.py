@@ -109,8 +109,8 @@ def _tested(report: schema.Report) -> list[schema.Table]:
 
 def _definitions(report: schema.Report) -> list[str]:
     """The meaning of every column that a terminal shows."""
-    shown = [one for table in report.tables if table.terminal for one in table.shown("table")]
-    defined = [f"{names}: {meaning}" for names, meaning in legend_of(shown)]
+    quantities = [one for table in report.tables if table.terminal for one in table.shown("table")]
+    defined = [f"{names}: {meaning}" for names, meaning in legend_of(quantities)]
     return [f"Columns of the tables are: {'; '.join(defined)}."] if defined else []
 
 
@@ -134,7 +134,7 @@ def _key(entry: str) -> str:
 
 def _citations(text: str, entries: str) -> dict[str, str]:
     """The words by which a text cites each entry, by its key: authors, year, and the short title if it has one."""
-    found: dict[str, str] = {}
+    citations: dict[str, str] = {}
     for entry in entries.split("\n\n"):
         fields = dict(re.findall(r"(\w+)\s*= \{(.*)\}", entry))
         names = [name.partition(",")[0] for name in fields["author"].split(" and ")]
@@ -142,5 +142,5 @@ def _citations(text: str, entries: str) -> dict[str, str]:
         title = f", {fields['shorttitle']}" if "shorttitle" in fields else ""
         cited = re.search(rf"{authors} (\({fields['year']}\)|{fields['year']}){title}", text)
         if cited:
-            found[_key(entry)] = cited[0]
-    return found
+            citations[_key(entry)] = cited[0]
+    return citations

@@ -150,11 +150,11 @@ def _welch(values: np.ndarray, groupings: np.ndarray) -> tuple[np.ndarray, np.nd
     (mean, variance), (other, other_variance) = parts
     change, error = other - mean, np.sqrt(variance + other_variance)
     scale = _EQUAL * np.abs(values).max(0)
-    known = error > scale  # elsewhere equal in all models of each side
-    t = np.where(known, change / np.where(known, error, 1.0), np.where(np.abs(change) <= scale, 0.0, np.nan))
+    finite = error > scale  # elsewhere equal in all models of each side
+    t = np.where(finite, change / np.where(finite, error, 1.0), np.where(np.abs(change) <= scale, 0.0, np.nan))
     sizes = groupings[0].sum(), (~groupings[0]).sum()
     least = variance[0] ** 2 / (sizes[0] - 1) + other_variance[0] ** 2 / (sizes[1] - 1)
-    freedom = np.where(known[0], error[0] ** 4 / np.where(known[0], least, 1.0), len(values) - 2)
+    freedom = np.where(finite[0], error[0] ** 4 / np.where(finite[0], least, 1.0), len(values) - 2)
     return t, change[0], error[0], freedom
 
 

@@ -88,9 +88,9 @@ class OwnedFolder:
 
     def look(self) -> OwnedFolder:
         """Read the manifest without a lock; reject folders of others."""
-        place, manifest = self.path / files.WORKPLACE, self.path / files.MANIFEST
-        if place.is_symlink() or place.is_file():
-            raise AttnscopeError(f"{place} is not a folder: remove it, or choose another folder with --out")
+        workplace, manifest = self.path / files.WORKPLACE, self.path / files.MANIFEST
+        if workplace.is_symlink() or workplace.is_file():
+            raise AttnscopeError(f"{workplace} is not a folder: remove it, or choose another folder with --out")
         content = read_manifest(manifest) if manifest.is_file() else None
         others: list[str] = []
         if content is None:
@@ -120,11 +120,11 @@ class OwnedFolder:
             path = self.path / check_name(name)
         except ValueError as error:
             raise AttnscopeError(f"{self.path} cannot hold a file of {error}: choose another name") from error
-        for place in (path, *path.parents):
-            if place == self.path:
+        for parent in (path, *path.parents):
+            if parent == self.path:
                 return path
-            if place.is_symlink():
-                raise _linked(place)
+            if parent.is_symlink():
+                raise _linked(parent)
         raise AttnscopeError(f"{path} is not in {self.path}")
 
     def _clear(self) -> None:
@@ -199,9 +199,9 @@ class OwnedFolder:
         new.mkdir()
         try:
             yield new
-            made = {path.relative_to(new).as_posix(): path for path in new.rglob("*") if path.is_file()}
-            old = [name for name in self.files if name.startswith(prefixes) and name not in made]
-            self.write({name: path.replace for name, path in made.items()}, remove=old, **state)
+            files_by_name = {path.relative_to(new).as_posix(): path for path in new.rglob("*") if path.is_file()}
+            old = [name for name in self.files if name.startswith(prefixes) and name not in files_by_name]
+            self.write({name: path.replace for name, path in files_by_name.items()}, remove=old, **state)
         finally:
             shutil.rmtree(new, ignore_errors=True)
 
@@ -271,11 +271,11 @@ class OwnedFolder:
 
     def _prepared(self, content: Content) -> tuple[Path, Checksum]:
         """A file with that content, on the disk, under a temporary name."""
-        place = self.path / files.WORKPLACE
+        workplace = self.path / files.WORKPLACE
         if isinstance(content, bytes):
-            path = files.new_file(place, content)
+            path = files.new_file(workplace, content)
             return path, Checksum(len(content), hashlib.sha256(content).hexdigest())
-        path = files.new_file(place)
+        path = files.new_file(workplace)
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
             content(path)

@@ -333,8 +333,8 @@ class Parts:
 
     def lacking(self, run: RunFolder | None = None) -> list[range]:
         """Texts that are neither in a part nor in the run."""
-        there = [piece for part in (*self.folders, *([run] if run else [])) for piece in part.pieces]
-        return list(_gaps(there, 0, self.texts))
+        pieces = [piece for part in (*self.folders, *([run] if run else [])) for piece in part.pieces]
+        return list(_gaps(pieces, 0, self.texts))
 
     def is_whole(self) -> bool:
         """Whether all texts are there."""
@@ -388,16 +388,16 @@ class Parts:
         """The missing units and their tasks, in words; empty if all are there."""
         if self.texts and not self.lacking(run):
             return ""
-        known = sorted((part.path.name for part in self.folders), key=_numbers)
+        names = sorted((part.path.name for part in self.folders), key=_numbers)
         if not self.texts:
             return (
-                f"none of its tasks ({', '.join(known)}) has come to its end, so nobody knows how many units there "
+                f"none of its tasks ({', '.join(names)}) has come to its end, so nobody knows how many units there "
                 "are: let one end, or give its command again"
             )
         starts: Sequence[int] = next(part.state[STARTS] for part in self.done)
         gaps = ((bisect_right(starts, gap.start) - 1, bisect_right(starts, gap.stop - 1)) for gap in self.lacking(run))
         lacking = sorted({unit for first, last in gaps for unit in range(first, last)})
-        count = Counter(_numbers(name)[1] for name in known).most_common(1)[0][0]
+        count = Counter(_numbers(name)[1] for name in names).most_common(1)[0][0]
         tasks = sorted({unit % count + 1 for unit in lacking})
         named = ", ".join(str(unit + 1) for unit in lacking[:_FEW]) + ", ..." * (len(lacking) > _FEW)
         again = ", ".join(f"--task {task}/{count}" for task in tasks[:_FEW]) + ", ..." * (len(tasks) > _FEW)

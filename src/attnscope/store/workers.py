@@ -89,9 +89,9 @@ class Crew:
         numbers = self._pending.pop(worker, None)
         if numbers is None:
             self._failed_starts += 1
-        for place, number in enumerate(numbers or ()):
+        for turn, number in enumerate(numbers or ()):
             self._lost.add(number)
-            self._tries[number] += place == 0  # those that waited were not begun
+            self._tries[number] += turn == 0  # those that waited were not begun
         often = [number for number in self._lost if self._tries[number] >= TRIES]
         if often or self._failed_starts >= self.size + TRIES:
             doing = f"do unit {often[0]}" if often else "load the model and open the texts"
@@ -192,9 +192,9 @@ class RayEngine:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         room = sum(self.cluster.room(node.get("CPU", 0.0), node.get("GPU", 0.0), gpus) for node in nodes)
         if not room and self.cluster.address == LOCAL:  # nobody will add any
-            there = self._ray.cluster_resources().get("GPU", 0.0)
+            count = self._ray.cluster_resources().get("GPU", 0.0)
             raise AttnscopeError(
-                f"ray_gpus (--ray-gpus) is {gpus:g} for each worker, but this machine has {there:g} GPUs: leave it "
+                f"ray_gpus (--ray-gpus) is {gpus:g} for each worker, but this machine has {count:g} GPUs: leave it "
                 "out, or use a smaller number"
             )
         if not room:
@@ -233,17 +233,17 @@ def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
     if ray.is_initialized():
         yield
         return
-    place = tempfile.mkdtemp(prefix="attnray-") if cluster.address == LOCAL else None
+    folder = tempfile.mkdtemp(prefix="attnray-") if cluster.address == LOCAL else None
     quiet = {"log_to_driver": False, "logging_level": "error"}
     try:
         with explaining(f"Ray cannot be reached or started ({cluster.address})", "Is it running? See ray status"):
-            if place is not None:
-                own = {"include_dashboard": False, "_temp_dir": f"{place}/r"}  # which Ray opens to everybody
+            if folder is not None:
+                options = {"include_dashboard": False, "_temp_dir": f"{folder}/r"}  # which Ray opens to everybody
                 # Listen to this machine alone, because Ray's port lets callers run code. The variable is read when Ray
                 # is imported, and then no more.
                 constants = vars(ray._private.ray_constants)  # noqa: SLF001
                 with replaced(os.environ, **{_MANY_MACHINES: "0"}), replaced(constants, ENABLE_RAY_CLUSTER=False):
-                    ray.init(LOCAL, num_cpus=cluster.workers, **own, **quiet)
+                    ray.init(LOCAL, num_cpus=cluster.workers, **options, **quiet)
                 address = str(ray.nodes()[0]["NodeManagerAddress"])
                 if address not in {"127.0.0.1", "::1"}:
                     raise AttnscopeError(
@@ -259,8 +259,8 @@ def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
             yield
     finally:
         ray.shutdown()
-        if place is not None:
-            shutil.rmtree(place, ignore_errors=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -118,8 +118,8 @@ def _checked(function: Callable[P, R], defaults: Mapping[str, object], around: A
         with around(function.__name__, bound.arguments):
             return function(*bound.args, **bound.kwargs)
 
-    shown = [one.replace(annotation=_shown(one.annotation)) for one in signature.parameters.values()]
-    call.__signature__ = signature.replace(parameters=shown)  # pyright: ignore[reportAttributeAccessIssue]
+    listed = [one.replace(annotation=_shown(one.annotation)) for one in signature.parameters.values()]
+    call.__signature__ = signature.replace(parameters=listed)  # pyright: ignore[reportAttributeAccessIssue]
     call.declaration = signature  # pyright: ignore[reportAttributeAccessIssue]
     return call
 
@@ -190,8 +190,8 @@ def _is_union(kind: Any) -> bool:
 def marked(kind: Any, mark: type[R]) -> list[R]:
     """The annotations of one class, outer ones first, of a type and of the types of its union."""
     if get_origin(kind) is Annotated:
-        own = [one for one in reversed(kind.__metadata__) if isinstance(one, mark)]
-        return own + marked(kind.__origin__, mark)
+        marks = [one for one in reversed(kind.__metadata__) if isinstance(one, mark)]
+        return marks + marked(kind.__origin__, mark)
     return [one for part in get_args(kind) for one in marked(part, mark)] if _is_union(kind) else []
 
 
@@ -291,9 +291,9 @@ def _words(kind: Any) -> tuple[str, str]:
         return choices, choices
     if kind is Any:
         return "", ""
-    known = {Mapping: ("a mapping", "mappings"), Callable: ("a function", "functions")} | _WORDS
+    words_of = {Mapping: ("a mapping", "mappings"), Callable: ("a function", "functions")} | _WORDS
     name = getattr(kind, "__name__", str(kind))
-    return known.get(origin or kind, (name, name))
+    return words_of.get(origin or kind, (name, name))
 
 
 def _is_plain(kind: Any) -> bool:

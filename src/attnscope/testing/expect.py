@@ -93,10 +93,10 @@ class Expectation:
     def group_weight(self, query: str, key: str) -> Measured:
         """Mean weight from the tokens of one group to all tokens of another, such as ``("text", "image")``."""
         values = self._of("group_weight")
-        known = [str(name) for name in values.group_query.values]
+        names = [str(name) for name in values.group_query.values]
         for name in (query, key):
-            if name not in known:
-                raise AttnscopeError(f"there is no group {name!r}; choose from {', '.join(known)}")
+            if name not in names:
+                raise AttnscopeError(f"there is no group {name!r}; choose from {', '.join(names)}")
         return self._measured(
             f"weight of head {self.layer}.{self.head} from {query} to {key}",
             values.sel(group_query=query, group_key=key),
@@ -119,21 +119,21 @@ class Expectation:
 
     def _of(self, name: str) -> xr.DataArray:
         if name not in self.run or not {"window", "layer", "head"} <= set(self.run[name].dims):
-            known = [
+            names = [
                 str(name) for name in self.run.data_vars if {"window", "layer", "head"} <= set(self.run[name].dims)
             ]
-            raise AttnscopeError(f"the scan has no {name}; choose from {', '.join(known)}")
+            raise AttnscopeError(f"the scan has no {name}; choose from {', '.join(names)}")
         return self.run[name].sel(layer=self.layer, head=self.head)
 
     def _measured(self, name: str, values: xr.DataArray) -> Measured:
         from attnscope.statistics.effects import by_document
         from attnscope.statistics.units import units_in
 
-        known = ~np.isnan(values.values)  # a short window has no such offset
+        finite = ~np.isnan(values.values)  # a short window has no such offset
         drawn, called = units_in(self.run)
-        units = [document for document, there in zip(drawn, known, strict=True) if there]
+        units = [document for document, has_value in zip(drawn, finite, strict=True) if has_value]
         if not units:
             raise AttnscopeError(f"no text has a {name}: scan longer windows")
-        found = by_document(values.values[known], units)
-        mean, low, high = (float(end) for end in (found.mean, found.low, found.high))
+        estimate = by_document(values.values[finite], units)
+        mean, low, high = (float(end) for end in (estimate.mean, estimate.low, estimate.high))
         return Measured(name, mean, low, high, str(values.attrs.get("units", "1")), f"{len(set(units))} {called}")

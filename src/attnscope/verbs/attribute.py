@@ -195,9 +195,9 @@ def attribute(
         settings["direction"] = None if vector is None else sha256(vector.numpy().tobytes()).hexdigest()
         if site is not None:
             settings["site"] = attributes["site"] = site
-        own = None if metric is None else metric_of(metric)
-        settings |= heads_setting(heads) | ({} if own is None else {"metric": own.identity})
-        how: Any = {"by_position": by_position, "heads": chosen_heads, "metric": own}
+        record = None if metric is None else metric_of(metric)
+        settings |= heads_setting(heads) | ({} if record is None else {"metric": record.identity})
+        how: Any = {"by_position": by_position, "heads": chosen_heads, "metric": record}
         split = Attribution.of(session, words, vector, site, **how)
     else:
         settings["head"] = [*named_head]

@@ -114,17 +114,17 @@ def diff(
             return compared_scans(firsts, seconds, names, heads, level, reading["seed"])
 
     job = Once(compared)
-    own, other = signatures[0], signatures[len(firsts)]
-    systems = {"before": own.to_dict(), "after": other.to_dict()}
+    first, other = signatures[0], signatures[len(firsts)]
+    systems = {"before": first.to_dict(), "after": other.to_dict()}
     if len(scans) > 2:  # noqa: PLR2004
         ends = ["before"] * len(firsts) + ["after"] * len(seconds)
         systems = {f"{end} {at}": one.to_dict() for at, (end, one) in enumerate(zip(ends, signatures, strict=True), 1)}
     job.signature = Signature(
         "diff",
-        model={"name": f"{Path(own.name).name}-{Path(other.name).name}"},
+        model={"name": f"{Path(first.name).name}-{Path(other.name).name}"},
         systems=systems,
         settings={"statistics": names, "heads": heads, "level": level, "seed": reading["seed"]},
-        versions=own.versions,
+        versions=first.versions,
     )
     models = {"before": name_of_group(firsts), "after": name_of_group(seconds)}
     job.attributes = models | {"signature": job.signature.to_json()}

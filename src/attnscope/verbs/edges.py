@@ -130,7 +130,7 @@ def edges(
     if not sizes or sorted(sizes) != [*sizes] or not 0 <= sizes[0] <= sizes[-1] <= 1:
         raise AttnscopeError(f"found sizes {[*sizes]}; expected shares of the edges from 0 to 1, the smallest first")
     chosen_heads = checked_choice(heads)
-    own = None if metric is None else metric_of(metric)
+    record = None if metric is None else metric_of(metric)
     chosen = pairs_for(pairs, model, answer, wrong, metric)
     session = Opened.of(model)
     loaded = session.load(reading)
@@ -138,11 +138,11 @@ def edges(
     session.corpus = PairTexts(tuple(chosen))
     loaded = replace(loaded, model=with_own_layers(loaded.model))
     runs = PatchJob(
-        loaded, chosen, "heads", False, "noising", None, 0, None, no_progress, heads=chosen_heads, metric=own
+        loaded, chosen, "heads", False, "noising", None, 0, None, no_progress, heads=chosen_heads, metric=record
     )
     runs.read(batch_size, "" if method == "exact" else WITHOUT_GRADIENTS)
     settings = {"method": method, "steps": steps, "sizes": [*sizes], "draws": draws, "batch_size": batch_size}
-    settings |= {"seed": reading["seed"], **({} if own is None else {"metric": own.identity}), **of_task}
+    settings |= {"seed": reading["seed"], **({} if record is None else {"metric": record.identity}), **of_task}
     settings |= heads_setting(heads)
     how = method, steps, sizes, draws, reading["seed"], reading["progress"] or no_progress
 

@@ -89,8 +89,8 @@ def head_outputs(
         activations, is_one = activations_by(anatomy, on, layer, kind)
         decodes = loaded.model.config.is_encoder_decoder and not activations[0].name.startswith("encoder.")
         values = padded(recorded(loaded, windows, anatomy, activations))
-        found = labelled_activations(values, windows, activations, decodes=decodes)
-        return found.isel({"block": 0}, drop=activations[0].block is None) if is_one else found
+        arrays = labelled_activations(values, windows, activations, decodes=decodes)
+        return arrays.isel({"block": 0}, drop=activations[0].block is None) if is_one else arrays
     sites = anatomy.layers.sites
     if is_hook_of_heads(on):
         site, what = hook_point(on, anatomy)

@@ -160,7 +160,7 @@ def intervene(
         check_installed("search (--search)", "sklearn", "sklearn")
     task = task_for(intervene, locals())
     chosen = chosen_ablations(ablations)
-    own = metric_of(metric) if callable(metric) else None
+    record = metric_of(metric) if callable(metric) else None
 
     named_heads: Any = heads
     named_sets: Any = together
@@ -179,7 +179,7 @@ def intervene(
         )
     named: Any = {"heads": [*(alone or ()), *chain(*several)], "option": "heads or together, --heads, --together"}
     opened, session = open_predictions("intervene", model, texts, reading, batch_size=batch_size, **named)
-    session.metric = own
+    session.metric = record
     if metric is not None and not callable(metric):
         session.answers = answers_of(metric, session)
     session.check()
@@ -203,7 +203,7 @@ def intervene(
         "forbid": rule.words,
         "ablations": chosen,
         **registry.signed("ablation", chosen),
-        **({} if own is None else {"metric": own.identity}),
+        **({} if record is None else {"metric": record.identity}),
         **({} if metric is None or callable(metric) else {"metric": [list(pair) for pair in metric]}),
         "steps": steps if alone is None else 0,  # estimates are of all heads
         "search": search,
@@ -217,5 +217,5 @@ def intervene(
     }
     tell = reading["progress"] or no_progress
     job = Effects(opened, session, chosen, alone, sets, rule, settings, variants, tell, skipped)
-    attributes = {"prediction": session.kind, **session.notes, **({} if own is None else own.attributes)}
+    attributes = {"prediction": session.kind, **session.notes, **({} if record is None else record.attributes)}
     return opened.run("intervene", job, settings, reading, task, attributes)

@@ -82,8 +82,8 @@ def pairs(
     from attnscope.capture.processors import tokenizer_of
     from attnscope.intervention.templates import TASKS, pairs_from, template_of
 
-    given: Any = {"corrupted": corrupted, "answer": answer, "wrong": wrong, "item": item}
-    chosen = template_of(template, words, **given, turns=turns)
+    fields: Any = {"corrupted": corrupted, "answer": answer, "wrong": wrong, "item": item}
+    chosen = template_of(template, words, **fields, turns=turns)
     read = tokenizer_of(tokenizer)
     mask = getattr(read, "mask_token", None) if template in TASKS else None
     frame = pairs_from(chosen, count, seed, tokenizer=read, mask=mask)

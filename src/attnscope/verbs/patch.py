@@ -171,7 +171,7 @@ def patch(
     chosen_heads = checked_choice(heads)
     if random and not sets:
         raise AttnscopeError("random (--random) draws sets of heads for a set: add together (--together)")
-    own = None if metric is None else metric_of(metric)
+    record = None if metric is None else metric_of(metric)
     chosen = pairs_for(pairs, model, answer, wrong, metric)
     session = Opened.of(model)
 
@@ -207,7 +207,7 @@ def patch(
         chosen_heads,
         random,
         matched,
-        metric=own,
+        metric=record,
     )
     job.read(batch_size, WITHOUT_ESTIMATES if job.steps else "")
     settings = {
@@ -218,7 +218,7 @@ def patch(
         **({"together": [names_of(parts) for parts in sets]} if sets else {}),
         **({"random": random, "matched": matched} if random else {}),
         **heads_setting(heads),
-        **({} if own is None else {"metric": own.identity}),
+        **({} if record is None else {"metric": record.identity}),
         "steps": job.steps,
         "batch_size": batch_size,
         "seed": reading["seed"],

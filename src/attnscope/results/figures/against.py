@@ -65,7 +65,7 @@ def against(
     x, y = scores_of(first), scores_of(second)
     if x[0].shape != y[0].shape:
         raise AttnscopeError(f"found scores of {x[0].shape} and {y[0].shape} heads; expected those of one model")
-    found = related(x[0], y[0])
+    correlation = related(x[0], y[0])
     figure = Figure(figsize=(6.2, 3.0), layout="constrained")
     points, bars = figure.subplots(1, 2, width_ratios=(2, 1))
     layers = np.broadcast_to(np.arange(len(x[0]))[:, None], x[0].shape)
@@ -74,12 +74,12 @@ def against(
     dots = points.scatter(x[0], y[0], c=layers, s=12, cmap="viridis")
     figure.colorbar(dots, ax=points, label="layer", ticks=MaxNLocator(integer=True))
     points.set(xlabel=names[0], ylabel=names[1])
-    title = f"ρ = {found.whole:.2f}, p = {found.p:.3g} within layers".replace("-", "−")
+    title = f"ρ = {correlation.whole:.2f}, p = {correlation.p:.3g} within layers".replace("-", "−")
     points.set_title(title, loc="left", fontsize=8)
-    shown = found.p_by_layer < 0.05  # noqa: PLR2004 corrected
-    numbers = np.arange(len(found.by_layer))
-    for which, colour in ((shown, "C0"), (~shown, "none")):
-        bars.scatter(found.by_layer[which], numbers[which], s=16, facecolors=colour, edgecolors="C0")
+    significant = correlation.p_by_layer < 0.05  # noqa: PLR2004 corrected
+    numbers = np.arange(len(correlation.by_layer))
+    for which, colour in ((significant, "C0"), (~significant, "none")):
+        bars.scatter(correlation.by_layer[which], numbers[which], s=16, facecolors=colour, edgecolors="C0")
     bars.axvline(0, color="0.7", linewidth=0.6)
     bars.set(xlabel="ρ in the layer", ylabel="layer", xlim=(-1.05, 1.05), yticks=numbers)
     bars.invert_yaxis()
