@@ -1,5 +1,6 @@
 """What a model is loaded from is what is hashed, lies in its folder, and can run nothing."""
 
+import hashlib
 import json
 import os
 import pickle
@@ -105,6 +106,19 @@ def test_a_link_that_leads_out_of_the_folder_is_rejected(sharded, shard):
     shutil.move(sharded / shard, sharded.parent / "elsewhere.safetensors")
     (sharded / shard).symlink_to(sharded.parent / "elsewhere.safetensors")
     refused(sharded, f"{shard} .* is outside the folder")
+
+
+def test_a_file_is_hashed_again_only_where_it_changed(folder, monkeypatch):
+    read, digest = [], hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, name: read.append(file.name) or digest(file, name))
+    first = load_model(folder, device="cpu").identity
+    read.clear()
+    assert load_model(folder, device="cpu").identity == first
+    assert not read
+    with (folder / "config.json").open("a") as config:
+        config.write("\n")
+    assert load_model(folder, device="cpu").identity != first
+    assert read == [str(folder / "config.json")]
 
 
 def test_a_shard_in_a_subfolder_is_loaded_and_hashed(sharded):

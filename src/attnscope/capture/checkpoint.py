@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -335,8 +335,7 @@ class Repository:
             return {"revision": self.commit}
         digest = hashlib.sha256()
         for name, path in sorted({path.relative_to(self.folder).as_posix(): path for path in self.taken}.items()):
-            with path.open("rb") as file:
-                digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+            digest.update(f"{name} {_sha256_of(path, self.taken[path])}\n".encode())
         return {"sha256": digest.hexdigest()}
 
     def refuse_changed(self) -> None:
@@ -346,6 +345,12 @@ class Repository:
                 raise AttnscopeError(
                     f"{path} changed while the model was loaded. Wait until it is written, and try again"
                 )
+
+
+@lru_cache(maxsize=4096)
+def _sha256_of(path: Path, state: tuple[int, ...]) -> str:  # noqa: ARG001 in another state it is hashed again
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

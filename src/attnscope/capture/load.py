@@ -120,7 +120,6 @@ def load_model(
                 "found device_map (--device-map) and a model object, which stays where it is. Pass its folder, or "
                 "place it by accelerate"
             )
-        _reject_broken_numbers(model)
         if dtype is not None and DTYPES.get(dtype) != model.dtype:
             raise AttnscopeError(
                 f"found dtype {dtype}, and a {str(model.dtype).removeprefix('torch.')} model. Convert it, "
@@ -301,11 +300,12 @@ _hashes: WeakKeyDictionary[nn.Module, tuple[Any, str]] = WeakKeyDictionary()
 def state_sha256(model: PreTrainedModel) -> str:
     """SHA-256 over a model's config and the names and values of its parameters and saved buffers.
 
-    A model is hashed again only if it has changed since.
+    A model is hashed, and its numbers are checked, again only if it has changed since.
     """
     state = _weights_of(model)
     hashed_state, digest = _hashes.get(model, (None, ""))
     if state is None or state != hashed_state:
+        _reject_broken_numbers(model)
         digest = _digest(model)
         _hashes[model] = state, digest
     return digest
@@ -335,12 +335,12 @@ def _check_of(tensor: Tensor) -> tuple[Any, ...]:
     One changed number changes both, and two that are exchanged change one of them at least. PyTorch's own count of
     changes does not have those by ``.data`` or through shared memory.
     """
-    data = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy()
-    words = data[: len(data) // 8 * 8].view(np.uint64)
+    data = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+    words = data[: len(data) // 8 * 8].view(torch.int64)
     table = words[: len(words) // _COLUMNS * _COLUMNS].reshape(-1, _COLUMNS)
-    digest = hashlib.sha256(np.add.reduce(table, axis=0).tobytes())
-    digest.update(np.add.reduce(table, axis=1).tobytes())
-    digest.update(data[table.nbytes :].tobytes())
+    digest = hashlib.sha256()
+    for part in (table.sum(0), table.sum(1), data[table.nbytes :]):  # on the tensor's own device
+        digest.update(part.cpu().numpy().tobytes())
     return tensor.dtype, tensor.shape, digest.digest()
 
 
