@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from transformers import BertConfig, BertModel
 
 import attnscope
 from attnscope import intervene
@@ -101,13 +100,6 @@ def test_a_rule_is_measured_beside_the_ablations(tmp_path, renormalise):
 def test_bad_input_is_reported_in_a_line(given, says):
     with pytest.raises(AttnscopeError, match=says):
         intervene(**{"texts": TEXTS, **given})
-
-
-def test_a_model_without_logits_is_rejected():
-    config = BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2, intermediate_size=8)
-    tokenizer = load_model("bundled", device="cpu").tokenizer
-    with pytest.raises(AttnscopeError, match="no logits of tokens"):
-        intervene(BertModel(config), TEXTS, tokenizer=tokenizer)
 
 
 def test_cross_attention_has_no_offsets_that_could_be_forbidden():

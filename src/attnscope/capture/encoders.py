@@ -66,11 +66,15 @@ class SpeechModel:
         """Whether it always reads a window of fixed length (Whisper), whose end may have no sound."""
         return self.model.main_input_name == _FEATURES
 
+    def values(self, samples: np.ndarray, name: str) -> Tensor:
+        """Input for a sound of that name, in the model's dtype and on its device."""
+        with explaining(f"the feature extractor cannot process {name}", "Use a longer sound"):
+            read = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")
+        return read[self.model.main_input_name].to(device_of(self.model), self.model.dtype)
+
     def hear(self, samples: np.ndarray, name: str) -> SoundInputs:
         """Inputs for a sound of that name, and the number of frames of its encoder."""
-        reads = self.model.main_input_name
-        with explaining(f"the feature extractor cannot process {name}", "Use a longer sound"):
-            values = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")[reads]
+        reads, values = self.model.main_input_name, self.values(samples, name)
         frames_and_size = None
         if self.reads_windows:
             frames_and_size = frames_of_window(self.model, self.extractor)
@@ -87,7 +91,6 @@ class SpeechModel:
             raise AttnscopeError(
                 f"{name} has {len(samples)} samples at {self.rate:,} per second, too few for one frame. Leave it out"
             )
-        values = values.to(device_of(self.model), self.model.dtype)
         return SoundInputs({reads: values}, frames, sounding, each / self.rate)
 
 

@@ -197,6 +197,21 @@ def main_output(output: Any) -> Tensor:
     )
 
 
+def returns_embedding(model: nn.Module) -> bool:
+    """Whether a model has no head of labels or words: its output is an embedding, or its last layer."""
+    projects = any(hasattr(model, name) for name in ("visual_projection", "text_projection"))
+    return projects or getattr(model, "base_model", None) is model
+
+
+def result_of(model: nn.Module, output: Any) -> Tensor:
+    """The tensor for which a model is used: logits, an embedding, of images the pooled output, or hidden states."""
+    pooled = ["pooler_output"] * (getattr(model, "main_input_name", "") == "pixel_values")
+    for field in ("logits", "image_embeds", "text_embeds", *pooled):
+        if isinstance(getattr(output, field, None), Tensor):
+            return getattr(output, field)
+    return main_output(output)
+
+
 def _tensors(output: Any) -> Iterator[Tensor]:
     """Tensors of an output: floating-point ones of each level first (codecs return codes first), then nested ones."""
     fields = output.to_tuple() if hasattr(output, "to_tuple") else output

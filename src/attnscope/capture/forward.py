@@ -25,7 +25,13 @@ _HALF = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 def forward(
-    model: PreTrainedModel, inputs: dict[str, Any], name: Name, valid: Valid = lambda _: None, *, with_head: bool = True
+    model: PreTrainedModel,
+    inputs: dict[str, Any],
+    name: Name,
+    valid: Valid = lambda _: None,
+    *,
+    with_head: bool = True,
+    result: Callable[[Any], Tensor] = main_output,
 ) -> Tensor:
     """Run a model within `watching`, and raise an error for a text on which it overflows."""
     check_ids(model, inputs, name)
@@ -35,7 +41,7 @@ def forward(
             check_finite(f"layer {site.index} ({site.name})", output.transpose(1, 2), name, valid(site.kind))
 
     with looking(look), same_random_numbers() if way_of(model).draws else nullcontext():
-        output = main_output((model if with_head else model.base_model)(**inputs))
+        output = result((model if with_head else model.base_model)(**inputs))
     check_finite("the model's output", output, name, valid("causal"))  # a decoder's, where there is one
     return output
 

@@ -56,14 +56,14 @@ def effects(
         names = [name for name in ("loss", "accuracy", "kl", "metric") if name in whole]
         layers = [_of_layer(batch, call, wanted, names, variants) for call, wanted in enumerate(batch.heads_of(cells))]
     loss, accuracy, kl, *metric = (by_layer([layer[..., at] for layer in layers]) for at in range(layers[0].shape[-1]))
-    heads = ("window", "ablation", "layer", "head")
+    heads, guess = ("window", "ablation", "layer", "head"), np.full(len(questions), np.log(batch.before.shape[-1]))
     variables: dict[str, _Variable] = {
         "loss_change": (heads, loss - scores["loss"][:, None, None, None]),
         "kl": (heads, kl),
         "accuracy_change": (heads, accuracy - scores["accuracy"][:, None, None, None]),
         **({"metric_change": (heads, metric[0] - scores["metric"][:, None, None, None])} if metric else {}),
         **{name: ("window", value) for name, value in scores.items()},
-        "guess_loss": ("window", np.full(len(questions), np.log(batch.before.shape[-1]))),
+        **({} if session.kind == "output" else {"guess_loss": ("window", guess)}),
         "questions": ("window", (questions.labels >= 0).sum(1)[:: questions.rows].cpu().numpy()),
     }
     if steps:
@@ -79,7 +79,7 @@ def effects(
     dataset = xr.Dataset(variables, coords=coordinates)
     for name, (words, units) in _WORDS.items():
         if name in dataset:
-            dataset[name].attrs = {"long_name": words, "units": units}
+            dataset[name].attrs = {"long_name": words, "units": session.unit if units == "nats" else units}
     if session.metric is not None:
         name, unit = session.metric.name, session.metric.unit
         dataset["metric_change"].attrs = {"long_name": f"Change of {name} without the head", "units": unit}
@@ -189,7 +189,7 @@ def search_heads(session: PredictionSession, *, seed: int = 0) -> xr.Dataset:
             "searched": (
                 ("layer", "head"),
                 of_layers(sparse_effects(rows, changes.reshape(-1), documents.tolist()), session.heads),
-                {"long_name": "Change of the loss without the head, by sparse regression", "units": "nats"},
+                {"long_name": "Change of the loss without the head, by sparse regression", "units": session.unit},
             )
         },
         attrs={"passes": passes, "measurements": len(rows), "removed": removed, "ablation": "mean"},
@@ -222,7 +222,7 @@ def removal_curves(
             "loss_change": (
                 ("window", "order", "removed"),
                 np.concatenate([changes[:, : len(orders)], changes[:, len(orders) :].mean(1, keepdims=True)], 1),
-                {"long_name": "Change of the loss without the first heads of the order", "units": "nats"},
+                {"long_name": "Change of the loss without the first heads of the order", "units": session.unit},
             )
         },
         coords={
@@ -300,7 +300,7 @@ def joint_ablation(
     every = [*sets, *chain(*others)]
     batches = [np.array([[cell in set(heads) for cell in cells] for heads in every])] * len(session.slices())
     about = session.measured
-    measure, unit = ("metric_change", about["unit"]) if about else ("loss_change", "nats")
+    measure, unit = ("metric_change", about["unit"]) if about else ("loss_change", session.unit)
     measured = np.stack([changes_by_sets(session, batches, ablation, measure) for ablation in ablations], 1)
     changes = measured[..., : len(sets)]
     single = effects[measure].sel(ablation=list(ablations)).transpose("window", "ablation", "layer", "head").values

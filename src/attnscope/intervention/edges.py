@@ -18,18 +18,18 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.capture.eager import without_cache
-from attnscope.capture.families import OWN_STATES, is_norm, main_output, other_name, related
+from attnscope.capture.families import OWN_STATES, is_norm, other_name, related, result_of
 from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
-from attnscope.capture.weights import in_single_precision, linear_layers
+from attnscope.capture.weights import blocks_of, in_single_precision, linear_layers
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import projections
 from attnscope.explanation.stream import SMALL, Fold, fold_of
 from attnscope.explanation.sublayers import sublayers
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.intervention.edit import output_affine
-from attnscope.intervention.gradients import check_gradients, embeddings_moved
+from attnscope.intervention.gradients import check_gradients, embeddings_moved, inputs_moved
 from attnscope.intervention.metrics import subject_of
 from attnscope.intervention.pairs import EncodedPairs
 from attnscope.intervention.patch import PatchJob, check_pairs_differ
@@ -76,7 +76,7 @@ def measured_edges(
     runs = [
         EdgeRuns(
             graph,
-            EncodedPairs.of([job.pairs[number - 1] for number in numbers], job.loaded, numbers, job.metric),
+            EncodedPairs.of([job.pairs[number - 1] for number in numbers], job.loaded, numbers, job.metric, job.media),
             passed,
         )
         for _, numbers in halves
@@ -144,6 +144,7 @@ class Part:
     cross: bool = False  # whether its keys and values read the end of the encoder
     branch: nn.Module | None = None  # norm of what it adds (Gemma 2)
     readers: Sequence[nn.Module] = ()  # without a norm: the linear layers of an MLP or the logits that read
+    end: nn.Module | None = None  # without either, the module whose output a head reads, maybe at one position
     after: nn.Module | None = None  # norm of the sum of stream and what it adds (BERT)
     fold: Fold | None = None  # of `branch` or `after`
     read: slice = field(init=False)  # senders that it reads
@@ -205,7 +206,7 @@ class Graph:
         inputs = {name: ids[:1] for name, ids in encoded.inputs[0].items()}
         with in_single_precision(model):
             # one token alone shows no form of the scores, so it is repeated
-            several = {name: ids.repeat(1, 2) if ids.shape[1] == 1 else ids for name, ids in inputs.items()}
+            several = {name: ids.repeat(1, 2) if ids.shape[1:] == (1,) else ids for name, ids in inputs.items()}
             layers = projections(model, several)
             if any(layer.gated is not None for layer in layers.values()):
                 raise AttnscopeError(
@@ -293,7 +294,7 @@ class Graph:
         hooks = (hook for at, part in enumerate(self.parts) for hook in run.hooks(at, part))
         # `watching` comes first, because `patch_heads` calls the module within its own hook
         with watching(self.model, run.attend), attached(hooks):
-            logits = main_output(self.model(**without_cache(self.model), **inputs))
+            logits = result_of(self.model, self.model(**without_cache(self.model), **inputs))
         return logits, run.trace
 
 
@@ -319,6 +320,8 @@ class _Run:
         norm = part.after or (None if part.kind else part.branch)
         if norm is not None:
             yield norm.register_forward_hook(partial(self.apply_norm, at))
+        if part.end is not None:
+            yield part.end.register_forward_hook(partial(self.read_end, at))
         if part.output is None:
             return
         module = self.graph.model.get_submodule(part.name)
@@ -339,8 +342,8 @@ class _Run:
     def read(self, at: int, _: nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor] | None:
         """Record what a part reads, and change it where the pass asks for it."""
         part = self.graph.parts[at]
-        ids = [*self.inputs.values()][-1] if at > self.graph.end else self.inputs["input_ids"]
-        states = arguments[0].reshape(*ids.shape, -1)  # OPT flattens texts and positions
+        texts = len(next(iter(self.inputs.values())))
+        states = arguments[0].reshape(texts, -1, arguments[0].shape[-1])  # OPT flattens texts and positions
         self.trace.reads[at] = states.detach()
         if self.leaves:
             leaf = self.trace.leaves.setdefault(at, torch.zeros_like(states, requires_grad=True))
@@ -348,6 +351,14 @@ class _Run:
         if self.circuit is None or part.output or part.ends:
             return None
         return (self.carried(part.receivers.start).reshape(arguments[0].shape),)
+
+    def read_end(self, at: int, module: nn.Module, _: Any, returned: Any) -> Any:
+        """The same for the end of the stream, of which a pooler or a classifier may read one position (BERT, CLIP)."""
+        whole = returned if isinstance(returned, tuple) else (returned,)
+        states = self.read(at, module, whole[:1])
+        if states is None:
+            return None
+        return (*states, *whole[1:]) if isinstance(returned, tuple) else states[0]
 
     def read_unnormed(self, at: int, module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Record what attention without a norm of its own reads: its states, and those of the encoder (BERT, BART)."""
@@ -545,11 +556,17 @@ class _PartRecorder:
                 module for part in parts for module in (part.output, part.after, *part.modules, *part.readers) if module
             ]
             complete = [part.ends or (part.fold and (part.output or part.readers)) for part in parts[:-1]]
-            complete.append(parts[-1].readers)
+            if not parts[-1].readers:
+                parts[-1].end = parts[-2].after
+            complete.append(parts[-1].readers or parts[-1].end)
         else:
-            used = [part.norm for part in parts]
+            end, width = parts[-1], 0 if stream is None else stream.shape[-1]
+            if stream is not None and end.norm and self.normed[-1][1].numel() // width != stream.numel() // width:
+                end.norm, end.end = None, [*blocks_of(self.model).values()][-1]  # it reads one position alone
+            used = [part.norm or part.end for part in parts]
             complete = [
-                part.norm and (part.output or not part.heads) and (part.fold or not part.branch) for part in parts
+                (part.norm or part.end) and (part.output or not part.heads) and (part.fold or not part.branch)
+                for part in parts
             ]
         if not all(complete) or len({*map(id, used)}) < len(used):
             raise AttnscopeError(_unlike(self.model, "two parts read it through one norm, or one has none"))
@@ -594,10 +611,12 @@ class EdgeRuns:
     def attributed(self, steps: int) -> Float[np.ndarray, "pair sender receiver"]:
         """EAP, or with steps EAP-IG: gradients at `steps` inputs between the clean and the corrupted one."""
         graph, clean = self.graph, self.clean[0] if steps else None
-        inputs, corrupted_inputs = self.encoded.inputs
+        clean_inputs, corrupted_inputs = self.encoded.inputs
         scores = torch.zeros(len(self.encoded), *graph.exist.shape, device=device_of(graph.model))
         for share in [(step + 0.5) / steps for step in range(steps)] or [None]:
-            moved = embeddings_moved(graph.model, inputs, {} if share is None else corrupted_inputs, share or 0.0)
+            others = {} if share is None else corrupted_inputs
+            inputs, others = inputs_moved(clean_inputs, others, share or 0.0)
+            moved = embeddings_moved(graph.model, inputs, others, share or 0.0)
             with frozen(graph.model), torch.enable_grad(), moved:
                 logits, trace = graph.run(inputs, leaves=True)
                 end = self.encoded.measure_at(logits, inputs)

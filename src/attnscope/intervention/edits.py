@@ -113,9 +113,9 @@ def knock_out(session: PredictionSession, rule: Forbidden, *, renormalise: bool 
     share = {"long_name": "Share of all weight that is forbidden", "units": "share"}
     return xr.Dataset(
         {
-            "loss_change": (("window", *dims), change, {"units": "nats"}),
+            "loss_change": (("window", *dims), change, {"units": session.unit}),
             "weight": (("window", *dims), weight, {"units": "share"}),
-            **effect_variables(change, units, dims, words, seed=seed),
+            **effect_variables(change, units, dims, words, unit=session.unit, seed=seed),
             "forbidden_weight": (dims, weight.mean(0), share),
         },
         coords={
@@ -187,6 +187,7 @@ def shuffled_weights(
                 "Change of the loss with the head's weights shuffled",
                 name="shuffled_loss",
                 prefix="shuffled_",
+                unit=session.unit,
                 seed=seed,
             ),
             "shuffled_kl": (dims, kl.mean(0), {"long_name": words, "units": "nats"}),

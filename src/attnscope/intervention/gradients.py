@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from attnscope.capture.families import main_output
+from attnscope.capture.families import result_of
 from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
@@ -45,6 +45,8 @@ def loss_gradients(
         for name, side in (("input_ids", batch.text), ("decoder_input_ids", batch.target)):
             if name in inputs:
                 others[name] = side.input_ids.roll(rows, 0).gather(1, donor_positions(side.valid, rows))
+        if not others:  # images and sounds of one size
+            others = {name: values.roll(1, 0) for name, values in inputs.items()}
 
     def loss(logits: Tensor) -> Tensor:
         return questions.scores(questions.at(logits)[None])["loss"].sum()
@@ -101,9 +103,10 @@ def head_gradients(
         outputs.append(output)
         return output
 
-    moved = embeddings_moved(model, inputs, others or {}, share)
+    inputs, others = inputs_moved(inputs, others or {}, share)
+    moved = embeddings_moved(model, inputs, others, share)
     with frozen(model), watching(model, observe), moved, torch.enable_grad():
-        wanted = quantity(main_output(model(**inputs)))
+        wanted = quantity(result_of(model, model(**inputs)))
         gradients = torch.autograd.grad(wanted, outputs, allow_unused=True, materialize_grads=True)
     return [(output.detach(), gradient) for output, gradient in zip(outputs, gradients, strict=True)]
 
@@ -126,6 +129,15 @@ def attribution(
 def gates_towards(replacements: Sequence[Tensor], share: float) -> Gate:
     """Move every head's output towards its replacement: 0 leaves it, 1 replaces it."""
     return lambda call, output: torch.lerp(output, replacements[call].to(output), share)
+
+
+def inputs_moved(
+    inputs: dict[str, Tensor], others: Mapping[str, Tensor], share: float
+) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
+    """Images or sounds, moved by `share` towards others; of token ids, embeddings are left to move."""
+    waves = {name: other for name, other in others.items() if other.is_floating_point()}
+    moved = {name: torch.lerp(inputs[name], other, share) for name, other in waves.items()}
+    return inputs | moved, {name: other for name, other in others.items() if name not in moved}
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from attnscope.intervention.ablation import effects, half_of, joint_ablation, re
 from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
 from attnscope.intervention.effects import agreement_of, heads_of
 from attnscope.intervention.pairs import both_answers
-from attnscope.intervention.predictions import Ablation, PredictionSession
+from attnscope.intervention.predictions import Ablation, PredictionSession, class_of
 from attnscope.intervention.profiles import contribution_profiles
 from attnscope.measure.ranking import majority_names, peaks
 from attnscope.measure.texts import statistics_of
@@ -89,8 +89,11 @@ class Effects(Job):
         if settings["steps"]:
             keep("agreement", lambda: agreement_of(whole, seed=seed))
         tell("measuring attention", 0.0)
-        keep("where", lambda: attention_of_heads(loaded, windows, band=band, session=self.opened))
-        if settings["why"]:
+        if not session.given:  # images and sounds have no offsets of tokens
+            keep("where", lambda: attention_of_heads(loaded, windows, band=band, session=self.opened))
+        if settings["why"] and session.given:
+            keep("shuffled", lambda: shuffled_weights(session, seed=seed, cells=self.alone))
+        elif settings["why"]:
             tell("explaining attention", 0.03)
             options: Any = {"band": band, "seed": seed, "session": self.opened}
             keep_if_defined("why", lambda: explanations_of_heads(loaded, windows, **options))
@@ -104,7 +107,7 @@ class Effects(Job):
             keep("search", lambda: search_heads(session, seed=seed))
         if settings["curves"]:
             tell("removing heads together", 0.2)
-            keep_if_defined("curves", lambda: _curves(session, whole, nodes["where"], self.ablations, seed))
+            keep_if_defined("curves", lambda: _curves(session, whole, nodes.get("where", {}), self.ablations, seed))
         self.tell(Progress("done", 1.0))
         self.notes["skipped"] = json.dumps(self.skipped)
         return nodes
@@ -117,6 +120,11 @@ def answers_of(given: Sequence[tuple[str, str]], session: PredictionSession) -> 
         raise AttnscopeError(
             f"found {len(given)} answers (metric) and {len(windows)} windows; expected (right, wrong) for each, or once"
         )
+    if session.kind == "output":
+        raise AttnscopeError(f"{type(session.model).__name__} predicts no answers: give a function as metric")
+    if session.kind == "label":
+        both = [[[class_of(word, session.model, "metric")] for word in words] for words in given]
+        return both * (len(windows) // len(both))
     both = [both_answers(session.loaded.tokenizer, words, "metric", masked=masked) for words in given]
     both *= len(windows) // len(both)
     longest = window_length(session.loaded, None)
@@ -131,7 +139,7 @@ def answers_of(given: Sequence[tuple[str, str]], session: PredictionSession) -> 
 
 
 def _curves(
-    session: PredictionSession, measured: xr.Dataset, where: xr.Dataset, ablations: Sequence[Ablation], seed: int
+    session: PredictionSession, measured: xr.Dataset, where: Mapping[Any, Any], ablations: Sequence[Ablation], seed: int
 ) -> xr.Dataset:
     """Removal curves in the order of the effects, of the estimates and of statistics of `scan`."""
     ablation: Ablation = "mean" if "mean" in ablations else ablations[0]

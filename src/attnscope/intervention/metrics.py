@@ -96,6 +96,11 @@ def format_of(unit: str) -> str:
     return unit if unit in UNITS and UNITS[unit].sign else "change"
 
 
+def unit_of_loss(attributes: Mapping[Any, Any]) -> str:
+    """The unit of the loss of a result of `intervene`: of an encoder without a head, a share of its embedding."""
+    return "share" if attributes.get("prediction") == "output" else "nats"
+
+
 def unit_of(attributes: Mapping[Any, Any]) -> str:
     """The unit behind a number in a sentence, with the space before it."""
     unit = attributes.get("unit", "logits")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import chain
 from typing import Any, TypeAlias, cast
@@ -16,10 +16,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnscope.capture.borrow import LoadedModel
+from attnscope.capture.families import result_of
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.placement import device_of
 from attnscope.intervention.metrics import Metric
-from attnscope.intervention.predictions import as_float32, kind_of_question, padded_answers
+from attnscope.intervention.predictions import as_float32, class_of, embeddings, kind_of_question, padded_answers
 from attnscope.models.common import IGNORED
 from attnscope.read.shown import IdNames
 from attnscope.read.windows import TargetTokenizer
@@ -28,7 +29,25 @@ from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 
 FIELDS = ("clean", "corrupted", "answer", "wrong")
+EMBEDDINGS = ("clean_embedding", "corrupted_embedding")  # inputs of a metric of an encoder
 
+
+def _along_the_change(states: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    """The part of the way from the corrupted to the clean run's embedding: 1 in the clean run, 0 in the other."""
+    clean, corrupted = (inputs[name] for name in EMBEDDINGS)
+    valid = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+    way = clean - corrupted
+    return ((embeddings(states, valid) - corrupted) * way).sum(1) / (way**2).sum(1)
+
+
+#: The default of an encoder without a head.
+ALONG_THE_CHANGE = Metric(
+    _along_the_change,
+    "shift of the embedding",
+    "share",
+    meaning="It is 1 in the clean run and 0 in the corrupted one, by projection. The embedding is the model's own, or "
+    "the mean of its last layer over tokens.",
+)
 
 Answers: TypeAlias = "str | tuple[str, ...]"
 
@@ -60,9 +79,13 @@ class PairTexts:
     """Pairs as the corpus of a signature."""
 
     pairs: tuple[Pair, ...]
+    files: str = ""  # hash of the images or sounds that they name
 
     def sha256(self) -> str:
-        rows = [astuple(pair)[: None if pair.target or pair.corrupted_target else len(FIELDS)] for pair in self.pairs]
+        rows: list[Any] = [
+            astuple(pair)[: None if pair.target or pair.corrupted_target else len(FIELDS)] for pair in self.pairs
+        ]
+        rows += [self.files] if self.files else []
         return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
 
 
@@ -73,8 +96,8 @@ class EncodedPairs:
     A row is a text; if answers have several tokens, two: the text and its answer, the text and the wrong answer.
     """
 
-    clean: Int[Tensor, "row position"]  # token ids
-    corrupted: Int[Tensor, "row position"]
+    clean: Tensor  # token ids ``(row, position)``, or images or sounds
+    corrupted: Tensor
     positions: Int[Tensor, "row token"]  # of the predictions
     answers: Int[Tensor, "pair id"]  # token ids, padded
     wrongs: Int[Tensor, "pair id"]
@@ -84,6 +107,8 @@ class EncodedPairs:
     targets: tuple[Int[Tensor, "row query"], Int[Tensor, "row query"]] | None = None
     are_several: bool = False  # whether answers are several of one token each, not one of several tokens
     metric: Metric | None = None  # in place of answer minus wrong answer
+    reads: str = "input_ids"  # the argument of the model that is clean or corrupted
+    ends: tuple[Tensor, Tensor] | None = None  # embeddings of the clean and the corrupted run of an encoder
 
     @classmethod
     def of(
@@ -92,9 +117,42 @@ class EncodedPairs:
         loaded: LoadedModel,
         numbers: Sequence[int] | None = None,
         metric: Metric | None = None,
+        media: Mapping[str, Tensor] | None = None,
     ) -> EncodedPairs:
-        """Encode pairs of one length; `numbers` name them in errors, by default 1, 2, ..."""
-        tokenizer, masked = loaded.tokenizer, is_masked(loaded)
+        """Encode pairs of one length; `numbers` name them in errors, by default 1, 2, ...
+
+        The texts may be names of `media`: images or sounds, as the model reads them.
+        """
+        kind = kind_of_question(loaded.model)
+        encoded = (
+            cls._of_media(pairs, loaded, metric, media) if media else cls._of_texts(pairs, loaded, numbers, metric)
+        )
+        if kind != "output":
+            return encoded
+        with torch.no_grad():
+            results = [result_of(loaded.model, loaded.model(**inputs)) for inputs in encoded.inputs]
+        valid = torch.ones(encoded.clean.shape[:2], dtype=torch.bool, device=encoded.clean.device)
+        clean, corrupted = (embeddings(result, valid) for result in results)
+        return replace(encoded, ends=(clean, corrupted))
+
+    @classmethod
+    def _of_media(
+        cls, pairs: Sequence[Pair], loaded: LoadedModel, metric: Metric | None, media: Mapping[str, Tensor]
+    ) -> EncodedPairs:
+        clean, corrupted = (torch.cat([media[getattr(pair, side)] for pair in pairs]) for side in FIELDS[:2])
+        labels = [_labels(pair, loaded, f"pair {number}", metric) for number, pair in enumerate(pairs, 1)]
+        padded, _, _ = padded_answers(labels, [0] * len(pairs), device_of(loaded.model))
+        positions = torch.zeros(len(pairs), 1, dtype=torch.int64, device=padded.device)
+        none = ((),) * len(pairs)
+        encoded = cls(clean, corrupted, positions, padded[:, 0], padded[:, 1], none, none, metric=metric)
+        several = any(not isinstance(side, str) for pair in pairs for side in (pair.answer, pair.wrong))
+        return replace(encoded, are_several=several, reads=loaded.model.main_input_name)
+
+    @classmethod
+    def _of_texts(
+        cls, pairs: Sequence[Pair], loaded: LoadedModel, numbers: Sequence[int] | None, metric: Metric | None
+    ) -> EncodedPairs:
+        kind, tokenizer, masked = kind_of_question(loaded.model), loaded.tokenizer, is_masked(loaded)
         numbered = list(zip(numbers or range(1, len(pairs) + 1), pairs, strict=True))
         rows: list[list[list[int]]] = [[], [], [], []]
         positions: list[int] = []
@@ -113,19 +171,22 @@ class EncodedPairs:
                 )
             for row, ids in zip(rows, chain(*zip(*sides, strict=True)), strict=False):
                 row.append(ids)
-            positions.append(_position([side[-1] for side in sides], tokenizer, number, masked=masked))
+            ids = [side[-1] for side in sides]
+            positions.append(0 if kind == "label" else _position(ids, tokenizer, number, masked=masked))
         rows, names = [side for side in rows if side], IdNames(tokenizer)
         tokenizer = TargetTokenizer(tokenizer) if rows[2:] else tokenizer
         both_of = [(pair.answer, pair.wrong) for pair in pairs]
         are_several = not all(isinstance(answer, str) for both in both_of for answer in both)
         answers = [
             both_answers(tokenizer, both, f"pair {number}", masked=masked, are_several=are_several)
-            if metric is None
+            if metric is None and kind != "label"
+            else _labels(pair, loaded, f"pair {number}", metric)
+            if kind in {"label", "output"}
             else [[one for word in _listed(side) for one in _tokens(tokenizer, word)] for side in both]
-            for (number, _), both in zip(numbered, both_of, strict=True)
+            for (number, pair), both in zip(numbered, both_of, strict=True)
         ]
         padded, predicting, each = padded_answers(answers, positions, device_of(loaded.model))
-        if are_several or metric is not None:  # one prediction for all of them
+        if are_several or metric is not None or kind == "label":  # one prediction for all of them
             predicting, each = predicting[::each, :1], 1
         most = predicting.shape[1]
         # texts and all tokens of their answers but the last one; causal models ignore the padding
@@ -142,7 +203,7 @@ class EncodedPairs:
     @property
     def inputs(self) -> list[dict[str, Tensor]]:
         """Arguments of the clean and of the corrupted pass."""
-        sides = [{"input_ids": ids} for ids in (self.clean, self.corrupted)]
+        sides = [{self.reads: ids} for ids in (self.clean, self.corrupted)]
         return [
             side | {"decoder_input_ids": ids} for side, ids in zip(sides, self.targets or (), strict=False)
         ] or sides
@@ -163,7 +224,8 @@ class EncodedPairs:
 
     def with_answers(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """The inputs of a pass as a metric of one's own gets them."""
-        return inputs | {"answer": self.answers, "wrong": self.wrongs, "position": self.positions[:, 0]}
+        more = {} if self.ends is None else dict(zip(EMBEDDINGS, self.ends, strict=True))
+        return inputs | {"answer": self.answers, "wrong": self.wrongs, "position": self.positions[:, 0]} | more
 
     def measure_all(self, logits: Float[Tensor, ...], inputs: dict[str, Tensor]) -> Float[Tensor, "variant pair"]:
         """The metric of each variant of a pass."""
@@ -173,7 +235,9 @@ class EncodedPairs:
 
     def measure_at(self, logits: Float[Tensor, ...], inputs: dict[str, Tensor]) -> Float[Tensor, " pair"]:
         """The metric of a pass that returned logits at all positions."""
-        if self.metric is None:
+        if self.metric is None and logits.ndim == 2:  # noqa: PLR2004 one prediction for each text
+            logits = logits[:, None]
+        elif self.metric is None:
             logits = logits.gather(1, self.positions[..., None].expand(-1, -1, logits.shape[-1]))
         return self.measure(logits, inputs)
 
@@ -219,6 +283,17 @@ class EncodedPairs:
         return of_answers.masked_fill(ids == IGNORED, -torch.inf).logsumexp(-1)
 
 
+def _labels(pair: Pair, loaded: LoadedModel, where: str, metric: Metric | None) -> list[list[int]]:
+    """The classes that are right and wrong for a pair, as numbers; empty without answers, for a metric of one's own."""
+    sides = [_listed(side) for side in (pair.answer, pair.wrong)]
+    if kind_of_question(loaded.model) == "output" or (metric is not None and sides == [[""], [""]]):
+        return [[], []]
+    both = [[class_of(label, loaded.model, where) for label in side] for side in sides]
+    if metric is None and {*both[0]} & {*both[1]}:
+        raise AttnscopeError(f"{where}: answer and wrong are the same label; expected labels that differ")
+    return both
+
+
 def _listed(answer: Answers) -> Sequence[str]:
     return [answer] if isinstance(answer, str) else answer
 
@@ -234,10 +309,11 @@ def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence
 
 def sides_of(pair: Pair, loaded: LoadedModel, number: int, *, corrupted: bool = False) -> list[list[int]]:
     """Token ids of one text of a pair, and of what the decoder of an encoder-decoder reads."""
-    tokenizer, two = loaded.tokenizer, bool(loaded.model.config.is_encoder_decoder)
+    tokenizer, kind = loaded.tokenizer, kind_of_question(loaded.model)
+    two = kind == "translation"
     text, target = (pair.corrupted, pair.corrupted_target) if corrupted else (pair.clean, pair.target)
     ids: list[int] = tokenizer(text)["input_ids"]
-    sides = [ids if two or is_masked(loaded) else _unended(ids, tokenizer)]
+    sides = [ids if kind != "next" else _unended(ids, tokenizer)]
     if not ids:
         raise AttnscopeError(f"pair {number}: {text!r} has no tokens; expected at least one")
     if two:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -32,13 +32,22 @@ from attnscope.intervention.components import Component, components_of, put_in
 from attnscope.intervention.edit import Anatomy, On, attend_changed
 from attnscope.intervention.effects import order_agreement
 from attnscope.intervention.gradients import answers_difference
+from attnscope.intervention.media import media_of_pairs
 from attnscope.intervention.metrics import Metric, subject_of
-from attnscope.intervention.pair_sources import Pairs, pairs_of_input
-from attnscope.intervention.pairs import EncodedPairs, Pair, position_labels, sides_of, texts_of
-from attnscope.intervention.predictions import TOKENS, check_read
+from attnscope.intervention.pair_sources import Pairs, fitted, pairs_of_input
+from attnscope.intervention.pairs import (
+    ALONG_THE_CHANGE,
+    EncodedPairs,
+    Pair,
+    PairTexts,
+    position_labels,
+    sides_of,
+    texts_of,
+)
+from attnscope.intervention.predictions import TOKENS, check_read, kind_of_question
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import weights_of
-from attnscope.opened import window_length
+from attnscope.opened import Opened, window_length
 from attnscope.statistics.effects import (
     by_document,
     effect_variables,
@@ -87,6 +96,42 @@ def pairs_for(
     return pairs_of_input(given, answer=answer, wrong=wrong, answered=metric is None)
 
 
+@dataclass(frozen=True, eq=False)
+class OpenedPairs:
+    """The model of a verb with its pairs."""
+
+    loaded: LoadedModel
+    pairs: list[Pair]
+    of_task: dict[str, Any]  # what a signature says of the pairs of a task
+    media: Mapping[str, Tensor] | None  # images or sounds, by the names that pairs have of them
+
+    @classmethod
+    def open(
+        cls,
+        session: Opened,
+        given: Pairs | None,
+        reading: Mapping[str, Any],
+        answers: tuple[str | None, str | None],
+        metric: object,
+        check: Callable[[LoadedModel], object] | None = None,
+    ) -> OpenedPairs:
+        """Read pairs and load the model, with the images or sounds that pairs name."""
+        lack: AttnscopeError | None = None
+        given = cast("Pairs", [*given]) if isinstance(given, Iterator) else given
+        try:
+            chosen = pairs_for(given, session.source, *answers, metric)
+        except AttnscopeError as error:  # an encoder without a head needs no answers
+            lack, chosen = error, pairs_for(given, session.source, *answers, "none")
+        read = media_of_pairs(session.source, [(pair.clean, pair.corrupted) for pair in chosen], given, reading)
+        loaded = session.load(reading, check=check) if read is None else read.loaded
+        session.model = loaded
+        if lack is not None and kind_of_question(loaded.model) != "output":
+            raise lack
+        chosen, of_task = fitted(given, chosen, loaded) if read is None else (chosen, {})
+        session.corpus = PairTexts(tuple(chosen), "" if read is None else read.sha256)
+        return cls(loaded, chosen, of_task, None if read is None else read.inputs)
+
+
 def receivers_of(given: object, what: str, *, alone: bool) -> tuple[Component, ...] | None:
     """Components that receive an effect; none for the logits."""
     if given is not None and not (what == "heads" and alone):
@@ -123,6 +168,7 @@ class PatchJob(Job):
     matched: str = "layer"  # whether these have as many heads in each layer, or only as many
     drawn: list[list[tuple[Component, ...]]] = field(default_factory=list[Any])  # for each set
     metric: Metric | None = None  # in place of answer minus wrong answer
+    media: Mapping[str, Tensor] | None = None  # images or sounds, by the names that pairs have of them
     encoded: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with numbers of pairs, from 1
     skips: bool = True  # whether passes skip the computations that all variants share
     scale: str = "logits"  # of differences; nats, if an answer has several tokens
@@ -148,7 +194,9 @@ class PatchJob(Job):
         `without_gradient` says how to do without the gradient of a metric, where it is needed.
         """
         loaded = self.loaded
-        shapes = [[*map(len, sides_of(pair, loaded, number))] for number, pair in enumerate(self.pairs, 1)]
+        if self.metric is None and kind_of_question(loaded.model) == "output":
+            self.metric = ALONG_THE_CHANGE
+        shapes = [self._shape(pair, number) for number, pair in enumerate(self.pairs, 1)]
         lengths = [max(shape) for shape in shapes]
         if self.by_position and len(set(lengths)) > 1:
             raise AttnscopeError(
@@ -161,13 +209,13 @@ class PatchJob(Job):
             for first in range(0, len(same), most):
                 numbers = same[first : first + most]
                 some = [self.pairs[number - 1] for number in numbers]
-                self.encoded.append((numbers, EncodedPairs.of(some, loaded, numbers, self.metric)))
+                self.encoded.append((numbers, EncodedPairs.of(some, loaded, numbers, self.metric, self.media)))
         sizes = [
             (max(ids.shape[1] for ids in encoded.inputs[0].values()), numbers) for numbers, encoded in self.encoded
         ]
         longest = max(sizes)
         most = window_length(loaded, None)
-        if longest[0] > most:
+        if longest[0] > most and not self.media:
             raise AttnscopeError(
                 f"pair {longest[1][0]} has {longest[0]} tokens; {loaded.name} takes at most {most}. Shorten its texts"
             )
@@ -190,7 +238,12 @@ class PatchJob(Job):
         if self.what in ACTIVATIONS:
             self.activations, _ = Anatomy(loaded.model, inputs).activations.chosen(self.what, None, "")
         with stack.stacked_passes(loaded.model, skips=False, mlps=self.mlps) as passes:
-            passes.plain(inputs)
+            logits = passes.plain(inputs)
+            if self.metric is None and kind_of_question(loaded.model) == "label" and logits.ndim > 2:  # noqa: PLR2004
+                raise AttnscopeError(
+                    f"{type(loaded.model).__name__} labels each token, and answers are labels of a text: give a "
+                    "function as metric, such as lambda logits, inputs: logits[:, 3, 1] - logits[:, 3, 0]"
+                )
             if self.metric is not None:
                 whole = encoded.inputs[0]
                 logits = passes.plain(whole)
@@ -214,6 +267,18 @@ class PatchJob(Job):
                 raise AttnscopeError(f"none of the heads (--heads) precedes {names_of(self.receivers)}: choose others")
         simple = not (self.mlps or self.activations) and all(part.on == "z" for part in parts)
         self.skips = simple and stack.same_without_what_is_skipped(loaded.model, inputs, positions, states=states)
+
+    def _shape(self, pair: Pair, number: int) -> list[int]:
+        """Number of tokens of both texts of a pair, or size of its images or sounds."""
+        if not self.media:
+            return [*map(len, sides_of(pair, self.loaded, number))]
+        clean, corrupted = (self.media[side].shape for side in (pair.clean, pair.corrupted))
+        if clean != corrupted:
+            raise AttnscopeError(
+                f"pair {number}: {pair.clean} has the shape {tuple(clean[1:])} and {pair.corrupted} "
+                f"{tuple(corrupted[1:])}; expected the same, so that positions match"
+            )
+        return [*clean[1:]]
 
     def _draw(self, heads: Sequence[int]) -> None:
         """Random sets of heads like each that is patched together."""
@@ -311,9 +376,9 @@ class PatchJob(Job):
             source = encoded.measure(passes.plain(turned.inputs[0], encoded.predicting), turned.inputs[0])
             donor = copy(passes)
             logits = passes.plain(turned.inputs[1], encoded.predicting)
-            most = self.variants or stack.variants_at_once(
-                logits, sum(map(torch.numel, turned.inputs[1].values())), donor.outputs
-            )
+            tokens = donor.outputs[0][:, 0, :, 0] if self.media else None
+            size = sum(map(torch.numel, turned.inputs[1].values() if tokens is None else [tokens]))
+            most = self.variants or stack.variants_at_once(logits, size, donor.outputs)
             base = encoded.measure(logits, turned.inputs[1])
             yield Runs(passes, encoded, donor, most, source, base, turned.inputs[1])
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import getdoc
+from itertools import groupby, pairwise
+from pathlib import PurePath
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +21,7 @@ from transformers import PreTrainedModel
 
 from attnscope.bundled import NOUNS, SENTENCES
 from attnscope.capture.borrow import LoadedModel
+from attnscope.capture.families import result_of, returns_embedding
 from attnscope.capture.load import Model
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE, is_causal_model, padding_difference, verify
@@ -26,7 +29,8 @@ from attnscope.capture.watch import Site
 from attnscope.explanation.study import DEFAULT_TEXTS
 from attnscope.intervention import stack
 from attnscope.intervention.calls import unread_sites
-from attnscope.intervention.metrics import Metric
+from attnscope.intervention.media import Media, open_media
+from attnscope.intervention.metrics import Metric, unit_of_loss
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.texts import first_windows
 from attnscope.models.common import IGNORED
@@ -40,7 +44,7 @@ from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
 
 MASKED = 0.15  # share of tokens that is masked for a masked language model (Devlin et al. 2019)
-Kind = Literal["masked", "next", "translation"]
+Kind = Literal["masked", "next", "translation", "label", "output"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +65,10 @@ class Questions:
         """Rows of each text: 2 if answers of several tokens follow, the right and the wrong one; else 1."""
         return len(self.labels) // len(self)
 
-    def at(self, logits: Float[Tensor, "row position vocabulary"]) -> Float[Tensor, "row prediction vocabulary"]:
-        """Logits at the positions to predict."""
+    def at(self, logits: Float[Tensor, "row *position vocabulary"]) -> Float[Tensor, "row prediction vocabulary"]:
+        """Logits at the positions to predict; of a model with one prediction for each text, that is position 0."""
+        if logits.ndim == 2:  # noqa: PLR2004
+            return logits[:, None]
         return logits.gather(1, self.positions[..., None].expand(-1, -1, logits.shape[-1]))
 
     def scores(
@@ -96,21 +102,64 @@ class Questions:
         return means
 
 
+@dataclass(frozen=True, eq=False)
+class Embeddings(Questions):
+    """A batch of texts for an encoder without a head: its loss is the share of the embedding that is lost.
+
+    That is 1 minus the projection of a run's embedding on that of the unchanged model, in units of the latter's length.
+    """
+
+    unchanged: Float[Tensor, "row width"] = field(default_factory=lambda: torch.empty(0, 0))  # of the unchanged model
+
+    def at(self, logits: Float[Tensor, "row ..."]) -> Float[Tensor, "row 1 width"]:
+        return embeddings(logits, self.batch.text.valid)[:, None]
+
+    def scores(
+        self, logits: Float[Tensor, "variant row 1 width"], before: Tensor | None = None
+    ) -> dict[str, Float[Tensor, "variant text"]]:
+        """The loss; there is no accuracy and no KL divergence."""
+        projection = (as_float32(logits[..., 0, :]) * self.unchanged).sum(-1) / (self.unchanged**2).sum(-1)
+        names = ("accuracy", *([] if before is None else ["kl"]))
+        return {"loss": 1 - projection} | dict.fromkeys(names, torch.full_like(projection, torch.nan))
+
+
+def embeddings(states: Float[Tensor, "row ..."], valid: Tensor) -> Float[Tensor, "row width"]:
+    """The embedding of each text: the model's own, or the mean of the last layer over tokens."""
+    wide = as_float32(states)
+    if wide.ndim == 2:  # noqa: PLR2004
+        return wide
+    if valid.shape != wide.shape[:2]:
+        return wide.flatten(1, -2).mean(1)
+    real = valid[..., None].to(wide)
+    return (wide * real).sum(1) / real.sum(1)
+
+
 def as_float32(logits: Tensor) -> Tensor:
     """In float32 or wider."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def kind_of_question(model: PreTrainedModel) -> Kind:
-    """Tokens that a model predicts: masked words, the next token, or a translation."""
+    """Tokens that a model predicts (masked words, the next token, a translation), labels, or its embedding."""
     if stack.output_layer(model) is None:
-        raise AttnscopeError(
-            f"{type(model).__name__} returns no logits of tokens, so there is no loss. Load the model with its "
-            "language-modelling head (the class is in architectures of its config)"
-        )
+        return "output" if returns_embedding(model) else "label"
     if model.config.is_encoder_decoder:
         return "translation"
     return "next" if is_causal_model(model) else "masked"
+
+
+def class_of(label: str | int, model: PreTrainedModel, where: str) -> int:
+    """The number of a class, by its name in the config or as a number."""
+    names: dict[int, str] = dict(model.config.id2label or {})  # pyright: ignore[reportAssignmentType]
+    numbers = {str(name): number for number, name in names.items()}
+    numbers = {str(number): number for number in names} | numbers
+    if str(label) not in numbers:
+        few = ", ".join(map(repr, [*names.values()][:8])) + ", ..." * (len(names) > 8)  # noqa: PLR2004
+        raise AttnscopeError(
+            f"{where}: the model has no label {label!r}; expected one of {few} (id2label of its config), or a number "
+            f"from 0 to {len(names) - 1}"
+        )
+    return numbers[str(label)]
 
 
 def pad_of(tokenizer: Any) -> int:
@@ -313,6 +362,8 @@ class PredictionSession:
     sites: list[Site] = field(default_factory=list)
     answers: Sequence[list[list[int]]] = ()  # tokens of right and wrong answer of each window, if these are asked for
     metric: Metric | None = None  # of one's own
+    labels: Sequence[str | int] = ()  # of each window, for a classifier; by default those that it predicts
+    given: Sequence[Mapping[str, Tensor]] = ()  # inputs of each window, if these are not its tokens
     notes: dict[str, str] = field(default_factory=dict[str, str])  # on windows that were left out
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])  # by which a verb read its texts
 
@@ -331,6 +382,11 @@ class PredictionSession:
         unit = "nats" if any(len(ids) > 1 for both in self.answers for ids in both) else "logits"
         return {"metric": "answer minus wrong answer", "unit": unit, "better": "higher"}
 
+    @property
+    def unit(self) -> str:
+        """The unit of the loss."""
+        return unit_of_loss({"prediction": self.kind})
+
     @cached_property
     def documents(self) -> list[str]:
         return [window.source for window in self.windows]
@@ -344,23 +400,103 @@ class PredictionSession:
     def heads(self) -> list[int]:
         """Number of heads of each attention call."""
         with stack.stacked_passes(self.model, skips=False) as passes:
-            passes.plain(self.batch(slice(0, 1)).batch.inputs(self.model))
+            passes.plain(self.inputs(slice(0, 1)).inputs(self.model))
         return [output.shape[1] for output in passes.outputs]
 
     def slices(self) -> list[slice]:
         """The windows of each batch: about 1,024 tokens, and at least 2 windows, because resampling needs them."""
         longest = max(max(len(window), len(window.target or window)) for window in self.windows)
-        starts = list(range(0, len(self.windows), self.batch_size or max(2, TOKENS // longest)))
-        if len(starts) > 1 and len(self.windows) - starts[-1] == 1:
-            starts.pop()  # a single last text joins the previous batch
-        return [slice(start, end) for start, end in zip(starts, [*starts[1:], len(self.windows)], strict=True)]
+        size = self.batch_size or max(2, TOKENS // longest)
+        shapes = [[*map(tuple, map(np.shape, inputs.values()))] for inputs in self.given] or [[]] * len(self.windows)
+        slices: list[slice] = []
+        for _, group in groupby(range(len(self.windows)), shapes.__getitem__):  # images or sounds of one size
+            numbers = [*group]
+            starts = numbers[::size]
+            if len(starts) > 1 and numbers[-1] == starts[-1]:
+                starts.pop()  # a single last text joins the previous batch
+            slices += [slice(*ends) for ends in pairwise([*starts, numbers[-1] + 1])]
+        return slices
+
+    def inputs(self, part: slice) -> WindowBatch:
+        """Some of the windows as the model reads them."""
+        windows, device = self.windows[part], device_of(self.model)
+        if self.given:
+            names = self.given[0]
+            arguments = {name: torch.cat([one[name] for one in self.given[part]]) for name in names}
+            return WindowBatch.with_arguments(arguments, windows, device)
+        return self.texts(windows)
+
+    def texts(self, windows: Sequence[Window]) -> WindowBatch:
+        """Texts as the model reads them; the decoder of a classifier makes its own inputs (BART)."""
+        batch = WindowBatch.of(windows, pad_of(self.loaded.tokenizer), device_of(self.model))
+        own = self.kind == "label" and self.model.config.is_encoder_decoder
+        return replace(batch, arguments=batch.text.arguments(self.model.dtype)) if own else batch
+
+    @cached_property
+    @torch.no_grad()
+    def unchanged(self) -> list[Tensor]:
+        """The labels that a classifier predicts for each window, of the text or of its tokens; or the embedding."""
+        windows: list[Tensor] = []
+        for part in self.slices():
+            batch = self.inputs(part)
+            result = self._result(batch.inputs(self.model))
+            windows += result.argmax(-1) if self.kind == "label" else embeddings(result, batch.text.valid)
+        return windows
+
+    def _result(self, inputs: dict[str, Any]) -> Tensor:
+        name = type(self.model).__name__
+        with explaining(f"{name} cannot read these texts", "Load the model with another head, or its base model"):
+            output = self.model(**inputs)
+        logits = result_of(self.model, output)
+        if self.kind == "label" and getattr(output, "logits", None) is None and self.metric is None:
+            raise AttnscopeError(
+                f"{name} returns neither labels nor an embedding ({', '.join(output)}): give a function as metric, or "
+                "load the base model alone (AutoModel)"
+            )
+        if self.kind == "label" and logits.shape[-1] == 1 and self.metric is None:
+            raise AttnscopeError(
+                f"{name} has one label, so its output is a number, not a choice: give a function as metric, such as "
+                "lambda logits, inputs: logits[:, 0]"
+            )
+        return logits
 
     def batch(self, part: slice) -> Questions:
         """The predictions to make on some of the windows."""
         windows, tokenizer = self.windows[part], self.loaded.tokenizer
+        if self.kind in {"label", "output"}:
+            return self._of_whole(part)
         if not self.answers:
             return questions(self.kind, windows, tokenizer, self.seed, device_of(self.model))
         return _answered(self.kind, windows, self.answers[part], tokenizer, device_of(self.model))
+
+    def _of_whole(self, part: slice) -> Questions:
+        """The label of each text, or of each of its tokens; of an encoder without a head, its embedding."""
+        batch, unchanged, windows = self.inputs(part), torch.stack(self.unchanged[part]), self.windows[part]
+        positions = torch.zeros(len(windows), 1, dtype=torch.int64, device=unchanged.device)
+        if self.kind == "output":
+            return Embeddings(batch, positions, positions, windows, unchanged=unchanged)
+        if self.answers:
+            right, wrong = torch.tensor(self.answers[part], device=unchanged.device)[..., 0].T
+            return Questions(batch, positions, right[:, None], windows, wrong[:, None])
+        if self.labels:
+            return Questions(batch, positions, self._numbers[part, None].to(unchanged.device), windows)
+        if unchanged.ndim == 1:
+            return Questions(batch, positions, unchanged[:, None], windows)
+        every = torch.arange(unchanged.shape[1], device=unchanged.device).expand_as(unchanged)
+        text = batch.text
+        is_token = text.valid & ~text.special if text.valid.shape == unchanged.shape else torch.ones_like(every).bool()
+        return Questions(batch, every, torch.where(is_token, unchanged, IGNORED), windows)
+
+    @cached_property
+    def _numbers(self) -> Tensor:
+        """The label of each window as the number of its class."""
+        if self.unchanged[0].ndim:
+            raise AttnscopeError(
+                f"{type(self.model).__name__} labels each token, and there is one label for each text: leave out "
+                "labels (--labels), so that its own predictions are the labels"
+            )
+        each = zip(self.labels, self.windows, strict=True)
+        return torch.tensor([class_of(label, self.model, window.source) for label, window in each])
 
     @contextmanager
     def passes(self, part: slice, ablations: Sequence[Ablation] = ()) -> Generator[PredictionBatch]:
@@ -368,13 +504,14 @@ class PredictionSession:
         questions = self.batch(part)
         means = self.means if "mean" in ablations else []
         with stack.stacked_passes(self.model, skips=self.skips) as passes, torch.no_grad():
-            inputs, positions = questions.batch.inputs(self.model), None if self.metric else questions.positions
+            returns_all = self.metric is not None or self.kind == "output"
+            inputs, positions = questions.batch.inputs(self.model), None if returns_all else questions.positions
             whole = passes.plain(inputs, positions, self.name(part.start))
-            before = questions.at(whole) if self.metric else whole
+            before = questions.at(whole) if returns_all else whole
             replacements: dict[Ablation, list[Tensor]] = {
                 name: _replacements(name, questions, passes, means) for name in ablations
             }
-            yield PredictionBatch(questions, passes, before, replacements, whole, self.metric)
+            yield PredictionBatch(questions, passes, before, replacements, whole, self.metric, returns_all)
 
     def name(self, first: int = 0) -> Callable[[int], str]:
         """Names of the texts of a batch that begins at window `first`."""
@@ -387,10 +524,8 @@ class PredictionSession:
         first = self.batch(slice(at, at + 1))
         inputs = first.batch.inputs(self.model)
         self.sites = verify(self.model, inputs, text=window_name(longest, at))
-        if len(longest) > len(shortest):
-            settings = self.loaded.tokenizer, self.seed, device_of(self.model)
-            sets = (longest, shortest), (longest,), (shortest,)
-            both, *alone = (questions(self.kind, texts, *settings).batch.inputs(self.model) for texts in sets)
+        if len(longest) > len(shortest) and not self.given:
+            both, *alone = map(self._padded, ((longest, shortest), (longest,), (shortest,)))
             if padding_difference(self.model, both, alone) > 1:
                 raise AttnscopeError(
                     f"{type(self.model).__name__} gives other numbers if a text is padded. Use texts of equal length, "
@@ -402,13 +537,20 @@ class PredictionSession:
             check_read(self.loaded, inputs)
             self.skips = stack.same_without_what_is_skipped(self.model, inputs, first.positions)
 
+    def _padded(self, windows: Sequence[Window]) -> dict[str, Tensor]:
+        """Inputs of some windows, padded to the longest."""
+        if self.kind in {"label", "output"}:
+            return self.texts(windows).inputs(self.model)
+        asked = questions(self.kind, windows, self.loaded.tokenizer, self.seed, device_of(self.model))
+        return asked.batch.inputs(self.model)
+
     @torch.no_grad()
     def _reject_padding(self, metric: Metric, both: dict[str, Tensor], short: dict[str, Tensor]) -> None:
         """Raise an error if the metric of the shorter of two texts differs in a batch with the longer one."""
         if "attention_mask" in both:
             short = {"attention_mask": torch.ones_like(short["input_ids"])} | short
-        beside = metric.of_texts(self.model(**both).logits, both, 2)[1]
-        alone = metric.of_texts(self.model(**short).logits, short, 1)[0]
+        beside = metric.of_texts(result_of(self.model, self.model(**both)), both, 2)[1]
+        alone = metric.of_texts(result_of(self.model, self.model(**short)), short, 1)[0]
         limit = 10 * TOLERANCE.get(self.model.dtype, 1e-4)  # the padding moves the logits by as much as one
         if abs(float(beside - alone)) > limit * max(1.0, abs(float(alone))):
             raise metric.depends_on_padding()
@@ -439,16 +581,17 @@ class PredictionBatch:
     replacements: dict[Ablation, list[Tensor]]  # by ablation and call, ``(text, head, query, value_width)``
     whole: Tensor  # logits of the unchanged model as passes return them: at all positions with a metric of one's own
     metric: Metric | None
+    returns_all: bool  # whether passes return all that the model returns, for a metric of one's own or an embedding
 
     def scores(self, logits: Float[Tensor, "variant row ..."]) -> dict[str, Float[Tensor, "variant text"]]:
         """Loss, accuracy, KL divergence and the metric of variants."""
         if self.metric is None:
-            return self.questions.scores(logits, self.before)
+            return self.questions.scores(self.asked(logits), self.before)
         return self.questions.scores(self.asked(logits), self.before) | {"metric": self._own(logits)}
 
     def asked(self, logits: Tensor) -> Tensor:
-        """Logits at the positions to predict: with a metric of one's own, passes return all."""
-        return logits if self.metric is None else torch.stack([self.questions.at(one) for one in logits])
+        """Logits at the positions to predict, if passes return all."""
+        return torch.stack([self.questions.at(one) for one in logits]) if self.returns_all else logits
 
     def _own(self, logits: Tensor) -> Float[Tensor, "variant text"]:
         assert self.metric is not None  # noqa: S101
@@ -496,7 +639,8 @@ def _replacements(
 
 def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
     """Raise an error if no linear layer reads the heads of some layer."""
-    for site in unread_sites(loaded.model, {key: value[:, :32] for key, value in inputs.items()}):
+    few = {key: value if value.is_floating_point() else value[:, :32] for key, value in inputs.items()}
+    for site in unread_sites(loaded.model, few):
         raise AttnscopeError(
             f"{loaded.name}, layer {site.index} ({site.name}): no linear layer reads the output of its heads, so heads "
             "cannot be ablated one at a time. Choose another model"
@@ -529,18 +673,74 @@ def open_predictions(
     heads: Heads,
     option: str,
     splits_scores: bool = False,
+    labels: str | Sequence[str | int] | None = None,
 ) -> tuple[Opened, PredictionSession]:
     """A session of a verb, and what its model predicts on its texts."""
+    media = None if splits_scores else open_media(model, texts, reading)
+    if media is not None:
+        return media.opened, media_session(media, labels, batch_size=batch_size, seed=reading["seed"])
     targets = NOUNS if texts is SENTENCES and reading["targets"] is None else reading["targets"]
-    opened = Opened.open(verb, model, reading, texts, targets, in_pairs=True, heads=heads, option=option)
+    by = labels if isinstance(labels, str) else None
+    opened = Opened.open(verb, model, reading, texts, targets, in_pairs=True, heads=heads, option=option, by=by)
     length = min(reading["window"] or LONGEST, opened.length(reading["window"]))
-    is_translator = opened.model.model.config.is_encoder_decoder
-    kind = None if not splits_scores else "translation" if is_translator else "next"
+    kind = kind_of_question(opened.model.model)
+    if kind == "output" and opened.model.model.config.is_encoder_decoder:
+        raise AttnscopeError(
+            f"{opened.model.name} is an encoder-decoder without a language-modelling head: load the model with it, or "
+            "its encoder alone (model.get_encoder())"
+        )
+    if splits_scores:
+        kind = "translation" if opened.model.model.config.is_encoder_decoder else "next"
     settings: Any = {"window": length, "limit": reading["limit"] or DEFAULT_TEXTS}
     settings |= {"seed": reading["seed"], "batch_size": batch_size}
     session = prediction_session(opened.model, opened.corpus, opened.target, kind=kind, **settings)
     session.settings = settings
+    if labels is not None:
+        session.labels = labels_of(session, labels)
     return opened, session
+
+
+def media_session(
+    media: Media, labels: str | Sequence[str | int] | None, *, batch_size: int | None, seed: int
+) -> PredictionSession:
+    """A session over images or sounds."""
+    kind = kind_of_question(media.loaded.model)
+    if kind not in {"label", "output"}:
+        raise AttnscopeError(
+            f"{type(media.loaded.model).__name__} writes texts about {media.opened.corpus.called}: only classifiers "
+            "and encoders of them are measured"
+        )
+    session = PredictionSession(media.loaded, media.windows, kind, seed, batch_size, given=media.inputs)
+    session.settings = media.settings | {"seed": seed, "batch_size": batch_size}
+    if labels is not None:
+        session.labels = labels_of(session, labels)
+    return session
+
+
+def labels_of(session: PredictionSession, labels: str | Sequence[str | int]) -> Sequence[str | int]:
+    """The label of each window: from a field of its text, from the folder of its file, or as listed."""
+    if session.kind != "label":
+        raise AttnscopeError(
+            f"{type(session.model).__name__} predicts no labels of texts: leave out labels (--labels), or load a "
+            "classifier"
+        )
+    if not isinstance(labels, str):
+        if len(labels) != len(session.windows):
+            raise AttnscopeError(
+                f"found {len(labels)} labels and {len(session.windows)} inputs; expected a label for each"
+            )
+        return labels
+    if not session.given:
+        return [window.by for window in session.windows]
+    if labels != "folder":
+        raise AttnscopeError(
+            f"found the labels (--labels) {labels!r}; expected folder, which is the name of the folder of each file, "
+            "or in Python a list"
+        )
+    folders = [PurePath(window.source).parent.name for window in session.windows]
+    if not all(folders):
+        raise AttnscopeError(f"{session.windows[folders.index('')].source} is in no folder of its own, by its label")
+    return folders
 
 
 def prediction_session(
@@ -571,5 +771,7 @@ def prediction_session(
 
 
 def _has_question(kind: Kind, window: Window) -> bool:
-    """Whether a window without a target has a token to predict."""
+    """Whether a window without a target has a token, label or embedding to predict."""
+    if kind in {"label", "output"}:
+        return True
     return not all(window.special) if kind == "masked" else len(window) > 1

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.eager import without_cache
-from attnscope.capture.families import main_output
+from attnscope.capture.families import result_of
 from attnscope.capture.forward import forward
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
@@ -81,15 +81,15 @@ class StackedPasses:
         inputs: dict[str, Tensor],
         positions: Int[Tensor, "text prediction"] | None = None,
         name: Callable[[int], str] = lambda number: f"text {number + 1}",
-    ) -> Float[Tensor, "text prediction vocabulary"]:
+    ) -> Float[Tensor, "text *prediction vocabulary"]:
         """Run the unchanged model, and store what variants need."""
         self.sites, self.outputs, self.calls, self.mlps, self._plain = [], [], [], {}, []
         self.activations = {}
         self._inputs = {**without_cache(self.model), **inputs}
-        self._texts = len(inputs["input_ids"])
+        self._texts = len(next(iter(inputs.values())))
         self._positions = positions
         self._begin(0, {}, {})
-        return self._chosen(forward(self.model, self._inputs, name))
+        return self._chosen(forward(self.model, self._inputs, name, result=partial(result_of, self.model)))
 
     def run(
         self,
@@ -98,12 +98,12 @@ class StackedPasses:
         state_edits: Mapping[int, StateEdit] | None = None,
         mlp_edits: Mapping[int, MLPEdit] | None = None,
         activation_edits: Mapping[int, StateEdit] | None = None,
-    ) -> Float[Tensor, "variant text prediction vocabulary"]:
+    ) -> Float[Tensor, "variant text *prediction vocabulary"]:
         """Run variants of the last plain pass. MLPs and activations are edited without skipping anything."""
         self._begin(variants, edits, state_edits or {})
         self._mlp_edits, self._activation_edits = mlp_edits or {}, activation_edits or {}
         repeated = pytree.tree_map_only(Tensor, self._repeated, self._inputs)
-        return self._chosen(main_output(self.model(**repeated))).unflatten(0, (variants, self._texts))
+        return self._chosen(result_of(self.model, self.model(**repeated))).unflatten(0, (variants, self._texts))
 
     def sweep(
         self,
@@ -144,7 +144,9 @@ class StackedPasses:
         return tensor.repeat(self._variants, *[1] * (tensor.ndim - 1)) if repeats else tensor
 
     def _chosen(self, logits: Tensor) -> Tensor:
-        """The logits at the requested positions, if the model returned more."""
+        """The logits at the requested positions, if the model returned more; those of a text are at position 0."""
+        if self._positions is not None and logits.ndim == 2:  # noqa: PLR2004
+            return logits[:, None]
         if self._positions is None or logits.shape[1] == self._positions.shape[1]:
             return logits
         return _at(logits, self._positions)
@@ -333,7 +335,7 @@ def same_without_what_is_skipped(
                 {call: replacing([0, 1 % output.shape[1]], [torch.zeros_like(output)] * 2)}
                 for call, output in enumerate(passes.outputs)
             ]
-            if inputs["input_ids"].shape[1] > _FEW_TOKENS and len(edits) > _FEW_CALLS:
+            if passes.outputs[0].shape[2] > _FEW_TOKENS and len(edits) > _FEW_CALLS:
                 edits = [edits[0], edits[len(edits) // 2], edits[-1]]
             outputs = [passes.run(edit, 2) for edit in edits]
             blocks = range(len(passes.states)) if states else range(0)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from attnscope.explanation.analyses.verdict import POSITION
 from attnscope.intervention.edits import HARDLY
-from attnscope.intervention.metrics import format_of, note_of, unit_of
+from attnscope.intervention.metrics import format_of, note_of, unit_of, unit_of_loss
 from attnscope.intervention.predictions import ABLATIONS
 from attnscope.report.reads import reads
 from attnscope.report.schema import (
@@ -127,7 +128,7 @@ _FORBIDDEN_HEADS = (
     effect_quantity(
         "forbidden",
         heading="loss",
-        meaning="change of the loss in nats when the rule applies to that head alone",
+        meaning="change of the loss when the rule applies to that head alone",
         interval=True,
     ),
 )
@@ -182,6 +183,9 @@ _QUESTIONS = {
     "masked": "The model predicts 15% of the words, behind masks.",
     "next": "The model predicts the token after each.",
     "translation": "The model predicts the translation, token by token.",
+    "label": "The model predicts the label of each text, image or sound.",
+    "label_predicted": "The right label is the one that the unchanged model predicts.",
+    "output": "The embedding is the model's own, or the mean of its last layer over tokens.",
 }
 
 
@@ -189,8 +193,8 @@ _QUESTIONS = {
 def verdicts(tree: xr.DataTree) -> list[Row]:
     """A row for each head: where it attends, why, and whether it matters; the largest effect first."""
     nodes = {name: node.to_dataset() for name, node in tree.children.items()}
-    heads, where = nodes["heads"], nodes["where"]
-    why, trust = (nodes.get(name, xr.Dataset()) for name in ("why", "trust"))
+    heads = nodes["heads"]
+    where, why, trust = (nodes.get(name, xr.Dataset()) for name in ("where", "why", "trust"))
     ablations = [str(name) for name in heads.ablation.values]
     columns: dict[str, xr.DataArray | None] = {
         "attention": heads.layer_kind,
@@ -250,6 +254,7 @@ def report(tree: xr.DataTree) -> Report:
         care["Estimates are linear."] = "They are off where the loss is curved; the figure shows by how much."
     if "together" in tree.children and "p" in tree["together"]:
         care |= OF_P
+    care |= _care_of(tree)
     model = str(tree.attrs.get("model", "the model"))
     hint = _QUESTIONS.get(str(tree.attrs.get("prediction", "")), "")
     if "shuffled" in tree.children:
@@ -273,6 +278,16 @@ def report(tree: xr.DataTree) -> Report:
     )
 
 
+def _care_of(tree: xr.DataTree) -> dict[str, str]:
+    """Caution about labels that the model chose itself."""
+    if tree.attrs.get("prediction") != "label_predicted":
+        return {}
+    return {
+        "A change of any kind makes the model's own label less likely on average.": "Compare a set of heads with "
+        "random sets (--random), or give the right labels (--labels)."
+    }
+
+
 RISES, FALLS = "loss rises without it", "loss falls without it"
 
 
@@ -290,6 +305,9 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
         unit = tree.attrs["unit"]
         about = {"unit": format_of(unit), "group": f"Change of {tree.attrs['metric']} without it", "meaning": ""}
         quantities = [replace(one, **about) if one.group == _METRIC else one for one in quantities]
+    unit = unit_of_loss(tree.attrs)
+    if unit != "nats":
+        quantities = [_in_shares(one) for one in quantities]
     tables = [Table("heads", "Where, why, whether", quantities, rows, corrected=_CORRECTED, least=_LEAST)]
     if "forbidden" in tree.children:
         known = sorted(
@@ -299,7 +317,7 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
             Table(
                 "forbidden_heads",
                 f"Heads that may not attend to {_forbidden_names(tree)}",
-                _FORBIDDEN_HEADS,
+                _FORBIDDEN_HEADS if unit == "nats" else [_in_shares(one) for one in _FORBIDDEN_HEADS],
                 known,
                 corrected="for all heads",
                 least=_LEAST,
@@ -307,7 +325,7 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
             )
         )
     if "together" in tree.children:
-        tables.append(_table_of_sets(tree["together"].to_dataset()))
+        tables.append(_table_of_sets(tree["together"].to_dataset(), unit))
     if "agreement" in tree.children:
         agreement = tree["agreement"].to_dataset()
         columns = {name: agreement[name] for name in ("rank_correlation", "chance")}
@@ -316,7 +334,13 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
     return tables
 
 
-def _table_of_sets(sets: xr.Dataset) -> Table:
+def _in_shares(quantity: Quantity) -> Quantity:
+    """A quantity of an encoder without a head, whose loss is a share."""
+    group = "Change of the loss without it, share" if quantity.group == _WHETHER else quantity.group
+    return replace(quantity, group=group, unit="change" if quantity.unit == "nats" else quantity.unit)
+
+
+def _table_of_sets(sets: xr.Dataset, unit_of_loss: str = "nats") -> Table:
     """The sets of heads, next to each head alone and to random sets, where these were measured."""
     has_alone, has_random = bool(np.isfinite(sets.alone.values).any()), "p" in sets
     more = ["p", "random"] if has_random else []
@@ -336,6 +360,8 @@ def _table_of_sets(sets: xr.Dataset) -> Table:
             )
             for one in quantities
         ]
+    elif unit_of_loss != "nats":
+        quantities = [_in_shares(one) for one in quantities]
     return Table(
         "together",
         "Heads removed together",
@@ -350,16 +376,19 @@ def _table_of_sets(sets: xr.Dataset) -> Table:
 def _report_of_sets(tree: xr.DataTree) -> Report:
     """The report on sets of heads alone."""
     sets, effects = tree["together"].to_dataset(), tree["effects"].to_dataset()
-    table = _table_of_sets(sets)
+    table = _table_of_sets(sets, unit_of_loss(tree.attrs))
     tested = bool(sets.tested.any())
     model = str(tree.attrs.get("model", "the model"))
     care = {
         **(OF_P if "p" in sets else {}),
+        **_care_of(tree),
         "Effects depend on the texts and the task.": "Intervals are for other texts of the same kind."
         if tested
         else "Without intervals, their variation over texts is unknown.",
     }
-    guess = [] if "metric" in sets.attrs else _describe_guess(effects, float(effects.loss.mean()))
+    guess = [] if "metric" in sets.attrs else _describe_guess(effects, tree.attrs)
+    if unit_of_loss(tree.attrs) != "nats":
+        guess = [_describe_loss(effects, tree.attrs)]
     return Report(
         title=f"Whether sets of heads of {model} matter",
         read=f"{count(sets.sizes['set'], 'set')} of heads ablated over {count(effects.sizes['window'], 'window')}",
@@ -429,7 +458,7 @@ def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
         return f"Removing one head changes {tree.attrs['metric']} significantly for {changed} of {len(rows)} heads"
     if not tested:
         return f"No test possible: intervals need {_LEAST}"
-    if _describe_guess(effects, float(effects.loss.mean())):
+    if _describe_guess(effects, tree.attrs):
         return "This model predicts worse than a uniform guess: its loss does not show which heads matter"
     worse, better = (sum(row["matters"] == sign for row in rows) for sign in (1, -1))
     if not worse and not better:
@@ -447,11 +476,7 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     heads, effects = tree["heads"].to_dataset(), tree["effects"].to_dataset()
     ablations = [str(name) for name in heads.ablation.values]
     texts, unit = int(heads.attrs["texts"]), str(heads.attrs["intervals_over"])
-    loss, right = float(effects.loss.mean()), float(effects.accuracy.mean())
-    sentences = [
-        *_describe_guess(effects, loss),
-        f"The loss is {loss:.3f} nats per token, mean over windows; {right:.0%} of the predictions are right.",
-    ]
+    sentences = [*_describe_guess(effects, tree.attrs), _describe_loss(effects, tree.attrs)]
     if np.isfinite(heads.effect_low.values).any():
         over = count(heads.attrs["documents"], "document") if unit == "documents" else count(texts, "window")
         sentences += _describe_significant(rows, ablations, over)
@@ -460,7 +485,7 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
         sentences.append(f"There are no intervals: they need {_LEAST}, and there {are(distinct)}.")
     return [
         *sentences,
-        *_describe_largest(rows, ablations),
+        *_describe_largest(rows, ablations, unit_of_loss(tree.attrs)),
         *_describe_metric(tree, rows, ablations),
         *_describe_search(tree, rows, ablations),
         *_describe_forbidden(tree, rows),
@@ -468,12 +493,31 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _describe_guess(effects: xr.Dataset, loss: float) -> list[str]:
+def _describe_loss(effects: xr.Dataset, attributes: Mapping[Any, Any]) -> str:
+    """The loss of the unchanged model and its accuracy; of an encoder without a head, its meaning."""
+    loss, right = float(effects.loss.mean()), float(effects.accuracy.mean())
+    prediction = attributes.get("prediction")
+    if prediction == "output":
+        return "The loss is 1 minus the projection of the embedding on that of the unchanged model, in its length."
+    if prediction == "label_predicted":
+        return f"The model gives its own label a loss of {loss:.3f} nats, mean over windows."
+    if prediction == "label":
+        return f"The loss is {loss:.3f} nats, mean over windows; {right:.0%} of the labels are right."
+    return f"The loss is {loss:.3f} nats per token, mean over windows; {right:.0%} of the predictions are right."
+
+
+def _describe_guess(effects: xr.Dataset, attributes: Mapping[Any, Any]) -> list[str]:
     """A warning if the model is worse than guessing."""
+    loss = float(effects.loss.mean())
     guess = float(effects.guess_loss.mean()) if "guess_loss" in effects else np.inf
     if loss <= guess:
         return []
-    worse = f"This model predicts worse than a uniform guess over all tokens, which loses {guess:.3f} nats per token."
+    if str(attributes.get("prediction")).startswith("label"):
+        worse = f"This model predicts worse than a uniform guess over all labels, which loses {guess:.3f} nats."
+    else:
+        worse = (
+            f"This model predicts worse than a uniform guess over all tokens, which loses {guess:.3f} nats per token."
+        )
     return [f"{worse} Changes of its loss do not show that a head is useful."]
 
 
@@ -481,12 +525,12 @@ def _name(row: Row) -> str:
     return f"{row['layer']}.{row['head']}"
 
 
-def _describe_largest(rows: Sequence[Row], ablations: Sequence[str]) -> list[str]:
+def _describe_largest(rows: Sequence[Row], ablations: Sequence[str], unit: str) -> list[str]:
     named = [(row, name, effect_of(row, name)) for row in rows for name in ablations]
 
     def words(number: int, effect: Effect) -> str:
         row, name, _ = named[number]
-        return f"{describe_effect(effect)} nats, without head {_name(row)} ({name} ablation)"
+        return f"{describe_effect(effect)}{unit_of({'unit': unit})}, without head {_name(row)} ({name} ablation)"
 
     every = "heads and ablations" if len(ablations) > 1 else "heads"
     return describe_largest([effect for *_, effect in named], words, every)
@@ -530,7 +574,8 @@ def _describe_search(tree: xr.DataTree, rows: Sequence[Row], ablations: Sequence
     alone = sum(any(row[f"{name}_shown"] for name in ablations) for row in first)
     tested = any(row["matters"] is not None for row in first)
     single = f"{alone} of these {'has' if alone == 1 else 'have'} a significant effect alone"
-    return [f"{opening}the largest estimates are {named} nats, without a test{f'; {single}' * tested}."]
+    named += unit_of({"unit": unit_of_loss(tree.attrs)})
+    return [f"{opening}the largest estimates are {named}, without a test{f'; {single}' * tested}."]
 
 
 def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: str) -> list[str]:
@@ -585,6 +630,7 @@ def _describe_forbidden(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     forbidden = tree["forbidden"].to_dataset()
     named = _forbidden_names(tree)
     scaled = "the rest scaled up" if forbidden.attrs["renormalise"] else "the rest as it is"
+    unit = unit_of({"unit": unit_of_loss(tree.attrs)})
     tested = [(row, effect_of(row, "forbidden")) for row in rows if row["forbidden_mean"] is not None]
     significant = [effect.mean for _, effect in tested if effect.shown]
     idle = sum((row["forbidden_weight"] or 0) < HARDLY for row, _ in tested)
@@ -600,7 +646,7 @@ def _describe_forbidden(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     def words(number: int, effect: Effect) -> str:
         row = tested[number][0]
         there = f"{row['forbidden_weight']:.0%} of its weight is there"
-        return f"{describe_effect(effect)} nats, if head {_name(row)} may not attend to {named}; {there}"
+        return f"{describe_effect(effect)}{unit}, if head {_name(row)} may not attend to {named}; {there}"
 
     return [*sentences, *describe_largest([effect for _, effect in tested], words, "heads")]
 

@@ -126,9 +126,7 @@ def value_field(value: Mapping[str, Any], field: str, where: str) -> str:
     content = value.get(field)
     if content is None or isinstance(content, (list, dict)) or str(content).strip() == "":
         kind = "no value" if content is None or isinstance(content, str) else f"a JSON {_kind(content)}"
-        raise AttnscopeError(
-            f"{where}: field {field!r} (--by) has {kind}; expected a word or a number in each line, to group texts"
-        )
+        raise AttnscopeError(f"{where}: field {field!r} has {kind}; expected a word or a number in each line")
     said = str(content).lower() if isinstance(content, bool) else str(content)
     check_characters(said, where)
     return said

@@ -178,6 +178,12 @@ def attribute(
     rejected: Any = {"heads": [named_head] if splits_scores else chosen_heads or ()}
     rejected |= {"option": "head, --head" if splits_scores else "heads, --heads", "splits_scores": splits_scores}
     opened, session = open_predictions("attribute", model, texts, reading, batch_size=batch_size, **rejected)
+    if session.given or (session.kind in {"label", "output"} and head is None and site is None):
+        raise AttnscopeError(
+            f"{type(session.model).__name__} has no logits of tokens, which attribute splits: use attnscope intervene, "
+            "patch or edges; of texts, a direction in the stream (--direction with --site) or the scores of a head "
+            "(--head) can be split"
+        )
     length = session.settings["window"]
     if chosen is not None and len(session.windows) != len(chosen):
         raise AttnscopeError(f"found pairs of one token, or of more than {length}; expected 2 to {length} tokens")

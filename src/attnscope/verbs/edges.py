@@ -119,9 +119,8 @@ def edges(
     from attnscope.head_names import checked_choice, heads_setting
     from attnscope.intervention.edges import WITHOUT_GRADIENTS, measured_edges, with_own_layers
     from attnscope.intervention.metrics import metric_of
-    from attnscope.intervention.pair_sources import fitted, note_of_task
-    from attnscope.intervention.pairs import PairTexts
-    from attnscope.intervention.patch import PatchJob, pairs_for
+    from attnscope.intervention.pair_sources import note_of_task
+    from attnscope.intervention.patch import OpenedPairs, PatchJob
     from attnscope.opened import Opened
     from attnscope.store.run import Job, Once
     from attnscope.support.errors import AttnscopeError
@@ -131,14 +130,22 @@ def edges(
         raise AttnscopeError(f"found sizes {[*sizes]}; expected shares of the edges from 0 to 1, the smallest first")
     chosen_heads = checked_choice(heads)
     record = None if metric is None else metric_of(metric)
-    chosen = pairs_for(pairs, model, answer, wrong, metric)
     session = Opened.of(model)
-    loaded = session.load(reading)
-    chosen, of_task = fitted(pairs, chosen, loaded)
-    session.corpus = PairTexts(tuple(chosen))
-    loaded = replace(loaded, model=with_own_layers(loaded.model))
+    opened = OpenedPairs.open(session, pairs, reading, (answer, wrong), metric)
+    loaded, of_task = replace(opened.loaded, model=with_own_layers(opened.loaded.model)), opened.of_task
     runs = PatchJob(
-        loaded, chosen, "heads", False, "noising", None, 0, None, no_progress, heads=chosen_heads, metric=record
+        loaded,
+        opened.pairs,
+        "heads",
+        False,
+        "noising",
+        None,
+        0,
+        None,
+        no_progress,
+        heads=chosen_heads,
+        metric=record,
+        media=opened.media,
     )
     runs.read(batch_size, "" if method == "exact" else WITHOUT_GRADIENTS)
     settings = {"method": method, "steps": steps, "sizes": [*sizes], "draws": draws, "batch_size": batch_size}

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from attnscope.options import (
     IN_PYTHON,
+    INPUT,
     SCALE,
     Band,
     Count,
@@ -55,6 +56,14 @@ def intervene(
         "mask or after the last token, and loss, KL divergence and accuracy are those of this answer. After a "
         "text, an answer may have several tokens: then the metric is the difference of the summed log "
         "probabilities. One text suffices, without intervals and ``resample``.",
+    ] = None,
+    labels: Annotated[
+        str | Sequence[str | int] | None,
+        INPUT,
+        Typed(metavar="FIELD"),
+        "Read the right label of each text from this field of JSON Lines, for a classifier; of images and sounds "
+        "``folder``: the name of the folder of each file. In Python also a list. A label is a name in the model's "
+        "``id2label``, or a number. By default the label that the unchanged model predicts.",
     ] = None,
     steps: Annotated[
         Steps, "Estimate effects at this many points of the integrated gradients; 0 leaves out all estimates."
@@ -114,7 +123,9 @@ def intervene(
     """Test whether a head matters: ablate every head, one at a time, and measure the loss.
 
     A masked language model predicts 15% of the words, behind masks, or with targets each word that differs there; a
-    causal one the next token; an encoder-decoder the translation.
+    causal one the next token; an encoder-decoder the translation; a classifier the labels of texts, images or sounds.
+    The loss of an encoder without a head is 1 minus the projection of its embedding on that of the unchanged model,
+    in units of the latter's length; the embedding is its own, or the mean of its last layer over tokens.
 
     Returns
     -------
@@ -133,8 +144,8 @@ def intervene(
     Raises
     ------
     AttnscopeError
-        If the model returns no logits of tokens, a layer's output projection is not found, or an encoder-decoder has no
-        targets.
+        If the model returns neither logits nor an embedding, a layer's output projection is not found, or an
+        encoder-decoder has no targets.
 
     Examples
     --------
@@ -178,7 +189,8 @@ def intervene(
             "heads to ablate alone (--heads)"
         )
     named: Any = {"heads": [*(alone or ()), *chain(*several)], "option": "heads or together, --heads, --together"}
-    opened, session = open_predictions("intervene", model, texts, reading, batch_size=batch_size, **named)
+    named |= {"labels": labels, "batch_size": batch_size}
+    opened, session = open_predictions("intervene", model, texts, reading, **named)
     session.metric = record
     if metric is not None and not callable(metric):
         session.answers = answers_of(metric, session)
@@ -186,6 +198,10 @@ def intervene(
     sets = [checked_heads(one, session.cells, "heads or together, --heads, --together") for one in several]
     if alone:
         alone = checked_heads(alone, session.cells, "heads, --heads")
+    if session.given and is_forbidding:
+        raise AttnscopeError(
+            "rules (--forbid-offset, --forbid-first, --forbid-token) are for tokens of texts: leave them out"
+        )
     rule = Forbidden.of(forbid_offsets, forbid_tokens, session.loaded.tokenizer, first=forbid_first)
     if rule:
         rule.check(session.windows)
@@ -205,6 +221,7 @@ def intervene(
         **registry.signed("ablation", chosen),
         **({} if record is None else {"metric": record.identity}),
         **({} if metric is None or callable(metric) else {"metric": [list(pair) for pair in metric]}),
+        **({} if labels is None else {"labels": labels if isinstance(labels, str) else [*labels]}),
         "steps": steps if alone is None else 0,  # estimates are of all heads
         "search": search,
         "curves": curves,
@@ -217,5 +234,6 @@ def intervene(
     }
     tell = reading["progress"] or no_progress
     job = Effects(opened, session, chosen, alone, sets, rule, settings, variants, tell, skipped)
-    attributes = {"prediction": session.kind, **session.notes, **({} if record is None else record.attributes)}
+    predicted = session.kind + "_predicted" * (session.kind == "label" and not session.labels)
+    attributes = {"prediction": predicted, **session.notes, **({} if record is None else record.attributes)}
     return opened.run("intervene", job, settings, reading, task, attributes)

@@ -156,9 +156,15 @@ def patch(
     from attnscope.intervention.components import sets_of_components
     from attnscope.intervention.gradients import WITHOUT_ESTIMATES
     from attnscope.intervention.metrics import metric_of
-    from attnscope.intervention.pair_sources import fitted, note_of_task
-    from attnscope.intervention.pairs import PairTexts
-    from attnscope.intervention.patch import OF_BLOCKS, PatchJob, names_of, pairs_for, receivers_of, reject_absent_parts
+    from attnscope.intervention.pair_sources import note_of_task
+    from attnscope.intervention.patch import (
+        OF_BLOCKS,
+        OpenedPairs,
+        PatchJob,
+        names_of,
+        receivers_of,
+        reject_absent_parts,
+    )
     from attnscope.opened import Opened
     from attnscope.store.units import task_for
     from attnscope.support.errors import AttnscopeError
@@ -172,7 +178,6 @@ def patch(
     if random and not sets:
         raise AttnscopeError("random (--random) draws sets of heads for a set: add together (--together)")
     record = None if metric is None else metric_of(metric)
-    chosen = pairs_for(pairs, model, answer, wrong, metric)
     session = Opened.of(model)
 
     def check(outline: "LoadedModel") -> None:
@@ -180,8 +185,13 @@ def patch(
             reject_absent(chosen_heads, outlined(outline.model), "heads, --heads")
         reject_absent_parts([*chain(*sets, receivers or ())], outline)
 
-    loaded = session.load(reading, check=check)
-    chosen, of_task = fitted(pairs, chosen, loaded)
+    opened = OpenedPairs.open(session, pairs, reading, (answer, wrong), metric, check)
+    loaded, of_task = opened.loaded, opened.of_task
+    if opened.media and (by_position or what in OF_BLOCKS):
+        raise AttnscopeError(
+            "positions of images and sounds are not patched one at a time: patch heads at all positions (--what heads, "
+            "query, key, value or weights)"
+        )
     if loaded.model.config.is_encoder_decoder and (by_position or what in OF_BLOCKS):
         raise AttnscopeError(
             f"{loaded.name} is an encoder-decoder, whose positions are of two texts: patch its heads at all positions "
@@ -194,7 +204,7 @@ def patch(
 
     job = PatchJob(
         loaded,
-        chosen,
+        opened.pairs,
         what,
         by_position or what in OF_BLOCKS,
         direction or ("denoising" if receivers is None else "noising"),
@@ -208,6 +218,7 @@ def patch(
         random,
         matched,
         metric=record,
+        media=opened.media,
     )
     job.read(batch_size, WITHOUT_ESTIMATES if job.steps else "")
     settings = {
@@ -224,5 +235,4 @@ def patch(
         "seed": reading["seed"],
         **of_task,
     }
-    session.corpus = PairTexts(tuple(chosen))
     return session.run("patch", job, settings, reading, task, note_of_task(of_task))

@@ -7,6 +7,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 
 from attnscope.intervention.ablation import ESTIMATES
+from attnscope.intervention.metrics import unit_of_loss
 from attnscope.intervention.verdicts import ESTIMATORS, PEAK, effect_of
 from attnscope.report.schema import UNITS, Report, Row
 from attnscope.results.figures.panels import HeadMap, curve, estimate_panels, head_maps, interval_rows, name_point
@@ -93,18 +94,19 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     series = {
         name: (*_MARKS.get(name, ("^", "0.5")), [effect_of(row, name) for row in rows]) for name in _ablations(report)
     }
-    yield "effect-intervals", interval_rows(names, series, "Change of the loss without the head, nats")
+    unit = unit_of_loss(tree.attrs)
+    yield "effect-intervals", interval_rows(names, series, f"Change of the loss without the head, {unit}")
     maps = grid(report)
     if maps is not None:
         yield "effect-maps", maps
     if any(row[PEAK.name] is not None for row in report.rows):
         yield "weight-against-effect", weight_against_effect(report)
     if "forbidden" in tree:
-        yield "forbidden", forbidden_maps(tree["forbidden"].to_dataset())
+        yield "forbidden", forbidden_maps(tree["forbidden"].to_dataset(), unit)
     if "agreement" in tree:
         yield "estimates", estimates_of_effects(tree)
     if "curves" in tree:
-        yield "curves", removal_curves(tree["curves"].to_dataset())
+        yield "curves", removal_curves(tree["curves"].to_dataset(), unit)
 
 
 _MARKS = {"zero": ("o", "0.25"), "mean": ("s", RIGHT), "resample": ("D", LEFT)}
@@ -128,7 +130,8 @@ def grid(report: Report) -> Figure | None:
     finite = np.abs(effects[np.isfinite(effects)])
     reach = max(float(np.quantile(finite, _QUANTILE)), UNITS["nats"].full)
     names = heads.ablation.values.tolist()
-    maps = [HeadMap.signed(*panel, reach, "nats") for panel in zip(names, effects, heads.shown.values, strict=True)]
+    unit = unit_of_loss(report.result.attrs)
+    maps = [HeadMap.signed(*panel, reach, unit) for panel in zip(names, effects, heads.shown.values, strict=True)]
     return head_maps(maps, heads.layer.values, cell=_cell(effects), extend="both")
 
 
@@ -187,7 +190,7 @@ def weight_against_effect(report: Report) -> Figure:
         )
     axes.set(
         xlabel="Largest share of all weight at one offset",
-        ylabel=f"Change of the loss without the head, nats ({name})",
+        ylabel=f"Change of the loss without the head, {unit_of_loss(report.result.attrs)} ({name})",
         xlim=(-0.02, 1.02),
     )
     axes.margins(y=0.12)
@@ -208,14 +211,14 @@ def _name_some(axes: Axes, rows: list[Row], name: str) -> None:
 
 
 @figure_style()
-def forbidden_maps(forbidden: xr.Dataset) -> Figure:
+def forbidden_maps(forbidden: xr.Dataset, unit: str = "nats") -> Figure:
     """Draw the weight that a rule forbids next to the change of the loss without it, layers by heads."""
     weight, effect = forbidden.forbidden_weight.values, forbidden.effect.values
     reach = max(float(np.nanmax(np.abs(effect))), UNITS["nats"].full)
     cell = _cell(effect)
     maps = [
         HeadMap("Weight forbidden", weight, None, "Greys", (0.0, float(np.nanmax(weight)) or 1.0), "share"),
-        HeadMap.signed("Change of the loss", effect, forbidden.shown.values, reach, "nats"),
+        HeadMap.signed("Change of the loss", effect, forbidden.shown.values, reach, unit),
     ]
     figure = head_maps(maps, forbidden.layer.values, cell=cell)
     absent = np.argwhere(np.isnan(weight))
@@ -231,7 +234,7 @@ _COLOURS = ("0.1", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4
 def estimates_of_effects(tree: xr.DataTree) -> Figure:
     """Draw each estimate of a head's effect against the measured effect, a point for each head."""
     heads, agreement = tree["heads"].to_dataset(), tree["agreement"].to_dataset()
-    ablations = [str(name) for name in heads.ablation.values]
+    ablations, unit = [str(name) for name in heads.ablation.values], unit_of_loss(tree.attrs)
     panels: list[tuple[str, str, np.ndarray, np.ndarray]] = []
     for name in (*ESTIMATES, "importance"):
         ablation = {"eap_ig": "resample", "importance": "zero"}.get(name, "mean")
@@ -242,15 +245,16 @@ def estimates_of_effects(tree: xr.DataTree) -> Figure:
         measured = heads.effect.sel(ablation=ablation).values
         title = f"{ESTIMATORS[name]}\n{rank_caption(agreement.sel(estimator=name, ablation=ablation))}"
         if name == "importance":
-            panels.append((title, f"Size of the effect ({ablation}), nats", np.abs(measured), heads.importance.values))
+            size = f"Size of the effect ({ablation}), {unit}"
+            panels.append((title, size, np.abs(measured), heads.importance.values))
         else:
             estimated = heads.estimate.sel(estimator=name, ablation=ablation).values
-            panels.append((title, f"Effect ({ablation}), nats", measured, estimated))
-    return estimate_panels(panels, "Estimate, nats")
+            panels.append((title, f"Effect ({ablation}), {unit}", measured, estimated))
+    return estimate_panels(panels, f"Estimate, {unit}")
 
 
 @figure_style()
-def removal_curves(curves: xr.Dataset) -> Figure:
+def removal_curves(curves: xr.Dataset, unit: str = "nats") -> Figure:
     """Draw the loss as more and more heads are removed together, in each order."""
     removed = curves.removed.values
     units, _ = units_of(curves.source.values.tolist())
@@ -264,7 +268,7 @@ def removal_curves(curves: xr.Dataset) -> Figure:
     axes.set_xscale("log", base=2)
     axes.set_xticks(removed, [str(count) for count in removed])
     axes.minorticks_off()
-    axes.set(xlabel="Heads removed together", ylabel=f"Change of the loss, nats ({curves.attrs['ablation']})")
+    axes.set(xlabel="Heads removed together", ylabel=f"Change of the loss, {unit} ({curves.attrs['ablation']})")
     axes.grid()
     figure.legend(loc="outside right upper", title="Largest first by")
     return figure
