@@ -46,6 +46,7 @@ from attnscope.intervention.attribution import Attribution
 from attnscope.intervention.edges import EdgeRuns, Graph
 from attnscope.intervention.pairs import EncodedPairs
 from attnscope.intervention.predictions import ABLATIONS, PredictionSession, Questions
+from attnscope.intervention.tokens import token_contributions
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.full import attend_in_full
@@ -56,7 +57,6 @@ from attnscope.read.windows import Batch, Window
 from attnscope.statistics.effects import by_document
 from attnscope.support.errors import AttnscopeError
 from attnscope_zoo.catalogue import CIRCUITS, Zoo, zoo
-from attnscope_zoo.tokens import token_contributions
 from attnscope_zoo.zoo import PlantedModel
 
 LEVEL = 0.05  # of chance, over all kinds

@@ -15,9 +15,9 @@ from attnscope.explanation.stream import residual_stream
 from attnscope.explanation.study import Study
 from attnscope.explanation.tables import first_layer_split, word_table
 from attnscope.intervention.profiles import contribution_profiles
+from attnscope.intervention.tokens import token_contributions
 from attnscope.intervention.weight_tests import erasure_test
 from attnscope.support.errors import AttnscopeError
-from attnscope_zoo.tokens import token_contributions
 from tests.tiny_models import tiny, tiny_reader
 
 HALF = [torch.bfloat16, torch.float16]

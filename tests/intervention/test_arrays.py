@@ -1,5 +1,6 @@
 """Mathematics of interventions on bare arrays, against definitions, other solvers and planted effects."""
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -9,6 +10,7 @@ from scipy.spatial.distance import jensenshannon
 from attnscope import AttnscopeError
 from attnscope.intervention.arrays import (
     adversarial_weights,
+    attention_flow,
     erased_weights,
     jensen_shannon,
     permuted_weights,
@@ -190,6 +192,30 @@ def test_rollout_counts_paths():
     chain = np.eye(5, k=-1)
     chain[0, 0] = 1
     np.testing.assert_allclose(rollout(np.tile(chain, (2, 1, 1)))[-1][4], [0, 0, 0.25, 0.5, 0.25])
+
+
+def test_i12_the_flow_through_one_layer_is_the_layer():
+    np.testing.assert_allclose(attention_flow(A[:1]), 0.5 * np.eye(7) + 0.5 * A[0], atol=1e-12)
+
+
+def test_i12b_flow_lies_between_rollout_and_one_and_is_the_smallest_cut():
+    found = attention_flow(A, [0, 4])
+    assert (found >= rollout(A)[-1][[0, 4]] - 1e-12).all()
+    assert (found <= 1 + 1e-12).all()
+    assert (found > rollout(A)[-1][[0, 4]] + 1e-3).any()
+    graph = nx.DiGraph()
+    for layer, matrix in enumerate(0.5 * np.eye(7) + 0.5 * A):
+        for i, j in np.ndindex(7, 7):
+            graph.add_edge((layer + 1, i), (layer, j), capacity=matrix[i, j])
+    cut, _ = nx.minimum_cut(graph, (3, 4), (0, 2))
+    assert found[1, 2] == pytest.approx(cut)
+
+
+def test_flow_says_its_limit():
+    with pytest.raises(AttnscopeError, match="found 65 tokens; attention flow takes at most 64"):
+        attention_flow(np.full((1, 65, 65), 1 / 65))
+    with pytest.raises(AttnscopeError, match="at most 6"):
+        attention_flow(A, limit=6)
 
 
 # --- heads that matter, found from random sets: on planted additive effects ---

@@ -1,4 +1,4 @@
-"""Replacement weights for a head, and sparse regression, in NumPy alone."""
+"""Replacement weights for a head, attention rollout and flow, and sparse regression, in NumPy alone."""
 
 from collections.abc import Hashable, Sequence
 from itertools import chain, combinations, groupby, product
@@ -192,6 +192,48 @@ def _described(weights: np.ndarray, changed: np.ndarray, values: np.ndarray) -> 
             "is_free": labelled("query", distance > _MOVED, "whether other weights give the same output"),
         }
     )
+
+
+FLOW_TOKENS = 64  # a maximum flow through 12 layers of 64 tokens takes half a second, and a text has 4,096
+
+
+def attention_flow(
+    weights: Float[np.ndarray, "layer query key"],
+    queries: Sequence[int] | None = None,
+    *,
+    residual: float = 0.5,
+    limit: int = FLOW_TOKENS,
+) -> Float[np.ndarray, "chosen token"]:
+    r"""Maximum flow from a token after the last layer to each input token.
+
+    The layers are a graph whose edge from i in layer l to j below has the capacity
+    :math:`\tilde A_l = \rho I + (1-\rho)A_l`, as in rollout. Rollout is one such flow, so the maximum is at least as
+    large. It is at most 1.
+
+    Abnar and Zuidema (2020), Quantifying Attention Flow in Transformers, ACL 2020, section 3.
+    """
+    layers, tokens = weights.shape[:2]
+    if tokens > limit:
+        raise AttnscopeError(
+            f"found {tokens} tokens; attention flow takes at most {limit}, because its cost grows with the fourth "
+            "power of the length. Use a shorter text, or rollout"
+        )
+    capacities = residual * np.eye(tokens) + (1 - residual) * weights
+    import networkx as nx
+
+    graph = nx.DiGraph()
+    graph.add_nodes_from((layer, token) for layer in range(layers + 1) for token in range(tokens))
+    for layer, matrix in enumerate(capacities):
+        above, below = np.nonzero(matrix)
+        graph.add_weighted_edges_from(
+            (((layer + 1, i), (layer, j), matrix[i, j]) for i, j in zip(above.tolist(), below.tolist(), strict=True)),
+            weight="capacity",
+        )
+    chosen = range(tokens) if queries is None else queries
+    return np.array(
+        [[nx.maximum_flow_value(graph, (layers, query), (0, token)) for token in range(tokens)] for query in chosen],
+        dtype=np.float64,
+    ).reshape(len(chosen), tokens)
 
 
 _FOLDS = 5

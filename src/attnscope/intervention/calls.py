@@ -1,6 +1,8 @@
 """Weights, values and outputs of attention calls, with gradients, and the predictions that follow."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from transformers import PreTrainedModel
 
+from attnscope.capture.forward import forward
 from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
@@ -227,3 +230,56 @@ def check_matrices(calls: Iterable[AttentionCall], name: str, *, in_a_graph: boo
             f"{name} has {longest} tokens; their attention matrices take more than {MATRIX_BYTES >> 30} GiB"
             f"{backward}. Use a smaller window"
         )
+
+
+@torch.no_grad()
+def leave_one_out(
+    model: PreTrainedModel, inputs: dict[str, Tensor], positions: Int[Tensor, " prediction"], name: str
+) -> Float[Tensor, "token prediction"]:
+    """Total variation distance by which each prediction moves when no query may attend to a token."""
+    sides = sides_of(inputs)
+    hidden = torch.tensor([], dtype=torch.int64)
+    largest = 1
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        nonlocal largest
+        largest = max(largest, call.query.shape[1] * call.query.shape[2] * call.key.shape[2])
+        keys = sides.of(site.kind)[1]
+        index = torch.arange(keys.start, keys.start + call.key.shape[2], device=call.key.device)
+        keep = (index != hidden.to(index.device)[:, None])[:, None, None]
+        mask = keep if call.mask is None else call.mask & keep
+        return attended(replace(call, mask=mask.expand(-1, -1, call.query.shape[2], -1)))[0]
+
+    def run(some: Sequence[int]) -> Tensor:
+        nonlocal hidden
+        hidden = torch.tensor(some)
+        several = {key: tensor.expand(len(some), *tensor.shape[1:]) for key, tensor in inputs.items()}
+        with watching(model, observe):
+            return log_probabilities(forward(model, several, lambda _: name), positions).exp()
+
+    whole = run([-1])
+    largest = max(largest, whole.numel())
+    parts = torch.arange(sides.tokens).split(max(1, NUMBERS_AT_ONCE // largest))
+    return torch.cat([(run(part.tolist()) - whole).abs().sum(-1) / 2 for part in parts])
+
+
+_SIDES = ("input_ids", "decoder_input_ids")
+
+
+@contextmanager
+def embedding_leaves(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Generator[list[Tensor]]:
+    """Make the embeddings of the source and then of the target leaves of the graph: ``(1, token, width)`` each."""
+    leaves: list[Tensor] = []
+    waiting = [inputs[side] for side in _SIDES if side in inputs]
+
+    def hook(_: nn.Module, arguments: tuple[Any, ...], returned: Any) -> Tensor | None:
+        read = arguments[0] if arguments else None
+        if waiting and isinstance(read, Tensor) and isinstance(returned, Tensor) and torch.equal(read, waiting[0]):
+            waiting.pop(0)
+            leaves.append(returned.detach().requires_grad_())
+            return leaves[-1]
+        return None
+
+    tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
+    with attached(table.register_forward_hook(hook) for table in tables):
+        yield leaves

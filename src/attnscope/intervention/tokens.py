@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import networkx as nx
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float, Int
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from jaxtyping import Float
+from torch import Tensor
 
 from attnscope.capture.borrow import borrowed
-from attnscope.capture.forward import forward
-from attnscope.capture.watch import Site
-from attnscope.capture.watching import attached, watching
 from attnscope.explanation.arrays.checks import labelled
 from attnscope.explanation.study import Study
 from attnscope.intervention import calls
+from attnscope.intervention.arrays import FLOW_TOKENS, attention_flow
 from attnscope.intervention.blocks import find_blocks, record, value_outputs
 from attnscope.intervention.profiles import BlockNorms, Rollout, cannot_follow, residual_part, shares
 from attnscope.kernels import full
-from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import window_name
 from attnscope.support.checked import checked
 from attnscope.support.checks import chosen
@@ -147,7 +139,7 @@ class OneText:
         self.rows = [self.sides.predicting.start + query for query in self.queries]
         self.headless = calls.lacks_predictions(self.model, self.inputs)
         blocks = find_blocks(self.model, self.inputs)
-        with embedding_leaves(self.model, self.inputs) as self.leaves:
+        with calls.embedding_leaves(self.model, self.inputs) as self.leaves:
             self.records, output = record(
                 self.model,
                 self.inputs,
@@ -295,95 +287,6 @@ def _gradient_attention(text: OneText) -> Scores:
     return np.stack(scores)
 
 
-FLOW_TOKENS = 64  # a maximum flow through 12 layers of 64 tokens takes half a second, and a text has 4,096
-
-
-def attention_flow(
-    weights: Float[np.ndarray, "layer query key"], queries: Sequence[int] | None = None
-) -> Float[np.ndarray, "chosen token"]:
-    r"""Maximum flow from a token after the last layer to each input token.
-
-    The layers are a graph whose edge from i in layer l to j below has the capacity
-    :math:`(I + A_l) / 2`, as in rollout. Rollout is one such flow, so the maximum is at least as
-    large. It is at most 1.
-
-    Abnar and Zuidema (2020), Quantifying Attention Flow in Transformers, ACL 2020, section 3.
-    """
-    layers, tokens = weights.shape[:2]
-    if tokens > FLOW_TOKENS:
-        raise AttnscopeError(
-            f"found {tokens} tokens; attention flow takes at most {FLOW_TOKENS}, because its cost grows with the "
-            "fourth power of the length. Use a shorter text, or rollout"
-        )
-    capacities = 0.5 * np.eye(tokens) + 0.5 * weights
-    graph = nx.DiGraph()
-    graph.add_nodes_from((layer, token) for layer in range(layers + 1) for token in range(tokens))
-    for layer, matrix in enumerate(capacities):
-        above, below = np.nonzero(matrix)
-        graph.add_weighted_edges_from(
-            (((layer + 1, i), (layer, j), matrix[i, j]) for i, j in zip(above.tolist(), below.tolist(), strict=True)),
-            weight="capacity",
-        )
-    chosen = range(tokens) if queries is None else queries
-    return np.array(
-        [[nx.maximum_flow_value(graph, (layers, query), (0, token)) for token in range(tokens)] for query in chosen],
-        dtype=np.float64,
-    ).reshape(len(chosen), tokens)
-
-
-@torch.no_grad()
-def leave_one_out(
-    model: PreTrainedModel, inputs: dict[str, Tensor], positions: Int[Tensor, " prediction"], name: str
-) -> Float[Tensor, "token prediction"]:
-    """Total variation distance by which each prediction moves when no query may attend to a token."""
-    sides = calls.sides_of(inputs)
-    hidden = torch.tensor([], dtype=torch.int64)
-    largest = 1
-
-    def observe(site: Site, call: AttentionCall) -> Tensor:
-        nonlocal largest
-        largest = max(largest, call.query.shape[1] * call.query.shape[2] * call.key.shape[2])
-        keys = sides.of(site.kind)[1]
-        index = torch.arange(keys.start, keys.start + call.key.shape[2], device=call.key.device)
-        keep = (index != hidden.to(index.device)[:, None])[:, None, None]
-        mask = keep if call.mask is None else call.mask & keep
-        return full.attended(replace(call, mask=mask.expand(-1, -1, call.query.shape[2], -1)))[0]
-
-    def run(some: Sequence[int]) -> Tensor:
-        nonlocal hidden
-        hidden = torch.tensor(some)
-        several = {key: tensor.expand(len(some), *tensor.shape[1:]) for key, tensor in inputs.items()}
-        with watching(model, observe):
-            return calls.log_probabilities(forward(model, several, lambda _: name), positions).exp()
-
-    whole = run([-1])
-    largest = max(largest, whole.numel())
-    parts = torch.arange(sides.tokens).split(max(1, calls.NUMBERS_AT_ONCE // largest))
-    return torch.cat([(run(part.tolist()) - whole).abs().sum(-1) / 2 for part in parts])
-
-
-_SIDES = ("input_ids", "decoder_input_ids")
-
-
-@contextmanager
-def embedding_leaves(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Generator[list[Tensor]]:
-    """Make the embeddings of the source and then of the target leaves of the graph: ``(1, token, width)`` each."""
-    leaves: list[Tensor] = []
-    waiting = [inputs[side] for side in _SIDES if side in inputs]
-
-    def hook(_: nn.Module, arguments: tuple[Any, ...], returned: Any) -> Tensor | None:
-        read = arguments[0] if arguments else None
-        if waiting and isinstance(read, Tensor) and isinstance(returned, Tensor) and torch.equal(read, waiting[0]):
-            waiting.pop(0)
-            leaves.append(returned.detach().requires_grad_())
-            return leaves[-1]
-        return None
-
-    tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
-    with attached(table.register_forward_hook(hook) for table in tables):
-        yield leaves
-
-
 #: Methods, with a description of their scores and the function that computes them.
 TOKEN_ESTIMATORS: dict[str, tuple[str, Callable[[OneText], Float[np.ndarray, "position token"]]]] = {
     "weights": (
@@ -414,6 +317,6 @@ TOKEN_ESTIMATORS: dict[str, tuple[str, Callable[[OneText], Float[np.ndarray, "po
     ),
     "leave_one_out": (
         "total variation distance of the prediction when no query may attend to the token",
-        lambda text: leave_one_out(text.model, text.inputs, text.positions, text.name).T.double().cpu().numpy(),
+        lambda text: calls.leave_one_out(text.model, text.inputs, text.positions, text.name).T.double().cpu().numpy(),
     ),
 }

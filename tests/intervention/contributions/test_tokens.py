@@ -1,6 +1,5 @@
 """Scores of tokens by every method, against transformers' eager weights, finite differences and its own masks."""
 
-import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -8,13 +7,13 @@ import torch
 from attnscope import AttnscopeError
 from attnscope.explanation.projections import projections
 from attnscope.explanation.study import Study
+from attnscope.intervention import tokens as _tokens
+from attnscope.intervention.arrays import attention_flow
+from attnscope.intervention.tokens import TOKEN_ESTIMATORS, token_contributions
 from attnscope.read.windows import Window
-from attnscope_zoo import tokens as _tokens
-from attnscope_zoo.tokens import TOKEN_ESTIMATORS, attention_flow, token_contributions
 from tests.explanation.captured_inputs import capture_inputs
 from tests.intervention.contributions.test_profiles import joint
 from tests.intervention.eager_gradients import TARGET, TEXT, given_to, weights_and_gradients
-from tests.intervention.test_arrays import A, rollout
 from tests.tiny_models import tiny
 
 QUERIES = [1, 4, 6]
@@ -168,25 +167,3 @@ def test_bad_input_is_rejected(monkeypatch):
         AttnscopeError, match="flow is not defined here: the text has 63 tokens, and flow takes at most 8"
     ):
         token_contributions(long, estimators=["flow"])
-
-
-def test_i12_the_flow_through_one_layer_is_the_layer():
-    np.testing.assert_allclose(attention_flow(A[:1]), 0.5 * np.eye(7) + 0.5 * A[0], atol=1e-12)
-
-
-def test_i12b_flow_lies_between_rollout_and_one_and_is_the_smallest_cut():
-    found = attention_flow(A, [0, 4])
-    assert (found >= rollout(A)[-1][[0, 4]] - 1e-12).all()
-    assert (found <= 1 + 1e-12).all()
-    assert (found > rollout(A)[-1][[0, 4]] + 1e-3).any()
-    graph = nx.DiGraph()
-    for layer, matrix in enumerate(0.5 * np.eye(7) + 0.5 * A):
-        for i, j in np.ndindex(7, 7):
-            graph.add_edge((layer + 1, i), (layer, j), capacity=matrix[i, j])
-    cut, _ = nx.minimum_cut(graph, (3, 4), (0, 2))
-    assert found[1, 2] == pytest.approx(cut)
-
-
-def test_flow_says_its_limit():
-    with pytest.raises(AttnscopeError, match="found 65 tokens; attention flow takes at most 64"):
-        attention_flow(np.full((1, 65, 65), 1 / 65))
