@@ -30,6 +30,8 @@ def models_of(value: Any) -> dict[str, Any] | None:
         named = dict(zip(_names(several), several, strict=True))
     if not named:
         raise AttnscopeError("model is empty; expected a model, or several in a list")
+    if any(model is None for model in named.values()):
+        raise AttnscopeError("model is a list with None; expected a model, or several in a list")
     return named
 
 
@@ -82,4 +84,4 @@ def _name(model: Any) -> str:
     if isinstance(model, str | Path):
         return Path(model).name
     saved = getattr(getattr(model, "config", None), "_name_or_path", "")
-    return getattr(model, "name", "") or Path(saved).name or ("bundled" if model is None else type(model).__name__)
+    return getattr(model, "name", "") or Path(saved).name or type(model).__name__

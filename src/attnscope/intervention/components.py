@@ -55,7 +55,8 @@ class Component(NamedTuple):
 
 def sets_of_components(requested: Any, option: str, on: On) -> tuple[tuple[Component, ...], ...]:
     """Sets of components: one by its names, a role of a run, a table or a file; or several in a list."""
-    return tuple(components_of(names, option, on) for names in ([requested] if _is_whole(requested) else requested))
+    one = _is_whole(requested) or not isinstance(requested, Iterable)
+    return tuple(components_of(names, option, on) for names in ([requested] if one else requested))
 
 
 def _is_whole(requested: Any) -> bool:
