@@ -145,8 +145,10 @@ def test_names_of_models(checkpoints, tmp_path, monkeypatch):
     assert [*models_of("a,b")] == ["a", "b"]
     assert [*models_of("checkpoint-*")] == [*models_of(".")] == ["checkpoint-10", "checkpoint-200", "checkpoint-3000"]
     assert [*models_of(["x/1/model", "x/2/model"])] == ["1/model", "2/model"]
-    loaded = [None, torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]
+    loaded = ["bundled", torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]
     assert [*models_of(loaded)] == ["bundled", "Linear 1", "Linear 2"]
+    with pytest.raises(AttnscopeError, match="model is a list with None"):
+        models_of([None, "gpt2"])
     for one in (None, "gpt2", "The tide, and the boats", tmp_path, checkpoints / "checkpoint-10"):
         assert models_of(one) is None
     with pytest.raises(AttnscopeError, match="no folder of that name has a model"):
