@@ -195,8 +195,10 @@ def _whole(name: str, text: str) -> str | None:
     for written in (text, text[:1].lower() + text[1:], text[:1].upper() + text[1:]):
         if written in exact:
             return exact[written]
-    for template in templates:
-        for written in (text, text[:1].lower() + text[1:]):
+    small = text[:1].lower() + text[1:]
+    # most texts have the literal of few templates
+    for template in (one for one in templates if one.literal in text or one.literal in small):
+        for written in dict.fromkeys((text, small)):
             values = template.values(written)
             if values is None or not template.holds(values):
                 continue
