@@ -353,7 +353,8 @@ PairsOrBundled: TypeAlias = Annotated[
     "answers and the wrong ones. In Python also pairs, as `attnscope.intervention.pairs.Pair` or mappings with "
     "``clean``, ``corrupted``, ``answer`` and ``wrong``, or a data frame of them; of an encoder-decoder also "
     "``target``, the text that the decoder has written before the answer, and ``corrupted_target`` (by default the "
-    "same). Answers that are lists have one token each, and count by their summed probability. For tasks see "
+    "same). Answers that are lists have one token each, and count by their summed probability. ``spans`` names "
+    'characters of both texts, ``{"subject": [4, 7]}``, or ``[[4, 7], [4, 8]]`` if they differ. For tasks see '
     "`attnscope.pairs`. By default those of the bundled model.",
 ]
 

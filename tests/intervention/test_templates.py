@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.borrow import LoadedModel
+from attnscope.capture.load import load_model
 from attnscope.intervention.pair_sources import pairs_of_input
 from attnscope.intervention.pairs import EncodedPairs
 from attnscope.intervention.templates import TASKS
@@ -169,3 +170,53 @@ def test_one_answer_in_a_list_is_that_answer_and_several_are_named(what, family)
     assert abs(one - more).max() > 1e-3
     said = [report_of(what, found).care for found in several]
     assert ["Each side has several answers." in care for care in said] == [False, False, True]
+
+
+@pytest.mark.parametrize("what", ["heads", "resid_post"])
+def test_a_span_is_patched_as_by_an_edit_of_its_tokens(what):
+    loaded = load_model("bundled:tasks", device="cpu")
+    words = {"subject": [("key", "keys"), ("dog", "dogs")], "attractor": ["house near the road", "house"]}
+    agreement = attnscope.pairs("The {subject} near the {attractor}", answer=" is", wrong=" are", **words, count=3)
+    assert agreement.spans[0]["subject"][0] == (4, 4 + len(agreement.clean[0].split()[1]))
+    found = attnscope.patch(loaded, agreement, what=what, positions=["subject", "attractor", "prediction"], steps=0)
+    chosen = found["pairs"].difference
+    chosen = chosen.sel(layer=1, head=1) if what == "heads" else chosen.sel(block=1)
+    assert [*chosen.position] == ["subject", "attractor", "prediction"]
+    for number, pair in enumerate(agreement.to_dict("records")):
+        ids = [loaded.tokenizer(text, return_tensors="pt").input_ids for text in (pair["clean"], pair["corrupted"])]
+        names = [loaded.tokenizer.decode(one).strip() for one in ids[0][0]]
+        subject, last = names.index(pair["clean"].split()[1]), len(names) - 1
+        first = next(at for at, name in enumerate(names) if name == "house")
+        for name, at in (("subject", [subject]), ("attractor", [*range(first, last + 1)]), ("prediction", [last])):
+            kept = []
+
+            def put_in(own, at=at, kept=kept):
+                kept.append(own.clone())
+                own = own.clone()
+                own[:, at] = kept[0][:, at]
+                return own
+
+            key = (1, 1) if what == "heads" else "1.resid_post"
+            with torch.no_grad(), attnscope.edit(loaded.model, {key: put_in}, on="z") as edited:
+                logits = [edited(one).logits[0, -1] for one in ids][1]
+            right, wrong = (loaded.tokenizer(pair[side]).input_ids[-1] for side in ("answer", "wrong"))
+            expected = float(logits[right] - logits[wrong])
+            np.testing.assert_allclose(chosen.isel(pair=number).sel(position=name), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("spans", "positions", "message"),
+    [
+        ({}, ["verb"], "pair 1: there is no span 'verb' .*choose from prediction"),
+        ({"verb": [3, 5]}, ["verb"], "pair 1: the span 'verb' is 'wa', which begins or ends inside the token"),
+        ({"verb": [[3, 6], [0, 2]]}, ["verb"], "is at positions 3 of the clean text and 1, 2 of the corrupted one"),
+        ({"verb": [3, 60]}, ["verb"], "the span 'verb' is .3, 60. in a text of 18 characters"),
+        ({"verb": "was"}, ["verb"], "the span 'verb' is 'was' in a text of 18 characters; expected names with"),
+        (["verb"], ["verb"], "the field 'spans' is .'verb'.; expected names"),
+        ({"verb": [3, 6]}, [], "name spans, one or more"),
+    ],
+)
+def test_spans_that_cannot_be_patched_are_named(spans, positions, message):
+    pair = {"clean": "It was part<mask>.", "corrupted": "It was due<mask>.", "answer": " of", "wrong": " to"}
+    with pytest.raises(AttnscopeError, match=message):
+        attnscope.patch("bundled", [pair | {"spans": spans}], positions=positions, steps=0)

@@ -21,6 +21,7 @@ from attnscope.read.files import (
     reject_documents,
     shown,
 )
+from attnscope.read.spans import Span, named_spans, span_of
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
@@ -171,4 +172,20 @@ def _pair(fields: Mapping[str, Any], where: str) -> Pair:
     for name in ("answer", "wrong"):
         answers = [named[name]] if isinstance(named[name], str) else named[name]
         named[name] = answers[0] if len(answers) == 1 else tuple(answers)
+    if fields.get("spans") is not None:
+        named["spans"] = _spans(fields, where)
     return Pair(**named)
+
+
+def _spans(fields: Mapping[str, Any], where: str) -> dict[str, tuple[Span, Span]]:
+    """Named spans of a pair, each once for both texts, or one for each."""
+    spans: dict[str, tuple[Span, Span]] = {}
+    for name, value in named_spans(fields["spans"], where).items():
+        both = (
+            value if isinstance(value, list | tuple) and all(isinstance(one, list | tuple) for one in value) else None
+        )
+        sides = cast("Sequence[Any]", both) if both and len(both) == _SIDES else [value] * _SIDES
+        texts = fields["clean"], fields["corrupted"]
+        first, second = (span_of(side, name, where, len(text)) for side, text in zip(sides, texts, strict=True))
+        spans[name] = first, second
+    return spans

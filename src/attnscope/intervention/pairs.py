@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnscope.capture.borrow import LoadedModel
@@ -22,8 +22,10 @@ from attnscope.capture.placement import device_of
 from attnscope.intervention.metrics import Metric
 from attnscope.intervention.predictions import as_float32, class_of, embeddings, kind_of_question, padded_answers
 from attnscope.models.common import IGNORED
-from attnscope.read.shown import IdNames
-from attnscope.read.windows import TargetTokenizer
+from attnscope.read.shown import IdNames, tokens_of
+from attnscope.read.sources import Text
+from attnscope.read.spans import Span, tokens_within
+from attnscope.read.windows import Frame, TargetTokenizer
 from attnscope.report.schema import with_marked_spaces
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
@@ -67,6 +69,7 @@ class Pair:
     wrong: Answers  # right for the corrupted text
     target: str = ""  # what the decoder of an encoder-decoder has written before the answer
     corrupted_target: str | None = None  # the same in the corrupted run, by default that of the clean one
+    spans: Mapping[str, tuple[Span, Span]] = field(default_factory=dict[str, Any], hash=False)  # in both texts, by name
 
     def text(self, name: str) -> str:
         """A field as a text, several answers with bars between."""
@@ -80,11 +83,14 @@ class PairTexts:
 
     pairs: tuple[Pair, ...]
     files: str = ""  # hash of the images or sounds that they name
+    positions: Sequence[str] = ()  # names of the spans that matter
 
     def sha256(self) -> str:
-        rows: list[Any] = [
-            astuple(pair)[: None if pair.target or pair.corrupted_target else len(FIELDS)] for pair in self.pairs
-        ]
+        rows: list[Any] = []
+        for pair in self.pairs:
+            targets = [pair.target, pair.corrupted_target] if pair.target or pair.corrupted_target else []
+            spans = [pair.spans.get(name) for name in self.positions]
+            rows.append([pair.clean, pair.corrupted, pair.answer, pair.wrong, *targets, *spans])
         rows += [self.files] if self.files else []
         return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
 
@@ -109,6 +115,8 @@ class EncodedPairs:
     metric: Metric | None = None  # in place of answer minus wrong answer
     reads: str = "input_ids"  # the argument of the model that is clean or corrupted
     ends: tuple[Tensor, Tensor] | None = None  # embeddings of the clean and the corrupted run of an encoder
+    # positions of each span that is patched; by default each position, the last one with the tokens of the answers
+    spans: Mapping[str, Bool[Tensor, "row position"]] = field(default_factory=dict[str, Any])
 
     @classmethod
     def of(
@@ -118,14 +126,17 @@ class EncodedPairs:
         numbers: Sequence[int] | None = None,
         metric: Metric | None = None,
         media: Mapping[str, Tensor] | None = None,
+        spans: Sequence[str] = (),
     ) -> EncodedPairs:
-        """Encode pairs of one length; `numbers` name them in errors, by default 1, 2, ...
+        """Encode pairs of one length; `numbers` name them in errors, by default 1, 2, ..., `spans` those to find.
 
         The texts may be names of `media`: images or sounds, as the model reads them.
         """
         kind = kind_of_question(loaded.model)
         encoded = (
-            cls._of_media(pairs, loaded, metric, media) if media else cls._of_texts(pairs, loaded, numbers, metric)
+            cls._of_media(pairs, loaded, metric, media)
+            if media
+            else cls._of_texts(pairs, loaded, numbers, metric, spans)
         )
         if kind != "output":
             return encoded
@@ -150,7 +161,12 @@ class EncodedPairs:
 
     @classmethod
     def _of_texts(
-        cls, pairs: Sequence[Pair], loaded: LoadedModel, numbers: Sequence[int] | None, metric: Metric | None
+        cls,
+        pairs: Sequence[Pair],
+        loaded: LoadedModel,
+        numbers: Sequence[int] | None,
+        metric: Metric | None,
+        spans: Sequence[str],
     ) -> EncodedPairs:
         kind, tokenizer, masked = kind_of_question(loaded.model), loaded.tokenizer, is_masked(loaded)
         numbered = list(zip(numbers or range(1, len(pairs) + 1), pairs, strict=True))
@@ -198,7 +214,16 @@ class EncodedPairs:
         tokens = [tuple(names.of(row) for row in side) for side in rows[:2]]
         both = (targets[0], targets[1]) if targets else None
         ids = clean, other, predicting, padded[:, 0], padded[:, 1]
-        return cls(*ids, *tokens, targets=both, are_several=are_several, metric=metric)
+        within = {name: torch.zeros(clean.shape, dtype=torch.bool, device=clean.device) for name in spans}
+        for row, (number, pair) in enumerate(numbered):
+            for name in spans:
+                chosen = (
+                    [positions[row]]
+                    if is_prediction(name, pair)
+                    else _positions_of(pair, name, loaded.tokenizer, number)
+                )
+                within[name][row * each : (row + 1) * each, chosen] = True
+        return cls(*ids, *tokens, targets=both, are_several=are_several, metric=metric, spans=within)
 
     @property
     def inputs(self) -> list[dict[str, Tensor]]:
@@ -242,10 +267,13 @@ class EncodedPairs:
         return self.measure(logits, inputs)
 
     @property
-    def positions_of_text(self) -> list[slice]:
-        """Each position of the texts; the last one has the tokens of the answers that follow too."""
+    def patched_positions(self) -> list[Bool[Tensor, "row position"]]:
+        """The positions that are patched at a time: spans, or each one, the last with the tokens of the answers."""
+        if self.spans:
+            return [*self.spans.values()]
         last = self.clean.shape[1] - self.positions.shape[1]
-        return [*(slice(position, position + 1) for position in range(last)), slice(last, None)]
+        numbers = torch.arange(self.clean.shape[1], device=self.clean.device).clamp(max=last)
+        return [(numbers == number).expand(self.clean.shape) for number in range(last + 1)]
 
     def by_pair(self, rows: Float[Tensor, "row ..."]) -> Float[Tensor, "pair ..."]:
         """Sum over the rows of each pair."""
@@ -321,6 +349,32 @@ def sides_of(pair: Pair, loaded: LoadedModel, number: int, *, corrupted: bool = 
         ended = bool(whole) and whole[-1] == tokenizer.eos_token_id
         sides.append([decoder_start(loaded.model)(whole or [0]), *whole[: -1 if ended else None]])
     return sides
+
+
+PREDICTION = "prediction"  # name of the span that is the position of the prediction
+
+
+def is_prediction(name: str, pair: Pair) -> bool:
+    """Whether a span is the position of the prediction, which every pair has."""
+    return name == PREDICTION and name not in pair.spans
+
+
+def _positions_of(pair: Pair, name: str, tokenizer: Any, number: int) -> list[int]:
+    """The positions of a span, which are the same in both texts."""
+    if name not in pair.spans:
+        listed = ", ".join([*pair.spans, PREDICTION])
+        raise AttnscopeError(f"pair {number}: there is no span {name!r} (positions, --positions); choose from {listed}")
+    both: list[list[int]] = []
+    for text, span in zip((pair.clean, pair.corrupted), pair.spans[name], strict=True):
+        window = Frame.of(tokenizer).around(tokens_of(tokenizer, text), Text(f"pair {number}", text))
+        both.append(np.flatnonzero(tokens_within(window, span, f"pair {number}: the span {name!r}")).tolist())
+    if not both[0] or both[0] != both[1]:
+        places = [", ".join(map(str, one)) or "none" for one in both]
+        raise AttnscopeError(
+            f"pair {number}: the span {name!r} is at positions {places[0]} of the clean text and {places[1]} of the "
+            "corrupted one; expected the same, at least one. Reword one, or name other positions"
+        )
+    return both[0]
 
 
 def _unended(ids: list[int], tokenizer: Any) -> list[int]:

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, pairwise, starmap
+from itertools import chain, compress, pairwise, starmap
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnscope.bundled import MODEL, PAIRS
@@ -169,6 +169,7 @@ class PatchJob(Job):
     drawn: list[list[tuple[Component, ...]]] = field(default_factory=list[Any])  # for each set
     metric: Metric | None = None  # in place of answer minus wrong answer
     media: Mapping[str, Tensor] | None = None  # images or sounds, by the names that pairs have of them
+    positions: Sequence[str] = ()  # spans that are patched in place of single positions, by name
     encoded: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with numbers of pairs, from 1
     skips: bool = True  # whether passes skip the computations that all variants share
     scale: str = "logits"  # of differences; nats, if an answer has several tokens
@@ -198,10 +199,10 @@ class PatchJob(Job):
             self.metric = ALONG_THE_CHANGE
         shapes = [self._shape(pair, number) for number, pair in enumerate(self.pairs, 1)]
         lengths = [max(shape) for shape in shapes]
-        if self.by_position and len(set(lengths)) > 1:
+        if self.by_position and not self.positions and len(set(lengths)) > 1:
             raise AttnscopeError(
                 f"pairs have {min(lengths)} to {max(lengths)} tokens; patching by position needs equal lengths. Use "
-                "pairs of one length, or patch heads at all positions"
+                "pairs of one length, spans by name (--positions), or patch heads at all positions"
             )
         for shape in sorted(map(list, {*map(tuple, shapes)})):
             same = [number for number, own in enumerate(shapes, 1) if own == shape]
@@ -209,7 +210,8 @@ class PatchJob(Job):
             for first in range(0, len(same), most):
                 numbers = same[first : first + most]
                 some = [self.pairs[number - 1] for number in numbers]
-                self.encoded.append((numbers, EncodedPairs.of(some, loaded, numbers, self.metric, self.media)))
+                encoded = EncodedPairs.of(some, loaded, numbers, self.metric, self.media, self.positions)
+                self.encoded.append((numbers, encoded))
         sizes = [
             (max(ids.shape[1] for ids in encoded.inputs[0].values()), numbers) for numbers, encoded in self.encoded
         ]
@@ -363,7 +365,9 @@ class PatchJob(Job):
             labels[f"{name}_text"] = ("pair", np.array([pair.text(name) for pair in some], dtype=object))
         if self.by_position:
             for name, tokens in (("clean", encoded.tokens), ("corrupted", encoded.corrupted_tokens)):
-                labels[f"{name}_token"] = (("pair", "position"), np.array(tokens, dtype=object))
+                shown = tokens if not self.positions else _joined(tokens, encoded)
+                labels[f"{name}_token"] = (("pair", "position"), np.array(shown, dtype=object))
+            labels |= {"position": [*self.positions]} if self.positions else {}
         return labels
 
     @contextmanager
@@ -388,7 +392,7 @@ class PatchJob(Job):
 
     def _heads(self, runs: Runs) -> np.ndarray:
         """``(pair, layer, head[, position])``."""
-        count, positions = len(runs.encoded), runs.encoded.positions_of_text if self.by_position else [slice(None)]
+        count, positions = len(runs.encoded), runs.encoded.patched_positions if self.by_position else [None]
         layers: list[np.ndarray] = []
         for call, donor in enumerate(runs.donor.outputs):
             wanted = self._wanted(call, donor)
@@ -405,16 +409,15 @@ class PatchJob(Job):
             effects[:, wanted] = measured.reshape(count, len(positions), len(wanted)).swapaxes(1, 2)
         return np.moveaxis(padded_heads(layers, axis=1), 0, 1)
 
-    def _patched(self, runs: Runs, call: int, at: slice) -> Float[Tensor, "pair head query width"]:
+    def _patched(self, runs: Runs, call: int, at: Tensor | None) -> Float[Tensor, "pair head query width"]:
         """Output of all heads of a call if one tensor of each comes from the source run at some positions."""
         donor = runs.donor.calls[call]
         on = cast("On", "z" if self.what == "heads" else self.what)
         other = runs.donor.outputs[call] if on == "z" else weights_of(donor) if on == "weights" else getattr(donor, on)
 
         def put_in(tensor: Tensor) -> Tensor:
-            tensor = tensor.clone()
-            tensor[:, :, at] = other.repeat_interleave(tensor.shape[1] // other.shape[1], 1)[:, :, at]
-            return tensor
+            whole = other.repeat_interleave(tensor.shape[1] // other.shape[1], 1)
+            return whole if at is None else torch.where(_over(at, tensor), whole, tensor)
 
         return attend_changed(runs.passes.calls[call], {on: put_in})
 
@@ -434,16 +437,16 @@ class PatchJob(Job):
         blocks: list[np.ndarray] = []
         for block, donor in donors.items():
 
-            def edits(some: list[slice], block: int = block, donor: Any = donor) -> dict[int, Any]:
+            def edits(some: list[Tensor], block: int = block, donor: Any = donor) -> dict[int, Any]:
                 def put_in(*given: Any) -> Tensor:
-                    states, other = given[-1].clone(), donor[given[0]] if self.what == "mlp" else donor
-                    for variant, at in enumerate(some):
-                        states[variant, ..., at, :] = other[..., at, :]
-                    return states
+                    states, other = given[-1], donor[given[0]] if self.what == "mlp" else donor
+                    return torch.stack(
+                        [torch.where(_over(at, one), other, one) for at, one in zip(some, states, strict=True)]
+                    )
 
                 return {block: put_in}
 
-            blocks.append(runs.sweep(runs.encoded.positions_of_text, edits, of=OF_BLOCKS[self.what]))
+            blocks.append(runs.sweep(runs.encoded.patched_positions, edits, of=OF_BLOCKS[self.what]))
         return np.stack(blocks, 1)
 
     def _together(self, runs: Runs) -> dict[str, Any]:
@@ -512,11 +515,26 @@ class PatchJob(Job):
             slopes = [answers_difference(model, encoded, share) for share in shares]
         layers: list[np.ndarray] = []
         for patched, donor, *gradients in zip(outputs, others, *slopes, strict=True):
-            parts = encoded.by_pair(((donor - patched) * torch.stack(gradients).mean(0)).sum(3))
-            spans = encoded.positions_of_text
-            parts = torch.stack([parts[..., at].sum(-1) for at in spans], -1) if self.by_position else parts.sum(2)
-            layers.append(parts.double().cpu().numpy())
+            parts = ((donor - patched) * torch.stack(gradients).mean(0)).sum(3)
+            if self.by_position:
+                spans = encoded.patched_positions
+                parts = torch.stack([torch.where(at[:, None], parts, 0).sum(2) for at in spans], -1)
+            else:
+                parts = parts.sum(2)
+            layers.append(encoded.by_pair(parts).double().cpu().numpy())
         return np.moveaxis(padded_heads(layers, axis=1), 0, 1)
+
+
+def _over(at: Bool[Tensor, "row position"], tensor: Tensor) -> Tensor:
+    """Positions of rows in the shape of a tensor ``(row, ..., position, width)``."""
+    return at.reshape(at.shape[0], *[1] * (tensor.ndim - 3), at.shape[1], 1)
+
+
+def _joined(tokens: Sequence[Sequence[str]], encoded: EncodedPairs) -> list[list[str]]:
+    """The tokens of each span of each text, as one text."""
+    rows = len(encoded.clean) // len(encoded)
+    within = [at[::rows].tolist() for at in encoded.patched_positions]
+    return [["".join(compress(row, at[number])) for at in within] for number, row in enumerate(tokens)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -89,18 +89,18 @@ _PATCHED = {
     "key": "one head's keys",
     "value": "one head's values",
     "weights": "one head's weights",
-    "attention": "the output of attention in one block, at one position",
-    "mlp": "the output of the MLP in one block, at one position",
-    "residual": "the residual stream after one block, at one position",
-    "resid_pre": "the residual stream before one block, at one position",
-    "resid_mid": "the residual stream between attention and MLP of one block, at one position",
-    "resid_post": "the residual stream after one block, before a norm that ends it, at one position",
-    "attn_out": "what attention adds to the residual stream in one block, at one position",
-    "mlp_out": "what the MLP adds to the residual stream in one block, at one position",
-    "mixer_out": "what the mixer adds to the residual stream in one block, at one position",
-    "neurons": "all neurons of the MLP in one block, at one position",
-    "ln1": "the output of the first norm of one block, at one position",
-    "ln2": "the output of the second norm of one block, at one position",
+    "attention": "the output of attention in one block",
+    "mlp": "the output of the MLP in one block",
+    "residual": "the residual stream after one block",
+    "resid_pre": "the residual stream before one block",
+    "resid_mid": "the residual stream between attention and MLP of one block",
+    "resid_post": "the residual stream after one block, before a norm that ends it",
+    "attn_out": "what attention adds to the residual stream in one block",
+    "mlp_out": "what the MLP adds to the residual stream in one block",
+    "mixer_out": "what the mixer adds to the residual stream in one block",
+    "neurons": "all neurons of the MLP in one block",
+    "ln1": "the output of the first norm of one block",
+    "ln2": "the output of the second norm of one block",
 }
 
 
@@ -177,7 +177,8 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
         kinds = {row["attention"] for row in rows}
         where = [*HEAD, replace(HEADS[2], detail="table" if len(kinds) > 1 else "data")]
     if "position" in first:
-        where += [Quantity("position", unit="count"), Quantity("token", unit="token")]
+        by_name = isinstance(first["position"], str)
+        where += [Quantity("position", unit="text" if by_name else "count"), Quantity("token", unit="token")]
     estimates = [
         Quantity(f"estimate_{name}", f"estimate: {title}", "logits")
         for name, title in ESTIMATORS.items()
@@ -354,5 +355,6 @@ def _what_is_done(tree: xr.DataTree) -> str:
     if "receiver" in pairs.attrs:
         through = pairs.attrs["receiver"]
         return f"Patched: the effect of {words} of the {source} run on {through} alone, in the {other} run."
-    where = ", at one position" if {"position", "head"} <= {*pairs.dims} else ""
+    where = ", within one span" if "position" in pairs.coords else ", at one position"
+    where = where if "position" in pairs.dims else ""
     return f"Patched: {words}{where}, from the {source} run into the {other} one."

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from attnscope.intervention.pairs import Answers, both_answers
+from attnscope.read.spans import Span
 from attnscope.support.errors import AttnscopeError
 
 #: A word for a gap, or two: the second is that of the corrupted text.
@@ -46,6 +47,19 @@ def gaps_of(template: str) -> list[str]:
     except ValueError as error:
         raise AttnscopeError(f"{template!r:.60} is no template: {error}. Write {{{{ and }}}} for braces") from error
     return list(dict.fromkeys(names))
+
+
+def _filled(template: str, words: Mapping[str, str]) -> tuple[str, list[tuple[str, Span]]]:
+    """The text with words in its gaps, and the name and characters of each; a second gap of a name is NAME.2."""
+    text, gaps, count = "", list[tuple[str, Span]](), Counter[str]()
+    for literal, name, form, conversion in Formatter().parse(template):
+        start = len(text + literal)
+        text += literal
+        if name is not None:
+            text += f"{{{name}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}}}".format_map(words)
+            count[name] += 1
+            gaps.append((name if count[name] == 1 else f"{name}.{count[name]}", (start, len(text))))
+    return text, gaps
 
 
 def template_of(
@@ -142,13 +156,15 @@ def pairs_from(
         words = [
             {name: word if isinstance(word, str) else word[side] for name, word in drawn.items()} for side in (0, 1)
         ]
-        texts = [template.clean.format_map(words[0]), (template.corrupted or template.clean).format_map(words[1])]
+        filled = [_filled(template.clean, words[0]), _filled(template.corrupted or template.clean, words[1])]
+        names = [name for name, _ in filled[0][1]]
         answers = [
             _answer(template.answer, words[0]),
             _answer(template.answer, words[1]) if template.wrong is None else _answer(template.wrong, words[0]),
         ]
         if template.turns and len(rows) % 2:
-            texts, answers = texts[::-1], answers[::-1]
+            filled, answers = filled[::-1], answers[::-1]
+        texts, gaps = [text for text, _ in filled], [[span for _, span in those] for _, those in filled]
         if mask is not None:
             texts = [text + mask + template.rest for text in texts]
         reason = _unfit(tokenizer, texts, answers, masked=mask is not None)
@@ -160,7 +176,7 @@ def pairs_from(
         item, found_at = drawn[template.item], number
         rows[texts[0], texts[1]] = {
             "clean": texts[0], "corrupted": texts[1], "answer": answers[0], "wrong": answers[1],
-            "item": item if isinstance(item, str) else item[0], "half": half,
+            "item": item if isinstance(item, str) else item[0], "half": half, "spans": _spans_of(names, gaps),
         }  # fmt: skip
     reason = Counter(unfit.values()).most_common(1)[0][0] if unfit else "the words of the gaps are the same"
     if not rows:
@@ -171,6 +187,14 @@ def pairs_from(
         listed = "; ".join(f"{why} ({number})" for why, number in kinds.most_common(_REASONS))
         frame.attrs["left_out"] = f"found {len(rows)} of {count} pairs, and left out {len(unfit)}: {listed}"
     return frame
+
+
+def _spans_of(names: Sequence[str], gaps: Sequence[Sequence[Span]]) -> dict[str, tuple[Span, Span]]:
+    """The characters of each gap in both texts, by the name of the clean one; none if they differ in number."""
+    if len(gaps[0]) != len(gaps[1]):
+        return {}
+    both = zip(names, *gaps, strict=True)
+    return {name: (one, other) for name, one, other in both if one[0] < one[1] and other[0] < other[1]}
 
 
 _TRIES = 50  # for each pair
@@ -231,9 +255,9 @@ def _earlier(words: Mapping[str, str]) -> tuple[str, ...]:
 #: the bracket that closes (Ebrahimi et al. 2020); the next argument of a docstring (Heimersheim and Janiak 2023).
 TASKS = {
     "agreement": Template(
-        "The {noun} {near} the {place}",
-        {"noun": _NOUNS, "near": ("near", "behind", "by", "beside"), "place": _PLACES},
-        answer=" is", wrong=" are", item="noun", rest=" old.",
+        "The {subject} {near} the {attractor}",
+        {"subject": _NOUNS, "near": ("near", "behind", "by", "beside"), "attractor": _PLACES},
+        answer=" is", wrong=" are", item="subject", rest=" old.",
     ),
     "greater-than": Template(
         "The {event} lasted from the year {century}{start} to the year {century}",

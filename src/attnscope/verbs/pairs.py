@@ -56,8 +56,9 @@ def pairs(
     pandas.DataFrame
         A row a pair: ``clean``, ``corrupted``, ``answer`` and ``wrong`` (strings; of ``greater-than`` several, whose
         probabilities are summed), ``item``, and ``half``, 0 or 1: no item is in both halves, so a circuit that is found
-        on one half can be tested on the other. If pairs did not fit the tokenizer and fewer than `count` are left,
-        ``attrs["left_out"]`` and a warning say how many, and why.
+        on one half can be tested on the other. ``spans`` has the characters of each gap in both texts, by its name
+        (of a second gap of a name, ``NAME.2``), for `positions` of `attnscope.patch`. If pairs did not fit the tokenizer
+        and fewer than `count` are left, ``attrs["left_out"]`` and a warning say how many, and why.
 
     Raises
     ------
@@ -74,6 +75,8 @@ def pairs(
     >>> found = pairs("The {noun} near the {other}", answer=" is", wrong=" are", turns=False, **words)
     >>> sorted(zip(found.clean, found.corrupted, found.half))[0]
     ('The key near the door', 'The keys near the door', 0)
+    >>> found.spans[0]["other"]
+    ((17, 21), (18, 22))
     >>> pairs("agreement", count=2).answer.tolist()
     [' is', ' are']
     """

@@ -9,6 +9,7 @@ from attnscope.options import (
     Count,
     Heads,
     ModelsOrBundled,
+    Names,
     Natural,
     PairMetric,
     PairReading,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         ("attnscope patch gpt2 pairs.jsonl --what residual", "the stream after each block"),
         ("attnscope patch gpt2 pairs.jsonl --what resid_mid", "the stream before each MLP"),
         ("attnscope patch gpt2 agreement", "pairs of a task: see attnscope.pairs"),
+        ("attnscope patch gpt2 agreement --positions subject,attractor", "spans of the texts, by name"),
         ("attnscope patch google-t5/t5-small pairs.jsonl", "encoder-decoder; pairs may add target"),
     )
 )
@@ -82,6 +84,12 @@ def patch(
     by_position: Annotated[
         bool, "Patch heads at one position at a time. All pairs must then have the same length."
     ] = False,
+    positions: Annotated[
+        Names | None,
+        "Patch at these spans of each pair, all positions of one at a time, by name, with commas between: the gaps of "
+        "a template or a task, the spans of a file, or ``prediction``. Lengths may then differ between pairs. See "
+        "`attnscope.pairs`.",
+    ] = None,
     direction: Annotated[
         Literal["noising", "denoising"] | None,
         "Put clean activations into the corrupted run (denoising), or corrupted ones into the clean run (noising). "
@@ -149,6 +157,7 @@ def patch(
     >>> {name: int(index) for name, index in best.argmax(...).items()}, bool(best.max() > 0.4)
     ({'layer': 0, 'head': 3}, True)
     """
+    from dataclasses import replace
     from itertools import chain
 
     from attnscope.capture.outline import outlined, reject_absent
@@ -173,8 +182,10 @@ def patch(
     task = task_for(patch, locals())
     on: Any = what if what in {"query", "key", "value", "weights"} else "z"
     sets = sets_of_components(together, "together (--together)", on)
-    receivers = receivers_of(receiver, what, alone=not (by_position or sets))
+    receivers = receivers_of(receiver, what, alone=not (by_position or positions or sets))
     chosen_heads = checked_choice(heads)
+    if positions is not None and (by_position or not positions):
+        raise AttnscopeError("positions (--positions) name spans, one or more, in place of by_position: leave one out")
     if random and not sets:
         raise AttnscopeError("random (--random) draws sets of heads for a set: add together (--together)")
     record = None if metric is None else metric_of(metric)
@@ -187,12 +198,12 @@ def patch(
 
     opened = OpenedPairs.open(session, pairs, reading, (answer, wrong), metric, check)
     loaded, of_task = opened.loaded, opened.of_task
-    if opened.media and (by_position or what in OF_BLOCKS):
+    if opened.media and (by_position or positions or what in OF_BLOCKS):
         raise AttnscopeError(
             "positions of images and sounds are not patched one at a time: patch heads at all positions (--what heads, "
             "query, key, value or weights)"
         )
-    if loaded.model.config.is_encoder_decoder and (by_position or what in OF_BLOCKS):
+    if loaded.model.config.is_encoder_decoder and (by_position or positions or what in OF_BLOCKS):
         raise AttnscopeError(
             f"{loaded.name} is an encoder-decoder, whose positions are of two texts: patch its heads at all positions "
             "(--what heads, query, key, value or weights), or use attnscope edges"
@@ -206,7 +217,7 @@ def patch(
         loaded,
         opened.pairs,
         what,
-        by_position or what in OF_BLOCKS,
+        bool(by_position or positions or what in OF_BLOCKS),
         direction or ("denoising" if receivers is None else "noising"),
         receivers,
         steps if what == "heads" and receivers is None and heads is None else 0,
@@ -219,6 +230,7 @@ def patch(
         matched,
         metric=record,
         media=opened.media,
+        positions=positions or (),
     )
     job.read(batch_size, WITHOUT_ESTIMATES if job.steps else "")
     settings = {
@@ -229,10 +241,12 @@ def patch(
         **({"together": [names_of(parts) for parts in sets]} if sets else {}),
         **({"random": random, "matched": matched} if random else {}),
         **heads_setting(heads),
+        **({"positions": [*positions]} if positions else {}),
         **({} if record is None else {"metric": record.identity}),
         "steps": job.steps,
         "batch_size": batch_size,
         "seed": reading["seed"],
         **of_task,
     }
+    session.corpus = replace(session.corpus, positions=positions or ())
     return session.run("patch", job, settings, reading, task, note_of_task(of_task))

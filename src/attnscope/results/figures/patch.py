@@ -107,9 +107,10 @@ def recovered_map(tree: xr.DataTree) -> Figure:
     if by_position:
         figure.set_figheight(figure.get_figheight() + 0.7)
         step = -(-patched.sizes["position"] // _TOKENS)  # in a long text every second or third token
-        names = [drawable(token) for token in patched.token.values.tolist()[::step]]
+        is_named = "position" in patched.coords  # spans
+        names = [drawable(name) for name in patched["position" if is_named else "token"].values.tolist()[::step]]
         name_columns(axes, range(0, patched.sizes["position"], step), names)
-        axes.set_xlabel("Token")
+        axes.set_xlabel("Span" if is_named else "Token")
     return figure
 
 
