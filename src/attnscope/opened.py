@@ -69,13 +69,16 @@ class Opened:
         check: Callable[[LoadedModel], object] | None = None,
         by: str | None = None,
     ) -> Opened:
-        """Load a model after checks that need no weights, with texts; line i may translate line i (`in_pairs`)."""
+        """Load a model after checks that need no weights, with texts; line i may translate line i (`in_pairs`).
+
+        Texts have the value of a field, `by`.
+        """
         inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
         reject_modalities(verb, inner, texts, field=reading["field"], revision=reading["revision"])
         session = cls.of(model, texts)
         paired = in_pairs and targets is not None
-        lines = {"by_line": reading["by_line"] or paired, "blank_lines": paired}
-        session.read(targets, field=reading["field"], by=by, **lines)
+        lines = {"by_line": reading["by_line"] or paired, "blank_lines": paired, "by": by}
+        session.read(targets, field=reading["field"], **lines)
         session.load(reading, heads=heads, option=option, kind=kind, check=check)
         session.corpus.sha256()  # reads all texts, so that few of them are read only here
         return session

@@ -343,6 +343,13 @@ Texts: TypeAlias = Annotated[
     "Read these texts, in quotes, or files, folders or URLs of text, as .txt .md .jsonl .csv .parquet; - is "
     "standard input. See `attnscope.scan`. By default the bundled sample.",
 ]
+Part: TypeAlias = Annotated[
+    str,
+    "Predict only tokens in this part of each text: first-half or second-half of each window, after:TEXT, or a span by "
+    "name. ``after:TEXT`` is what follows the first TEXT. Spans are characters in the field ``spans`` of JSON Lines or "
+    'mappings: ``{"text": "The key is old", "spans": {"subject": [4, 7]}}``. Pairs have them too, in the field '
+    "``clean`` or ``corrupted``. By default all tokens.",
+]
 Band: TypeAlias = Annotated[Count, "Measure profiles up to this offset."]
 PairsOrBundled: TypeAlias = Annotated[
     Pairs | None,

@@ -141,7 +141,7 @@ def report(tree: xr.DataTree) -> Report:
         tables=tables,
         result=tree,
         method=f"{INTERVALS} {EFFECTS}",
-        notes=[*filter(None, [tree.attrs.get("left_out")]), *note_of(predictions.attrs)],
+        notes=[*filter(None, [tree.attrs.get("left_out")]), *note_of(tree.attrs | predictions.attrs)],
         care={
             "A part is what a component adds directly.": "The effect of later layers that use its output counts as "
             "theirs. The denominator of the final norm is frozen at its value."

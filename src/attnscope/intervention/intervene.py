@@ -113,29 +113,43 @@ class Effects(Job):
         return nodes
 
 
-def answers_of(given: Sequence[tuple[str, str]], session: PredictionSession) -> list[list[list[int]]]:
-    """Token ids of the right and the wrong answer of each window."""
+def ask_for_answers(session: PredictionSession, metric: Sequence[tuple[Any, Any]]) -> None:
+    """Let each window ask for its right and wrong answer, or answers."""
     windows, masked = session.windows, session.kind == "masked"
-    if len(given) not in {1, len(windows)} or any(len(pair) != 2 for pair in given):  # noqa: PLR2004
+    if len(metric) not in {1, len(windows)} or any(len(pair) != 2 for pair in metric):  # noqa: PLR2004
         raise AttnscopeError(
-            f"found {len(given)} answers (metric) and {len(windows)} windows; expected (right, wrong) for each, or once"
+            f"found {len(metric)} answers (metric) and {len(windows)} windows; expected (right, wrong) for each, or "
+            "once"
         )
     if session.kind == "output":
         raise AttnscopeError(f"{type(session.model).__name__} predicts no answers: give a function as metric")
     if session.kind == "label":
-        both = [[[class_of(word, session.model, "metric")] for word in words] for words in given]
-        return both * (len(windows) // len(both))
-    both = [both_answers(session.loaded.tokenizer, words, "metric", masked=masked) for words in given]
-    both *= len(windows) // len(both)
+        labels = [[[class_of(word, session.model, "metric")] for word in words] for words in metric]
+        session.answers = labels * (len(windows) // len(labels))
+        return
+    if session.parts:
+        raise AttnscopeError("answers (metric) are predicted at one position: leave out part (--part)")
+    session.are_several = several = not all(isinstance(side, str) for pair in metric for side in pair)
+    tokenizer = session.loaded.tokenizer
+    both = [
+        both_answers(
+            tokenizer,
+            [side if isinstance(side, str) else tuple(side) for side in words],
+            "metric",
+            masked=masked,
+            are_several=several,
+        )
+        for words in metric
+    ]
+    session.answers = both * (len(windows) // len(both))
     longest = window_length(session.loaded, None)
-    for window, answers in zip(windows, both, strict=True):
-        count = len(window.target or window) + max(map(len, answers)) - 1
-        if count > longest:
+    for window, answers in zip(windows, session.answers, strict=True):
+        length = len(window.target or window) + (0 if several else max(map(len, answers)) - 1)
+        if length > longest:
             raise AttnscopeError(
-                f"{window.source} and its answer have {count} tokens; {session.loaded.name} takes at most {longest}. "
+                f"{window.source} and its answer have {length} tokens; {session.loaded.name} takes at most {longest}. "
                 "Shorten the text"
             )
-    return both
 
 
 def _curves(

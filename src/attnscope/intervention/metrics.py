@@ -77,13 +77,14 @@ class Metric:
 
 
 def note_of(attributes: Mapping[Any, Any]) -> list[str]:
-    """Name, unit, direction and meaning of the metric of a result, as a note of its report; none without one."""
+    """The part of the texts that a result is of, and its metric: notes of its report, none without them."""
+    part = [f"Only tokens in the part {attributes['part']} are predicted."] if "part" in attributes else []
     if "metric" not in attributes:
-        return []
+        return part
     unit, better = unit_of(attributes), attributes.get("better")
     sentences = [f"Metric: {attributes['metric']}{unit and f', in{unit}'}."]
     sentences += [_BETTER[better]] if better else []
-    return [" ".join([*sentences, attributes.get("meaning", "")]).strip()]
+    return [*part, " ".join([*sentences, attributes.get("meaning", "")]).strip()]
 
 
 def subject_of(attributes: Mapping[Any, Any]) -> str:

@@ -17,11 +17,12 @@ from attnscope.read.files import (
     decode_utf8,
     json_objects,
     lines_of,
+    named_spans,
     read_bytes,
     reject_documents,
     shown,
 )
-from attnscope.read.spans import Span, named_spans, span_of
+from attnscope.read.spans import Span, span_of
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 

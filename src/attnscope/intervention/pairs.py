@@ -20,7 +20,14 @@ from attnscope.capture.families import result_of
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.placement import device_of
 from attnscope.intervention.metrics import Metric
-from attnscope.intervention.predictions import as_float32, class_of, embeddings, kind_of_question, padded_answers
+from attnscope.intervention.predictions import (
+    as_float32,
+    class_of,
+    embeddings,
+    kind_of_question,
+    log_of_sum,
+    padded_answers,
+)
 from attnscope.models.common import IGNORED
 from attnscope.read.shown import IdNames, tokens_of
 from attnscope.read.sources import Text
@@ -290,7 +297,7 @@ class EncodedPairs:
         Of several answers, the log of the sum of their probabilities.
         """
         if self.are_several:
-            sides = [self._of_several(logits[..., 0, :], ids) for ids in (self.answers, self.wrongs)]
+            sides = [log_of_sum(logits[..., 0, :], ids) for ids in (self.answers, self.wrongs)]
             return sides[0] - sides[1]
         if self.answers.shape[1] == 1:
             index = torch.stack([self.answers, self.wrongs], -1).expand(*logits.shape[:-1], 2)
@@ -301,14 +308,6 @@ class EncodedPairs:
             logs = as_float32(logits.gather(-1, index)[..., 0]) - as_float32(logits).logsumexp(-1)
             both = torch.where(labels == IGNORED, 0, logs).sum(-1).unflatten(-1, (-1, 2))
         return both[..., 0] - both[..., 1]
-
-    @staticmethod
-    def _of_several(
-        logits: Float[Tensor, "*variant pair vocabulary"], ids: Int[Tensor, "pair id"]
-    ) -> Float[Tensor, "*variant pair"]:
-        index = ids.clamp(min=0).expand(*logits.shape[:-1], ids.shape[1])
-        of_answers = as_float32(logits.gather(-1, index))
-        return of_answers.masked_fill(ids == IGNORED, -torch.inf).logsumexp(-1)
 
 
 def _labels(pair: Pair, loaded: LoadedModel, where: str, metric: Metric | None) -> list[list[int]]:

@@ -37,8 +37,9 @@ from attnscope.models.common import IGNORED
 from attnscope.opened import Heads, Opened
 from attnscope.options import StudyReading
 from attnscope.read.encoded import EncodedTexts, Sources, Texts
+from attnscope.read.spans import field_of_part, tokens_of_part
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Window, window_name
+from attnscope.read.windows import Window, padded, window_name
 from attnscope.report import registry
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
@@ -53,9 +54,11 @@ class Questions:
 
     batch: WindowBatch  # input of the model, with masks for a masked language model
     positions: Int[Tensor, "row prediction"]  # positions to predict, padded
-    labels: Int[Tensor, "row prediction"]  # the right token at each position; -100 for padding
+    labels: Int[Tensor, "row prediction"]  # the right token at each position; -100 for padding and what is not asked
     windows: Sequence[Window]  # the windows without masks
-    wrongs: Int[Tensor, "text 1"] | None = None  # the wrong answer next to each right one, where these are asked for
+    # the wrong answers next to the right ones, where these are asked for; several are padded with -100
+    wrongs: Int[Tensor, "text id"] | None = None
+    rights: Int[Tensor, "text id"] | None = None  # all right answers, if they are several of one token each
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -87,9 +90,13 @@ class Questions:
             wide = as_float32(variant)
             largest, answer = wide.amax(-1), wide.gather(-1, right)[..., 0]
             total = largest + (wide - largest[..., None]).exp_().sum(-1).log()
-            scores = {"loss": total - answer, "accuracy": (answer == largest).to(wide.dtype)}
+            is_right = answer == largest
+            if self.rights is not None:
+                answer = log_of_sum(wide[:, 0], self.rights)[:, None]
+                is_right = largest == wide.gather(-1, self.rights.clamp(min=0)[:, None]).amax(-1)
+            scores = {"loss": total - answer, "accuracy": is_right.to(wide.dtype)}
             if self.wrongs is not None:
-                scores["metric"] = answer - wide.gather(-1, self.wrongs[..., None])[..., 0]
+                scores["metric"] = answer - log_of_sum(wide[:, 0], self.wrongs)[:, None]
             if before is not None:
                 scores["kl"] = (negative_entropy + (total - (chances * wide).sum(-1))).clamp(min=0)
             for name, value in scores.items():
@@ -134,6 +141,14 @@ def embeddings(states: Float[Tensor, "row ..."], valid: Tensor) -> Float[Tensor,
     return (wide * real).sum(1) / real.sum(1)
 
 
+def log_of_sum(
+    logits: Float[Tensor, "*variant text vocabulary"], ids: Int[Tensor, "text id"]
+) -> Float[Tensor, "*variant text"]:
+    """The log of the summed exponentials of the logits of some tokens, padded with -100."""
+    chosen = as_float32(logits.gather(-1, ids.clamp(min=0).expand(*logits.shape[:-1], ids.shape[1])))
+    return chosen.masked_fill(ids == IGNORED, -torch.inf).logsumexp(-1)
+
+
 def as_float32(logits: Tensor) -> Tensor:
     """In float32 or wider."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -167,11 +182,18 @@ def pad_of(tokenizer: Any) -> int:
     return tokenizer.eos_token_id or 0 if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 
 
-def questions(kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, device: torch.device) -> Questions:
-    """The predictions to make on a batch of windows."""
+def questions(
+    kind: Kind,
+    windows: Sequence[Window],
+    tokenizer: Any,
+    seed: int,
+    device: torch.device,
+    parts: Sequence[np.ndarray] = (),
+) -> Questions:
+    """The predictions to make on a batch of windows: of all tokens, or of those in a part of each."""
     batch = WindowBatch.of(windows, pad_of(tokenizer), device)
     if kind == "masked":
-        return _masked(batch, windows, tokenizer, seed)
+        return _masked(batch, windows, tokenizer, seed, parts)
     target = batch.target
     real = target.valid[:, 1:]
     if not bool(real.any(1).all()):
@@ -180,13 +202,21 @@ def questions(kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, 
             f"{short.source} has one token, so there is nothing to predict; expected 2 or more. Leave it out"
         )
     positions = torch.arange(real.shape[1], device=device).expand(len(windows), -1)
+    if parts:
+        real = real & padded([part[1:].tolist() for part in parts]).bool().to(device)
     return Questions(batch, positions, torch.where(real, target.input_ids[:, 1:], IGNORED), windows)
 
 
 def _answered(
-    kind: Kind, windows: Sequence[Window], answers: Sequence[list[list[int]]], tokenizer: Any, device: torch.device
+    kind: Kind,
+    windows: Sequence[Window],
+    answers: Sequence[list[list[int]]],
+    tokenizer: Any,
+    device: torch.device,
+    *,
+    are_several: bool = False,
 ) -> Questions:
-    """Each text asks for its answer: at its mask, or after its last token."""
+    """Each text asks for its answer, or for one of several: at its mask, or after its last token."""
     last, mask = list[int](), tokenizer.mask_token_id
     for window in windows:
         text = window.target or window if kind == "translation" else window
@@ -196,6 +226,9 @@ def _answered(
             raise AttnscopeError(f"{window.source} has {len(marked)} masks; expected one, where the answer belongs")
         last.append(marked[-1])
     padded, positions, each = padded_answers(answers, last, device)
+    if are_several:
+        batch, rights, wrongs = WindowBatch.of(windows, pad_of(tokenizer), device), *padded.unbind(1)
+        return Questions(batch, positions[::each, :1], rights[:, :1], windows, wrongs, rights)
     texts = zip(windows, last, answers, strict=True)
     rows = [_followed(window, position + 1, ids) for window, position, both in texts for ids in both[:each]]
     batch = WindowBatch.of(rows, pad_of(tokenizer), device)
@@ -222,14 +255,18 @@ def _followed(window: Window, end: int, ids: list[int]) -> Window:
     return replace(window, **{name: (*fields[name][:end], *added, *fields[name][end:]) for name, added in more.items()})
 
 
-def _masked(batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed: int) -> Questions:
+def _masked(
+    batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed: int, parts: Sequence[np.ndarray]
+) -> Questions:
     restores = any(window.target for window in windows)
     mask_id: Any = tokenizer.mask_token_id
     if not restores and mask_id is None:
         raise AttnscopeError(
             "the tokenizer has no mask token, which a masked language model needs. Choose another with --tokenizer"
         )
-    chosen = [_replaced(window) if restores else _hidden(window, seed) for window in windows]
+    within = parts or [np.ones(len(window), bool) for window in windows]
+    both = zip(windows, within, strict=True)
+    chosen = [_replaced(window, part) if restores else _hidden(window, part, seed) for window, part in both]
     most = max(map(len, chosen))
     text, device = batch.text, batch.text.input_ids.device
     positions = torch.zeros(len(windows), most, dtype=torch.int64, device=device)
@@ -245,9 +282,9 @@ def _masked(batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed:
     return Questions(WindowBatch(with_masks, with_masks), positions, labels, windows)
 
 
-def _replaced(window: Window) -> np.ndarray:
-    """Positions where the target has another token."""
-    positions = np.flatnonzero(np.array(window.ids) != np.array((window.target or window).ids))
+def _replaced(window: Window, part: np.ndarray) -> np.ndarray:
+    """Positions of a part where the target has another token."""
+    positions = np.flatnonzero((np.array(window.ids) != np.array((window.target or window).ids)) & part)
     if not len(positions):
         raise AttnscopeError(
             f"{window.source} equals its target, so there is nothing to predict; expected another word. Leave it out"
@@ -255,9 +292,9 @@ def _replaced(window: Window) -> np.ndarray:
     return positions
 
 
-def _hidden(window: Window, seed: int) -> np.ndarray:
-    """Positions to mask; they do not depend on the rest of the batch."""
-    words = np.flatnonzero(~np.array(window.special))
+def _hidden(window: Window, part: np.ndarray, seed: int) -> np.ndarray:
+    """Positions of a part to mask; they do not depend on the rest of the batch."""
+    words = np.flatnonzero(~np.array(window.special) & part)
     if not len(words):
         raise AttnscopeError(
             f"{window.source} has only special tokens, so there is nothing to predict. Leave it out, or add more text"
@@ -361,6 +398,8 @@ class PredictionSession:
     skips: bool = True  # whether passes skip what all variants share, if that was found to give the same numbers
     sites: list[Site] = field(default_factory=list)
     answers: Sequence[list[list[int]]] = ()  # tokens of right and wrong answer of each window, if these are asked for
+    are_several: bool = False  # whether the answers on a side are several of one token each
+    parts: Sequence[np.ndarray] = ()  # which tokens of each window may be predicted, if not all
     metric: Metric | None = None  # of one's own
     labels: Sequence[str | int] = ()  # of each window, for a classifier; by default those that it predicts
     given: Sequence[Mapping[str, Tensor]] = ()  # inputs of each window, if these are not its tokens
@@ -462,12 +501,13 @@ class PredictionSession:
 
     def batch(self, part: slice) -> Questions:
         """The predictions to make on some of the windows."""
-        windows, tokenizer = self.windows[part], self.loaded.tokenizer
         if self.kind in {"label", "output"}:
             return self._of_whole(part)
-        if not self.answers:
-            return questions(self.kind, windows, tokenizer, self.seed, device_of(self.model))
-        return _answered(self.kind, windows, self.answers[part], tokenizer, device_of(self.model))
+        how = self.loaded.tokenizer, device_of(self.model)
+        if self.answers:
+            several = {"are_several": self.are_several}
+            return _answered(self.kind, self.windows[part], self.answers[part], *how, **several)
+        return questions(self.kind, self.windows[part], how[0], self.seed, how[1], self.parts[part])
 
     def _of_whole(self, part: slice) -> Questions:
         """The label of each text, or of each of its tokens; of an encoder without a head, its embedding."""
@@ -674,14 +714,23 @@ def open_predictions(
     option: str,
     splits_scores: bool = False,
     labels: str | Sequence[str | int] | None = None,
+    part: str | None = None,
 ) -> tuple[Opened, PredictionSession]:
     """A session of a verb, and what its model predicts on its texts."""
     media = None if splits_scores else open_media(model, texts, reading)
     if media is not None:
         return media.opened, media_session(media, labels, batch_size=batch_size, seed=reading["seed"])
     targets = NOUNS if texts is SENTENCES and reading["targets"] is None else reading["targets"]
-    by = labels if isinstance(labels, str) else None
-    opened = Opened.open(verb, model, reading, texts, targets, in_pairs=True, heads=heads, option=option, by=by)
+    spans = field_of_part(part)
+    if labels is not None and part is not None:
+        raise AttnscopeError("labels (--labels) are of whole texts: leave out part (--part)")
+    if spans is not None and (targets is not None or texts is None):
+        raise AttnscopeError(
+            f"part (--part) is {part!r}, a span of the texts by name: it needs texts with spans, and no translations. "
+            "Choose first-half, second-half or after:TEXT, or other texts"
+        )
+    by = labels if isinstance(labels, str) else spans
+    opened = Opened.open(verb, model, reading, texts, targets, in_pairs=True, by=by, heads=heads, option=option)
     length = min(reading["window"] or LONGEST, opened.length(reading["window"]))
     kind = kind_of_question(opened.model.model)
     if kind == "output" and opened.model.model.config.is_encoder_decoder:
@@ -693,8 +742,10 @@ def open_predictions(
         kind = "translation" if opened.model.model.config.is_encoder_decoder else "next"
     settings: Any = {"window": length, "limit": reading["limit"] or DEFAULT_TEXTS}
     settings |= {"seed": reading["seed"], "batch_size": batch_size}
-    session = prediction_session(opened.model, opened.corpus, opened.target, kind=kind, **settings)
-    session.settings = settings
+    side = int(reading["field"] == "corrupted")  # of pairs
+    how: Any = {"kind": kind, "part": part, "side": side}
+    session = prediction_session(opened.model, opened.corpus, opened.target, **how, **settings)
+    session.settings = settings if part is None else settings | {"part": part}
     if labels is not None:
         session.labels = labels_of(session, labels)
     return opened, session
@@ -753,8 +804,10 @@ def prediction_session(
     seed: int = 0,
     batch_size: int | None = None,
     kind: Kind | None = None,
+    part: str | None = None,
+    side: int = 0,
 ) -> PredictionSession:
-    """Cut texts into windows, and choose what the model predicts on them."""
+    """Cut texts into windows, and choose what the model predicts on them: all, or a part (see `tokens_of_part`)."""
     kind = kind or kind_of_question(loaded.model)
     if kind == "translation" and (target is None or isinstance(corpus, EncodedTexts)):
         raise AttnscopeError(
@@ -762,12 +815,35 @@ def prediction_session(
         )
     windows = first_windows(loaded, corpus, target, length=window, limit=limit, restores=kind == "masked")
     notes = dict[str, str]()
-    asked = [window for window in windows if target is not None or _has_question(kind, window)]
+    if part is not None and kind in {"label", "output"}:
+        raise AttnscopeError(f"{type(loaded.model).__name__} predicts no tokens: leave out part (--part)")
+    if part is not None and isinstance(corpus, EncodedTexts):
+        raise AttnscopeError("part (--part) is of texts, and these are token ids: give texts")
+    read = [window if kind == "masked" else window.target or window for window in windows]
+    parts = [] if part is None else [tokens_of_part(window, part, side=side) for window in read]
+    asked = [
+        at
+        for at, window in enumerate(windows)
+        if (target is not None or _has_question(kind, window)) and (not parts or _asks(kind, window, parts[at]))
+    ]
+    if part is not None and not asked:
+        raise AttnscopeError(
+            f"found nothing to predict in the part {part!r} (--part) of {count(len(windows), 'window')}"
+        )
     if 0 < len(asked) < len(windows):  # with none, the error says why
         left = len(windows) - len(asked)
         notes["left_out"] = f"{left} of {count(len(windows), 'window')} left out: nothing to predict."
-        windows = asked
-    return PredictionSession(loaded, windows, kind, seed, batch_size, notes=notes)
+        windows, parts = [windows[at] for at in asked], [parts[at] for at in asked if parts]
+    if part is not None:
+        notes["part"] = part
+    return PredictionSession(loaded, windows, kind, seed, batch_size, parts=parts, notes=notes)
+
+
+def _asks(kind: Kind, window: Window, part: np.ndarray) -> bool:
+    """Whether a part of a window has a token to predict."""
+    if kind == "masked" and window.target is not None:
+        return bool(part[np.array(window.ids) != np.array(window.target.ids)].any())
+    return bool((part & ~np.array(window.special)).any() if kind == "masked" else part[1:].any())
 
 
 def _has_question(kind: Kind, window: Window) -> bool:

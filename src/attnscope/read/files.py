@@ -18,12 +18,14 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from attnscope.read.urls import Url, fetched, reject_path_of_url
 from attnscope.support.errors import AttnscopeError
 
 BLOCK = 1 << 20  # bytes of a block
+SPANS = "spans"  # field of the named spans of a text
+FORM_OF_SPANS = 'expected names with first character and one past the last, such as {"subject": [4, 7]}'
 
 
 def read_bytes(path: Path) -> bytes:
@@ -121,9 +123,18 @@ def json_objects(
             yield number, value
 
 
+def named_spans(value: Any, where: str) -> Mapping[str, Any]:
+    """The names of spans, with their characters as they are written."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in cast("Mapping[Any, Any]", value)):
+        raise AttnscopeError(f"{where}: the field {SPANS!r} is {value!r:.60}; {FORM_OF_SPANS}")
+    return cast("Mapping[str, Any]", value)
+
+
 def value_field(value: Mapping[str, Any], field: str, where: str) -> str:
-    """The word or number in one field of a JSON object, as a string."""
+    """The word or number in one field of a JSON object, as a string; named spans as JSON."""
     content = value.get(field)
+    if field == SPANS:
+        return json.dumps(named_spans(content, where))
     if content is None or isinstance(content, (list, dict)) or str(content).strip() == "":
         kind = "no value" if content is None or isinstance(content, str) else f"a JSON {_kind(content)}"
         raise AttnscopeError(f"{where}: field {field!r} has {kind}; expected a word or a number in each line")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.bundled import TEXT
-from attnscope.read.files import is_standard_input, skipped_note
+from attnscope.read.files import SPANS, is_standard_input, skipped_note
 from attnscope.read.sources import (
     ChatLines,
     Given,
@@ -72,8 +72,9 @@ class Corpus:
                 name = f"text {objects}"
                 if isinstance(item, str):
                     if by is not None:
+                        option = "--part" if by == SPANS else "--by"
                         raise AttnscopeError(
-                            f"{name} is a string without a field {by!r} (--by): name .jsonl files, or leave it out"
+                            f"{name} is a string without a field {by!r} ({option}): name .jsonl files, or leave it out"
                         )
                     reject_file_name(item, name)
                 if chats and isinstance(item, str):

@@ -12,6 +12,7 @@ from attnscope.options import (
     Metric,
     ModelsOrBundled,
     Pairs,
+    Part,
     StudyReading,
     Texts,
     Vector,
@@ -72,6 +73,7 @@ def attribute(
         "Split off the parts of these heads only, as in 4.2,5.1; all others are one part, the rest. Tests count these "
         "heads alone. docs/guides/own-questions.md has all forms. By default all components.",
     ] = None,
+    part: Part | None = None,
     by_position: Annotated[
         bool, "Store the parts of every prediction, not only their means. Also those of each key."
     ] = False,
@@ -159,6 +161,8 @@ def attribute(
         raise AttnscopeError(
             "expected one of token (--token), direction, pairs (--pairs) and metric; against is for a token"
         )
+    if part is not None and (head is not None or any(one is not None for one in (token, pairs, metric))):
+        raise AttnscopeError("part (--part) is for the tokens of texts: leave out token, pairs, metric and head")
     if site is not None:
         if direction is None:
             raise AttnscopeError("a site (--site) is for a direction (--direction): give one")
@@ -177,7 +181,7 @@ def attribute(
     splits_scores = head is not None
     rejected: Any = {"heads": [named_head] if splits_scores else chosen_heads or ()}
     rejected |= {"option": "head, --head" if splits_scores else "heads, --heads", "splits_scores": splits_scores}
-    opened, session = open_predictions("attribute", model, texts, reading, batch_size=batch_size, **rejected)
+    opened, session = open_predictions("attribute", model, texts, reading, batch_size=batch_size, part=part, **rejected)
     if session.given or (session.kind in {"label", "output"} and head is None and site is None):
         raise AttnscopeError(
             f"{type(session.model).__name__} has no logits of tokens, which attribute splits: use attnscope intervene, "

@@ -15,6 +15,7 @@ from attnscope.options import (
     ModelsOrBundled,
     Names,
     Natural,
+    Part,
     Several,
     Steps,
     StudyReading,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         ("attnscope intervene gpt2 corpus.txt --ablations zero", "one ablation of every head"),
         ("attnscope intervene --together 0.1,0.3 --forbid-offset -1", "a set of heads; an offset forbidden"),
         ("attnscope intervene --heads 0.1,0.3 --random 50", "a set of heads against random sets"),
+        ("attnscope intervene gpt2 corpus.txt --part second-half", "the loss of the second half of each window"),
     ),
 )
 def intervene(
@@ -47,7 +49,7 @@ def intervene(
         "all texts, ``resample`` its output on another text; others are your own (`attnscope.ablation`).",
     ] = ("zero", "mean", "resample"),
     metric: Annotated[
-        Callable[..., Any] | Sequence[tuple[str, str]] | None,
+        Callable[..., Any] | Sequence[tuple[str | Sequence[str], str | Sequence[str]]] | None,
         IN_PYTHON,
         "Measure this next to the loss. A function of the logits ``(text, position, vocabulary)`` and of the model's "
         "inputs, a dict of tensors, that returns a number for each text; `attnscope.metric` gives it a name and a "
@@ -55,7 +57,8 @@ def intervene(
         "one pair for all: then the metric is the logit of the right answer minus that of the wrong one, at the "
         "mask or after the last token, and loss, KL divergence and accuracy are those of this answer. After a "
         "text, an answer may have several tokens: then the metric is the difference of the summed log "
-        "probabilities. One text suffices, without intervals and ``resample``.",
+        "probabilities. Either may also be several answers of one token each, whose probabilities are summed. One text "
+        "suffices, without intervals and ``resample``.",
     ] = None,
     labels: Annotated[
         str | Sequence[str | int] | None,
@@ -65,6 +68,7 @@ def intervene(
         "``folder``: the name of the folder of each file. In Python also a list. A label is a name in the model's "
         "``id2label``, or a number. By default the label that the unchanged model predicts.",
     ] = None,
+    part: Part | None = None,
     steps: Annotated[
         Steps, "Estimate effects at this many points of the integrated gradients; 0 leaves out all estimates."
     ] = 5,
@@ -158,7 +162,7 @@ def intervene(
     from attnscope.intervention.ablation import alone_and_together
     from attnscope.intervention.calls import checked_heads
     from attnscope.intervention.edits import Forbidden
-    from attnscope.intervention.intervene import Effects, answers_of
+    from attnscope.intervention.intervene import Effects, ask_for_answers
     from attnscope.intervention.metrics import metric_of
     from attnscope.intervention.predictions import chosen_ablations, open_predictions
     from attnscope.report import registry
@@ -189,11 +193,11 @@ def intervene(
             "heads to ablate alone (--heads)"
         )
     named: Any = {"heads": [*(alone or ()), *chain(*several)], "option": "heads or together, --heads, --together"}
-    named |= {"labels": labels, "batch_size": batch_size}
+    named |= {"labels": labels, "part": part, "batch_size": batch_size}
     opened, session = open_predictions("intervene", model, texts, reading, **named)
     session.metric = record
     if metric is not None and not callable(metric):
-        session.answers = answers_of(metric, session)
+        ask_for_answers(session, metric)
     session.check()
     sets = [checked_heads(one, session.cells, "heads or together, --heads, --together") for one in several]
     if alone:

@@ -57,8 +57,8 @@ def pairs(
         A row a pair: ``clean``, ``corrupted``, ``answer`` and ``wrong`` (strings; of ``greater-than`` several, whose
         probabilities are summed), ``item``, and ``half``, 0 or 1: no item is in both halves, so a circuit that is found
         on one half can be tested on the other. ``spans`` has the characters of each gap in both texts, by its name
-        (of a second gap of a name, ``NAME.2``), for `positions` of `attnscope.patch`. If pairs did not fit the tokenizer
-        and fewer than `count` are left, ``attrs["left_out"]`` and a warning say how many, and why.
+        (of a second gap of a name, ``NAME.2``), for `positions` of `attnscope.patch`. If pairs did not fit the
+        tokenizer and fewer than `count` are left, ``attrs["left_out"]`` and a warning say how many, and why.
 
     Raises
     ------
