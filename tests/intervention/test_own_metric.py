@@ -32,6 +32,42 @@ def test_the_loss_as_a_function_is_the_loss():
     np.testing.assert_allclose(found["heads"].metric_change, found["heads"].effect, atol=1e-4)
 
 
+def test_curves_and_search_are_by_the_metric():
+    """Twice the loss of the second half, so that it is neither the loss nor in its order of size."""
+
+    @attnscope.metric(unit="nats", better="lower")
+    def later(logits, inputs):
+        ids, half = inputs["input_ids"], inputs["input_ids"].shape[1] // 2
+        each = F.cross_entropy(logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
+        return 2 * each[:, half:].mean(1)
+
+    tokenizer = load_model("bundled").tokenizer
+    model, order, more = causal(), [(1, 3), (0, 1), (1, 0)], {"search": True, "curves": True}
+    texts = ["It was part", "It was due"]
+    how = {"tokenizer": tokenizer, "metric": later, "order": order, **BRIEF, **more}
+    found = attnscope.intervene(model, texts, **how | {"ablations": ["zero"]})
+    curves = found["curves"].metric_change.sel(order="chosen")
+    assert curves.removed.values.tolist() == [1, 2, 3, 4, 8]
+    assert bool(curves.sel(removed=[4, 8]).isnull().all())
+    assert found["search"].searched.units == found["curves"].metric_change.units == "nats"
+    for number, text in enumerate(texts):
+        inputs = {"input_ids": torch.tensor([tokenizer(text).input_ids])}
+        with torch.no_grad():
+            plain = later(model(**inputs).logits, inputs)
+            for count in (1, 2, 3):
+                heads = dict.fromkeys(order[:count], torch.zeros_like)
+                with attnscope.edit(model, heads, on="z") as edited:
+                    change = float(later(edited(**inputs).logits, inputs) - plain)
+                np.testing.assert_allclose(curves.sel(removed=count)[number], change, atol=1e-5)
+    rows = {table.name: table.rows for table in report_of("intervene", found).tables}["curves"]
+    assert [(row["order"], row["removed"]) for row in rows[:4]] == [
+        ("chosen", 1),
+        ("chosen", 2),
+        ("chosen", 3),
+        ("random", 1),
+    ]
+
+
 @pytest.mark.parametrize("kind", ["masked", "causal"])
 def test_answers_of_one_prompt_are_those_of_an_edited_run(kind):
     loaded = load_model("bundled", device="cpu")

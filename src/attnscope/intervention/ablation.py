@@ -174,6 +174,19 @@ def changes_by_sets(
     return np.concatenate(changes)
 
 
+def measured_by(session: PredictionSession) -> tuple[str, str, str, float]:
+    """Name, unit and words of what is measured, and its sign when the model is worse: 0 if neither direction is."""
+    about = session.measured
+    if not about:
+        return "loss_change", session.unit, "the loss", 1.0
+    return (
+        "metric_change",
+        about["unit"],
+        about["metric"],
+        {"lower": 1.0, "higher": -1.0}.get(about.get("better", ""), 0.0),
+    )
+
+
 def search_heads(session: PredictionSession, *, seed: int = 0) -> xr.Dataset:
     """Estimate every head's effect from random sets of heads that are removed together."""
     count = len(session.cells)
@@ -181,7 +194,8 @@ def search_heads(session: PredictionSession, *, seed: int = 0) -> xr.Dataset:
     removed = max(1, round(_REMOVED * count))  # 1 in a small model, where two would be many of its heads
     generator = np.random.default_rng(seed)
     sets = [random_sets((passes, part.stop - part.start), count, removed, generator) for part in session.slices()]
-    changes = changes_by_sets(session, sets, "mean")
+    measure, unit, words, _ = measured_by(session)
+    changes = changes_by_sets(session, sets, "mean", measure)
     rows = np.concatenate([layer.transpose(1, 0, 2).reshape(-1, count) for layer in sets])
     documents = np.repeat(np.array(session.documents, dtype=object), passes)
     return xr.Dataset(
@@ -189,10 +203,10 @@ def search_heads(session: PredictionSession, *, seed: int = 0) -> xr.Dataset:
             "searched": (
                 ("layer", "head"),
                 of_layers(sparse_effects(rows, changes.reshape(-1), documents.tolist()), session.heads),
-                {"long_name": "Change of the loss without the head, by sparse regression", "units": session.unit},
+                {"long_name": f"Change of {words} without the head, by sparse regression", "units": unit},
             )
         },
-        attrs={"passes": passes, "measurements": len(rows), "removed": removed, "ablation": "mean"},
+        attrs={"passes": passes, "measurements": len(rows), "removed": removed, "ablation": "mean", **session.measured},
     )
 
 
@@ -202,8 +216,12 @@ def removal_curves(
     *,
     ablation: Ablation = "mean",
     seed: int = 0,
+    chosen: Sequence[tuple[int, int]] = (),
 ) -> xr.Dataset:
-    """Change of the loss when the first 1, 2, 4, ... heads of an order are removed together."""
+    """Change of the loss, or of a metric, when the first 1, 2, 4, ... heads of an order are removed together.
+
+    The `chosen` heads are an order too, ``chosen``, as far as it goes.
+    """
     halves = half_of(session.documents)
     if not halves.any():
         raise AttnscopeError(
@@ -211,18 +229,27 @@ def removal_curves(
             "other. Add more text"
         )
     count = len(session.cells)
-    removed = np.array([*(2**power for power in range((count - 1).bit_length())), count])  # 1, 2, 4, ... and all
+    powers = [2**power for power in range((count - 1).bit_length())]
+    removed = np.array(sorted({*powers, count, *([len(chosen)] if chosen else ())}))  # 1, 2, 4, ... and all
+    if chosen:
+        ranks = np.full((len(session.heads), max(session.heads)), -np.inf)
+        for rank, cell in enumerate(chosen):
+            ranks[cell] = -rank
+        orders = {"chosen": [ranks] * 2} | {**orders}
     generator = np.random.default_rng(seed)
     shuffles = [generator.permutation(count) for _ in range(_RANDOM_ORDERS)]
     sets = [_sets_of(orders, shuffles, session.heads, removed, 1 - halves[part]) for part in session.slices()]
-    changes = changes_by_sets(session, sets, ablation)
+    measure, unit, words, _ = measured_by(session)
+    changes = changes_by_sets(session, sets, ablation, measure)
     changes = changes.reshape(len(changes), len(orders) + _RANDOM_ORDERS, len(removed))
+    if chosen:
+        changes[:, 0, removed > len(chosen)] = np.nan
     return xr.Dataset(
         {
-            "loss_change": (
+            measure: (
                 ("window", "order", "removed"),
                 np.concatenate([changes[:, : len(orders)], changes[:, len(orders) :].mean(1, keepdims=True)], 1),
-                {"long_name": "Change of the loss without the first heads of the order", "units": session.unit},
+                {"long_name": f"Change of {words} without the first heads of the order", "units": unit},
             )
         },
         coords={
@@ -230,7 +257,7 @@ def removal_curves(
             "removed": ("removed", removed, {"long_name": "Heads removed together", "units": "heads"}),
             "source": ("window", np.array(session.documents, dtype=object)),
         },
-        attrs={"ablation": ablation, "random_orders": _RANDOM_ORDERS},
+        attrs={"ablation": ablation, "random_orders": _RANDOM_ORDERS, **session.measured},
     )
 
 
@@ -300,13 +327,13 @@ def joint_ablation(
     every = [*sets, *chain(*others)]
     batches = [np.array([[cell in set(heads) for cell in cells] for heads in every])] * len(session.slices())
     about = session.measured
-    measure, unit = ("metric_change", about["unit"]) if about else ("loss_change", session.unit)
+    measure, unit, subject, sign = measured_by(session)
     measured = np.stack([changes_by_sets(session, batches, ablation, measure) for ablation in ablations], 1)
     changes = measured[..., : len(sets)]
     single = effects[measure].sel(ablation=list(ablations)).transpose("window", "ablation", "layer", "head").values
     alone = np.stack([sum(single[..., layer, head] for layer, head in heads) for heads in sets], -1)
     units, called = units_of(session.documents)
-    dims, words = ("ablation", "set"), f"Change of {about.get('metric', 'the loss')} without the heads"
+    dims, words = ("ablation", "set"), f"Change of {subject} without the heads"
     how: Any = {"unit": unit, "corrected": "all sets and ablations", "seed": seed}
     variables = {
         measure: (("window", *dims), changes, {"long_name": words, "units": unit}),
@@ -316,8 +343,7 @@ def joint_ablation(
         at = np.cumsum([len(sets), *map(len, others)])
         drawn = [measured[..., start:stop] for start, stop in pairwise(at)]
         # what makes the model worse counts; a metric without a better direction counts both ways
-        sign = {"lower": 1.0, "higher": -1.0}.get(about.get("better", "")) if about else 1.0
-        variables |= random_variables(changes, drawn, units, dims, words, sign=sign, **how)
+        variables |= random_variables(changes, drawn, units, dims, words, sign=sign or None, **how)
     coordinates = {
         "source": ("window", np.array(session.documents, dtype=object)),
         "ablation": list(ablations),

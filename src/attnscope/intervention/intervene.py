@@ -14,7 +14,7 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.explanation.analyses.verdict import WHY
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.study import FEW_TEXTS, Study
-from attnscope.intervention.ablation import effects, half_of, joint_ablation, removal_curves, search_heads
+from attnscope.intervention.ablation import effects, half_of, joint_ablation, measured_by, removal_curves, search_heads
 from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
 from attnscope.intervention.effects import agreement_of, heads_of
 from attnscope.intervention.pairs import both_answers
@@ -43,6 +43,7 @@ class Effects(Job):
     variants: int | None
     tell: Tell
     skipped: dict[str, str] = field(default_factory=dict[str, str])  # parts, with the reasons
+    order: Sequence[tuple[int, int]] = ()  # heads whose removal in this order is measured too
     node = "effects"
 
     @property
@@ -107,7 +108,10 @@ class Effects(Job):
             keep("search", lambda: search_heads(session, seed=seed))
         if settings["curves"]:
             tell("removing heads together", 0.2)
-            keep_if_defined("curves", lambda: _curves(session, whole, nodes.get("where", {}), self.ablations, seed))
+            order = self.order
+            keep_if_defined(
+                "curves", lambda: _curves(session, whole, nodes.get("where", {}), self.ablations, seed, order)
+            )
         self.tell(Progress("done", 1.0))
         self.notes["skipped"] = json.dumps(self.skipped)
         return nodes
@@ -153,14 +157,20 @@ def ask_for_answers(session: PredictionSession, metric: Sequence[tuple[Any, Any]
 
 
 def _curves(
-    session: PredictionSession, measured: xr.Dataset, where: Mapping[Any, Any], ablations: Sequence[Ablation], seed: int
+    session: PredictionSession,
+    measured: xr.Dataset,
+    where: Mapping[Any, Any],
+    ablations: Sequence[Ablation],
+    seed: int,
+    chosen: Sequence[tuple[int, int]],
 ) -> xr.Dataset:
     """Removal curves in the order of the effects, of the estimates and of statistics of `scan`."""
     ablation: Ablation = "mean" if "mean" in ablations else ablations[0]
     halves = half_of(session.documents)
     means = [measured.isel(window=np.flatnonzero(halves == half)) for half in (0, 1)]
     means = [part.sel(ablation=ablation).mean("window") for part in means]
-    orders = {"effect": [part.loss_change.values for part in means]}
+    measure, _, _, sign = measured_by(session)
+    orders = {"effect": [sign * part[measure].values if sign else abs(part[measure].values) for part in means]}
     if "estimate" in measured:
         for name in ("attribution", "integrated"):
             orders[name] = [part.estimate.sel(estimator=name).values for part in means]
@@ -168,7 +178,7 @@ def _curves(
     for name, sign in (("max_weight", 1), ("entropy", -1), ("gini_simpson", -1), ("first_token", -1)):
         if name in where:  # weights hardly differ between halves of the texts: one order for both
             orders[f"{'low ' if sign < 0 else ''}{name}"] = [sign * where[name].values] * 2
-    return removal_curves(session, orders, ablation=ablation, seed=seed)
+    return removal_curves(session, orders, ablation=ablation, seed=seed, chosen=chosen)
 
 
 _MEANS = ("profile", "entropy", "first_token", "special_tokens", "max_weight", "mean_offset", "gini_simpson")

@@ -26,9 +26,10 @@ from attnscope.report.schema import (
     effect_quantity,
     heads_by,
     rows_of,
+    value_of,
     with_ends,
 )
-from attnscope.statistics.effects import EFFECTS, INTERVALS
+from attnscope.statistics.effects import EFFECTS, INTERVALS, by_document
 from attnscope.statistics.units import units_of
 from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.numbers import are, count, places
@@ -308,6 +309,11 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
     unit = unit_of_loss(tree.attrs)
     if unit != "nats":
         quantities = [_in_shares(one) for one in quantities]
+    search = tree["search"].attrs if "search" in tree.children else {}
+    if "metric" in search:
+        by = f"{search['metric']}, by sparse regression on random sets of heads"
+        about = {"unit": format_of(search["unit"]), "group": "", "meaning": f"change of {by}"}
+        quantities = [replace(one, **about) if one.name == "searched" else one for one in quantities]
     tables = [Table("heads", "Where, why, whether", quantities, rows, corrected=_CORRECTED, least=_LEAST)]
     if "forbidden" in tree.children:
         known = sorted(
@@ -326,6 +332,8 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
         )
     if "together" in tree.children:
         tables.append(_table_of_sets(tree["together"].to_dataset(), unit))
+    if "curves" in tree.children:
+        tables.append(_table_of_curves(tree["curves"].to_dataset(), unit))
     if "agreement" in tree.children:
         agreement = tree["agreement"].to_dataset()
         columns = {name: agreement[name] for name in ("rank_correlation", "chance")}
@@ -338,6 +346,31 @@ def _in_shares(quantity: Quantity) -> Quantity:
     """A quantity of an encoder without a head, whose loss is a share."""
     group = "Change of the loss without it, share" if quantity.group == _WHETHER else quantity.group
     return replace(quantity, group=group, unit="change" if quantity.unit == "nats" else quantity.unit)
+
+
+def curve_of(curves: xr.Dataset, order: str) -> tuple[np.ndarray, ...]:
+    """Numbers of heads of an order that are removed together; the mean change, and the ends of its interval."""
+    measure = "metric_change" if "metric_change" in curves else "loss_change"
+    change = curves[measure].sel(order=order).dropna("removed")  # a chosen order may have few heads
+    interval = by_document(change.values, units_of(curves.source.values.tolist())[0])
+    return change.removed.values, interval.mean, interval.low, interval.high
+
+
+def _table_of_curves(curves: xr.Dataset, unit_of_loss: str) -> Table:
+    """More and more heads removed together; a chosen order comes first, next to random ones."""
+    names = curves.order.values.tolist()
+    orders = sorted(names, key=lambda name: {"chosen": 0, "random": 1}.get(name, 2))
+    columns = ("removed", "change", "change_low", "change_high")
+    rows: list[Row] = [
+        {"order": name} | dict(zip(columns, map(value_of, row), strict=True))
+        for name in orders
+        for row in zip(*curve_of(curves, name), strict=True)
+    ]
+    subject, unit = _subject(curves), curves.attrs.get("unit", unit_of_loss)
+    change = with_ends("change", "change", format_of(unit), f"change of {subject} without them", interval=True)
+    quantities = (Quantity("order"), Quantity("removed", "heads removed", "count"), change)
+    shown = sum(row["order"] in {"chosen", "random"} for row in rows) if "chosen" in orders else 0
+    return Table("curves", "Heads removed in an order", quantities, rows, least=_LEAST, terminal=shown)
 
 
 def _table_of_sets(sets: xr.Dataset, unit_of_loss: str = "nats") -> Table:
@@ -570,12 +603,14 @@ def _describe_search(tree: xr.DataTree, rows: Sequence[Row], ablations: Sequence
     opening = f"Search with random sets ({search['passes']} passes, {sets}): "
     if not first:
         return [f"{opening}no head accounts for the changes."]
-    named = ", ".join(f"{_name(row)} ({row['searched']:+.3f})".replace("-", "−") for row in first)
-    alone = sum(any(row[f"{name}_shown"] for name in ablations) for row in first)
+    digits = "+.3g" if "metric" in search else "+.3f"
+    named = ", ".join(f"{_name(row)} ({row['searched']:{digits}})".replace("-", "−") for row in first)
+    shown = [f"{'metric_' * ('metric' in search)}{name}_shown" for name in ablations]
+    alone = sum(any(row[name] for name in shown) for row in first)
     tested = any(row["matters"] is not None for row in first)
     single = f"{alone} of these {'has' if alone == 1 else 'have'} a significant effect alone"
-    named += unit_of({"unit": unit_of_loss(tree.attrs)})
-    return [f"{opening}the largest estimates are {named}, without a test{f'; {single}' * tested}."]
+    unit = unit_of({"unit": unit_of_loss(tree.attrs), **search})
+    return [f"{opening}the largest estimates are {named}{unit}, without a test{f'; {single}' * tested}."]
 
 
 def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: str) -> list[str]:

@@ -10,6 +10,7 @@ from attnscope.options import (
     Band,
     Count,
     Flag,
+    Heads,
     HeadSets,
     HeadsOrSets,
     ModelsOrBundled,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         ("attnscope intervene gpt2 corpus.txt --ablations zero", "one ablation of every head"),
         ("attnscope intervene --together 0.1,0.3 --forbid-offset -1", "a set of heads; an offset forbidden"),
         ("attnscope intervene --heads 0.1,0.3 --random 50", "a set of heads against random sets"),
+        ("attnscope intervene gpt2 --curves --order runs/roles:induction:20", "heads removed in the order of a role"),
         ("attnscope intervene gpt2 corpus.txt --part second-half", "the loss of the second half of each window"),
     ),
 )
@@ -78,6 +80,11 @@ def intervene(
     curves: Annotated[
         bool, "Draw curves too: more and more heads ablated, in several orders. See `removal_curves`."
     ] = False,
+    order: Annotated[
+        Heads | None,
+        "Draw curves in this order of heads too, as in 4.2,5.1, the first of them removed first. A list, a role of a "
+        "run (RUN:induction), a file or a score: docs/guides/own-questions.md has all forms.",
+    ] = None,
     heads: Annotated[
         HeadsOrSets | None,
         "Ablate only these heads, each alone, as in 4.2,5.1, or none; without estimates. Heads joined by + are a set, "
@@ -180,6 +187,9 @@ def intervene(
     named_heads: Any = heads
     named_sets: Any = together
     alone, several = alone_and_together(named_heads, named_sets, as_one_set=random > 0)
+    named_order: Any = order
+    if named_order is not None and not curves:
+        raise AttnscopeError("an order (--order) is for curves (--curves): add it")
     if alone is not None and (search or curves):
         raise AttnscopeError("search (--search) and curves (--curves) are over all heads: leave out heads (--heads)")
     if random and not several:
@@ -192,13 +202,15 @@ def intervene(
             "nothing is forbidden to sets of heads: leave out what is forbidden (--forbid-offset and others), or name "
             "heads to ablate alone (--heads)"
         )
-    named: Any = {"heads": [*(alone or ()), *chain(*several)], "option": "heads or together, --heads, --together"}
+    named: Any = {"heads": [*(alone or ()), *chain(*several), *(named_order or ())]}
+    named["option"] = "heads, together or order, --heads, --together, --order"
     named |= {"labels": labels, "part": part, "batch_size": batch_size}
     opened, session = open_predictions("intervene", model, texts, reading, **named)
     session.metric = record
     if metric is not None and not callable(metric):
         ask_for_answers(session, metric)
     session.check()
+    in_order = [] if order is None else checked_heads([*named_order], session.cells, "order, --order")
     sets = [checked_heads(one, session.cells, "heads or together, --heads, --together") for one in several]
     if alone:
         alone = checked_heads(alone, session.cells, "heads, --heads")
@@ -229,6 +241,7 @@ def intervene(
         "steps": steps if alone is None else 0,  # estimates are of all heads
         "search": search,
         "curves": curves,
+        **({"order": [f"{layer}.{head}" for layer, head in in_order]} if in_order else {}),
         "together": ["+".join(f"{layer}.{head}" for layer, head in one) for one in sets] or None,
         **({} if alone is None else {"heads": [f"{layer}.{head}" for layer, head in alone]}),
         **({"random": random, "matched": matched} if random else {}),
@@ -237,7 +250,7 @@ def intervene(
         "band": band,
     }
     tell = reading["progress"] or no_progress
-    job = Effects(opened, session, chosen, alone, sets, rule, settings, variants, tell, skipped)
+    job = Effects(opened, session, chosen, alone, sets, rule, settings, variants, tell, skipped, in_order)
     predicted = session.kind + "_predicted" * (session.kind == "label" and not session.labels)
     attributes = {"prediction": predicted, **session.notes, **({} if record is None else record.attributes)}
     return opened.run("intervene", job, settings, reading, task, attributes)

@@ -8,13 +8,11 @@ from matplotlib.axes import Axes
 
 from attnscope.intervention.ablation import ESTIMATES
 from attnscope.intervention.metrics import unit_of_loss
-from attnscope.intervention.verdicts import ESTIMATORS, PEAK, effect_of
+from attnscope.intervention.verdicts import ESTIMATORS, PEAK, curve_of, effect_of
 from attnscope.report.schema import UNITS, Report, Row
 from attnscope.results.figures.panels import HeadMap, curve, estimate_panels, head_maps, interval_rows, name_point
 from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import LEFT, RIGHT, Figure, cluster_colours, figure_style
-from attnscope.statistics.effects import by_document
-from attnscope.statistics.units import units_of
 
 #: By name of the figure: its title, its caption, and the part of the caption that needs tested effects.
 _CAPTIONS = {
@@ -253,22 +251,36 @@ def estimates_of_effects(tree: xr.DataTree) -> Figure:
     return estimate_panels(panels, f"Estimate, {unit}")
 
 
+def _of_curves(curves: xr.Dataset, unit: str) -> str:
+    """The label of what curves show."""
+    subject, unit = curves.attrs.get("metric", "the loss"), curves.attrs.get("unit", unit)
+    return f"Change of {subject}, {unit} ({curves.attrs['ablation']})"
+
+
 @figure_style()
 def removal_curves(curves: xr.Dataset, unit: str = "nats") -> Figure:
     """Draw the loss as more and more heads are removed together, in each order."""
     removed = curves.removed.values
-    units, _ = units_of(curves.source.values.tolist())
     figure = Figure(figsize=(5.8, 3.3), layout="constrained")
     axes = figure.subplots()
     for number, name in enumerate(curves.order.values):
-        change = by_document(curves.loss_change.sel(order=name).values, units)
+        numbers, *values = curve_of(curves, str(name))
         colour, dashes = ("0.55", "--") if name == "random" else (_COLOURS[number % len(_COLOURS)], "-")
-        values = (change.mean, change.low, change.high) if name in {"effect", "random"} else change.mean
-        curve(axes, removed, values, colour, linestyle=dashes, marker="o", markersize=2.5, label=str(name))
+        banded = {"chosen", "random"} if "chosen" in curves.order else {"effect", "random"}
+        curve(
+            axes,
+            numbers,
+            (values[0], values[1], values[2]) if name in banded else values[0],
+            colour,
+            linestyle=dashes,
+            marker="o",
+            markersize=2.5,
+            label=str(name),
+        )
     axes.set_xscale("log", base=2)
     axes.set_xticks(removed, [str(count) for count in removed])
     axes.minorticks_off()
-    axes.set(xlabel="Heads removed together", ylabel=f"Change of the loss, {unit} ({curves.attrs['ablation']})")
+    axes.set(xlabel="Heads removed together", ylabel=_of_curves(curves, unit))
     axes.grid()
     figure.legend(loc="outside right upper", title="Largest first by")
     return figure
