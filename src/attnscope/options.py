@@ -182,6 +182,19 @@ def float_of(flag: str, text: str) -> float:
         raise AttnscopeError(f"{flag} is {text!r:.60}; expected a number") from None
 
 
+def metric_of_file(flag: str, text: str) -> Any:
+    """A function of a Python file, which is run."""
+    from attnscope.report.registry import load_file
+
+    file, colon, name = text.rpartition(":")
+    if not colon:
+        raise AttnscopeError(f"{flag} is {text!r:.60}; expected a Python file and its function, as in mine.py:entropy")
+    function = getattr(load_file(flag, Path(file)), name, None)
+    if not callable(function):
+        raise AttnscopeError(f"{flag} is {text!r:.60}, and {file} has no function {name}; expected one of its names")
+    return function
+
+
 def run_of(_: str, name: str) -> Any:
     """The results in a run folder."""
     import attnscope
@@ -284,7 +297,7 @@ else:
     Tell = Annotated[Any, Kind(callable, "a function", "functions")]
     Completion = Literal["minimal", "lapack", "haar", "thin"]
     Model = Models = Annotated[Any, Typed()]
-    Metric = Annotated[Any, Kind(callable, "a function", "functions")]
+    Metric = Annotated[Any, Kind(callable, "a function", "functions"), Typed(metric_of_file, "FILE:NAME")]
     GivenSpans = Weights = Mask = Any
     Tokenizer, Processor = _reader("a tokenizer"), _reader("a tokenizer, a processor")
     Sources = Annotated[Any, Typed(text_or_place, "PATH", repeated=True)]
@@ -367,10 +380,10 @@ PairsOrBundled: TypeAlias = Annotated[
 
 PairMetric: TypeAlias = Annotated[
     Metric,
-    IN_PYTHON,
-    "Measure this in place of answer minus wrong answer. A function of the logits ``(text, position, vocabulary)`` and "
-    "of the model's inputs, a dict of tensors, that returns a number for each text. The inputs also have ``answer`` "
-    "and ``wrong`` (token ids, padded with -100) and ``position``, that of the mask or of the last token. Pairs then "
+    "Measure this in place of answer minus wrong answer: FILE:NAME, a function in a Python file, which is run. Name "
+    "only files that you trust. It is a function of the logits ``(text, position, vocabulary)`` and of the model's "
+    "inputs, a dict of tensors, that returns a number for each text. The inputs also have ``answer`` and ``wrong`` "
+    "(token ids, padded with -100) and ``position``, that of the mask or of the last token. Pairs then "
     "need no answers. `attnscope.metric` gives it a name and a unit.",
 ]
 

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import sys
 
 import pytest
 import typer
@@ -10,6 +11,7 @@ import typer
 import attnscope
 from attnscope.catalogue import function_of, verbs
 from attnscope.cli import app
+from attnscope.report import registry
 from tests.cli.command import attnscope as typed
 from tests.test_docstrings import SOURCE, nodes
 
@@ -21,22 +23,14 @@ COMMANDS = {
     for name, command in typer.main.get_command(app).commands.items()
     if name in verbs() and name not in {"train", "runs"}  # fields of `TrainConfig`; a group
 }
-WRITTEN = {"json", "csv", "latex", "legend", "figures", "report", "lang"}  # how a command prints and writes
+WRITTEN = {"json", "csv", "latex", "legend", "figures", "report", "lang", "records"}  # how a command prints and writes
 FLAGS_ALONE = {
     "find": {"from", "to"},  # in Python query and key: from is a keyword
     "generate": {"prompt"},  # in Python: a string among the texts
     "translate": {"out"},  # in Python: .texts of the result
     "walk": {"markdown", "page", "toy", "seed", "causal", "padding"},
 }
-PARAMETERS_ALONE = {
-    "attribute": {"metric"},  # a function
-    "edges": {"metric"},
-    "explain": {"intervention_texts"},
-    "find": {"query", "key"},
-    "intervene": {"metric"},  # a function, or pairs of answers
-    "patch": {"metric"},
-    "translate": {"scores"},
-}
+PARAMETERS_ALONE = {"explain": {"intervention_texts"}, "find": {"query", "key"}, "translate": {"scores"}}
 
 
 def flags_of(command):
@@ -173,3 +167,55 @@ def test_the_help_groups_the_commands(tmp_path):
     lines = typed("--help", cwd=tmp_path).stdout.splitlines()
     headings = [line.strip(":") for line in lines if re.fullmatch("[A-Z][a-z]+:", line)]
     assert headings == ["Options", "Look", "Explain", "Test", "Compare", "Translate", "Runs"]
+
+
+OWN = '''
+import torch
+import attnscope
+
+@attnscope.statistic(needs=["entropy"], units="share")
+def own_sharp(rows):
+    """Queries with less than half a nat of entropy."""
+    return rows.mean(rows.measures.entropy < 0.5)
+
+@attnscope.reader("own_lines")
+def lines(path):
+    yield from path.read_text().splitlines()
+
+def last(logits, inputs):
+    """Largest logit of the last position."""
+    return logits[:, -1].amax(-1)
+'''
+
+
+def test_a_file_of_own_records_is_run_and_its_runs_are_shown_without_it(tmp_path):
+    (tmp_path / "records_of_mine.py").write_text(OWN)
+    (tmp_path / "text.own_lines").write_text("The tide comes in twice a day.\nIt rained all day.\n")
+    own = ["--records", "records_of_mine.py", "--statistics", "own_sharp", "--no-report", "--out", "run"]
+    try:
+        done = typed("scan", "bundled", "text.own_lines", *own, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        brief = ["--limit", "2", "--heads", "0.1", "--no-why", "--ablations", "zero", "--json", "--out", "other"]
+        found = typed("intervene", "bundled", *brief, "--metric", "records_of_mine.py:last", cwd=tmp_path)
+        assert '"metric_zero_mean"' in found.stdout, found.stderr
+    finally:
+        sys.modules.pop("records_of_mine", None)
+        registry.forget()
+    shown = typed("runs", "show", "run", cwd=tmp_path)
+    assert "Queries with less than half a nat of entropy [share]" in shown.stdout
+    (tmp_path / "json.py").write_text("")
+    (tmp_path / "wrong.py").write_text("1 / 0")
+    for words, reason in (
+        (["--records", "absent.py"], "--records is absent.py; expected a Python file that is there"),
+        (["--records", "json.py"], "--records is json.py, but there is another module json: rename the file"),
+        (["--records", "wrong.py"], "--records: wrong.py failed: "),
+        (["--records", "records_of_mine.py", "--ray", "local"], "Ray's actors do not run --records"),
+    ):
+        failed = typed("scan", "bundled", *words, cwd=tmp_path)
+        assert (failed.returncode, reason in failed.stderr) == (2, True), failed.stderr
+    for metric, reason in (
+        ("last", "expected a Python file and its function"),
+        ("json.py:last", "another module json"),
+    ):
+        failed = typed("patch", "bundled", "--metric", metric, cwd=tmp_path)
+        assert (failed.returncode, reason in failed.stderr) == (2, True), failed.stderr

@@ -1,5 +1,7 @@
 """Ablations of a caller's own: the bits of the built-in ones, effects by `edit`, and the errors of their functions."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -129,8 +131,14 @@ def test_another_function_is_another_run(model, tmp_path):
     attnscope.ablation(name="mine")(scaled(2))
     assert attnscope.intervene(model[0], TEXTS, **run)["effects"].to_dataset().equals(first["effects"].to_dataset())
     registry.forget([("ablation", "mine")])
+    opened = attnscope.open_run(tmp_path / "run")
+    assert report_of("intervene", opened).tables[0].rows == report_of("intervene", first).tables[0].rows
+    with pytest.raises(AttnscopeError, match="the ablation 'mine' is known from a run alone: first import"):
+        attnscope.intervene(model[0], TEXTS, **run)
+    registry.forget([("ablation", "mine")])
+    settings = json.loads(first.attrs["signature"])["settings"]
     with pytest.raises(AttnscopeError, match="was written with the ablation 'mine', which is not registered here"):
-        attnscope.open_run(tmp_path / "run")
+        registry.check_registered(settings, {}, "a run of an earlier version")
 
 
 def test_it_does_not_depend_on_padding(model):

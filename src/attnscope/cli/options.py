@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -15,7 +15,20 @@ from typer.main import get_command
 
 from attnscope.catalogue import function_of, verb_of, verbs, where_to_find
 from attnscope.cli.output import run, wrapped
-from attnscope.options import IN_PYTHON, INPUT, MEASURE, OUTPUT, PANELS, Flag, Panel, Typed, is_sentence, run_folder
+from attnscope.options import (
+    IN_PYTHON,
+    INPUT,
+    MEASURE,
+    MODEL,
+    OUTPUT,
+    PANELS,
+    Flag,
+    Panel,
+    Typed,
+    is_sentence,
+    path_of,
+    run_folder,
+)
 from attnscope.report.language import LANGUAGES, language, set_language, translate
 from attnscope.support.checked import alternatives, bare, declaration, marked
 from attnscope.support.errors import AttnscopeError
@@ -37,6 +50,14 @@ class Output:
     as_csv: Annotated[bool, OUTPUT, Flag("csv"), "Print CSV instead of a table: the rows of the first table."] = False
     as_latex: Annotated[bool, OUTPUT, Flag("latex"), "Print the tables as LaTeX, for a paper."] = False
     legend: Annotated[bool, OUTPUT, "Explain the columns below the tables, with all caveats."] = False
+    records: Annotated[
+        Sequence[Path],
+        MODEL,
+        Flag("records"),
+        Typed(path_of, "FILE", repeated=True),
+        "Run this Python file first, which registers statistics, roles, ablations or readers of your own; may be "
+        "repeated. Use it only for code that you trust.",
+    ] = ()
     formats: Annotated[tuple[str, ...], IN_PYTHON] = field(init=False, default=())
 
     @property
@@ -47,8 +68,11 @@ class Output:
     def __post_init__(self) -> None:
         if self.as_json + self.as_csv + self.as_latex > 1:
             raise AttnscopeError("--json, --csv and --latex all print to standard output: choose one")
+        from attnscope.report.registry import load_file
         from attnscope.support.checks import check_formats
 
+        for file in self.records:
+            load_file("--records", file)
         formats = () if self.figures == "none" else check_formats([name.strip() for name in self.figures.split(",")])
         if not self.report and self.figures not in {"svg", "none"}:
             raise AttnscopeError("--figures is of the report: leave --no-report out, or --figures")
@@ -186,6 +210,8 @@ def _command(
         if is_written:
             written = {one.name: arguments.pop(one.name) for one in (*of_output,) if one.name in arguments}
             more["output"] = Output(**written)
+            if written.get("records") and "ray" in arguments:
+                raise AttnscopeError("Ray's actors do not run --records: install a package that registers them instead")
         special(arguments, **more)
 
     command.__signature__ = inspect.Signature([one.for_typer() for one in by_name.values()])  # pyright: ignore[reportFunctionMemberAccess]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import getdoc
 from typing import TYPE_CHECKING, Any, Literal
@@ -379,7 +379,25 @@ def register_role(
         expecting=function,
         texts=texts,
     )
-    registry.register("role", name, record, ROLES, function, texts, threshold, layers, more)
+    stored = {"definition": definition, "source": record.source, "threshold": threshold, "layers": [*layers]}
+    stored |= {"more": more, "has_texts": texts is not None}
+    registry.register("role", name, record, ROLES, function, texts, threshold, layers, more, words=stored)
+
+
+def stored_role(name: str, stored: Mapping[str, Any]) -> tuple[dict[str, Role], Role]:
+    """A role of a caller's own as a run stores it, without its function; and its table."""
+    return ROLES, Role(
+        name,
+        name.replace("_", " "),
+        stored["definition"],
+        stored["source"],
+        lambda measured: measured.expected,
+        f"{name}_texts",
+        stored["threshold"],
+        tuple(stored["layers"]),
+        more=stored["more"],
+        texts=() if stored["has_texts"] else None,
+    )
 
 
 #: Descriptions of the controls' weights, by name.

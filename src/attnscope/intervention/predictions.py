@@ -355,7 +355,12 @@ def register_ablation(function: Callable[[Tensor], Tensor], name: str) -> None:
 
     doc = " ".join((getdoc(function) or "").split())
     meaning = f"change of the loss under the ablation {name}" + (f": {doc}" if doc else "")
-    registry.register("ablation", name, Replacement(meaning, of), ABLATIONS, function)
+    registry.register("ablation", name, Replacement(meaning, of), ABLATIONS, function, words={"meaning": meaning})
+
+
+def stored_ablation(name: str, stored: Mapping[str, Any]) -> tuple[dict[Ablation, Replacement], Replacement]:  # noqa: ARG001
+    """An ablation of a caller's own as a run stores it, without its function; and its table."""
+    return ABLATIONS, Replacement(stored["meaning"], _zero)
 
 
 def _ablated(name: str, function: Callable[[Tensor], Tensor], output: Tensor, *, tries: bool) -> Tensor:
@@ -745,7 +750,7 @@ def open_predictions(
     side = int(reading["field"] == "corrupted")  # of pairs
     how: Any = {"kind": kind, "part": part, "side": side}
     session = prediction_session(opened.model, opened.corpus, opened.target, **how, **settings)
-    session.settings = settings if part is None else settings | {"part": part}
+    session.settings = settings
     if labels is not None:
         session.labels = labels_of(session, labels)
     return opened, session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from operator import add, attrgetter
@@ -14,7 +14,7 @@ from attnscope.report import registry
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from torch import Tensor
 
@@ -544,9 +544,18 @@ def register_statistic(
     reduce = _checked(name, function)
     record = Statistic(words, reduce, needs, has_equal=bool(null), by_default=False, **needs_of_equal)
     taken = {*KNOWN, *PATCH_STATISTICS, *_COMPUTED, *_TAKEN}
-    registry.register("statistic", name, record, STATISTICS, function, null, needs, words, taken=taken)
+    stored = {"words": asdict(words), "has_equal": record.has_equal}
+    registry.register("statistic", name, record, STATISTICS, function, null, needs, words, taken=taken, words=stored)
     for cached in (_needs_of, dimensions, attributes_of):
         cached.cache_clear()
+
+
+def stored_statistic(name: str, stored: Mapping[str, Any]) -> tuple[dict[str, Statistic], Statistic]:  # noqa: ARG001
+    """A statistic of a caller's own as a run stores it, without its function; and its table."""
+    for cached in (_needs_of, dimensions, attributes_of):
+        cached.cache_clear()
+    words = Wording(**stored["words"])
+    return STATISTICS, Statistic(words, lambda rows: rows.count, has_equal=stored["has_equal"], by_default=False)
 
 
 def _checked(name: str, function: Callable[[Rows], Tensor]) -> Callable[[Rows], Tensor]:

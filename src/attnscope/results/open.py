@@ -86,7 +86,8 @@ def unfinished(folder: Path, command: str) -> AttnscopeError:
 
 def _load(folder: OwnedFolder) -> xr.Dataset | xr.DataTree:
     """The results in a folder, by the function of its command."""
-    check_registered((folder.state.get("signature") or {}).get("settings"), folder.path)
+    settings = (folder.state.get("signature") or {}).get("settings")
+    check_registered(settings, folder.state.get("records") or {}, folder.path)
     return pkgutil.resolve_name(verb_of(folder.command).load)(folder)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import xarray as xr
 
+from attnscope.report.registry import words_of
 from attnscope.report.signature import Signature
 from attnscope.store import files
 from attnscope.store.arrays import in_a_row, packed
@@ -131,7 +132,7 @@ class RunFolder(OwnedFolder):
     def finish(self, **state: Any) -> None:
         """Mark the run as complete."""
         with files.explained("write results", _GO_ON):
-            self.write({}, complete=True, **state)
+            self.write({}, complete=True, records=words_of(self.signature.settings) or None, **state)
 
     def _mend(self) -> None:
         """Discard damaged files where that is allowed; views can always be redrawn."""

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from attnscope.options import (
-    IN_PYTHON,
     SCALE,
     Count,
     Flag,
@@ -57,9 +56,9 @@ def attribute(
     ] = None,
     metric: Annotated[
         Metric | None,
-        IN_PYTHON,
-        "Split this in place of the logit of a token. A function of the logits ``(text, position, vocabulary)`` and of "
-        "the model's inputs, a dict of tensors, that returns a number for each text, with a gradient. The gradient "
+        "Split this in place of the logit of a token: FILE:NAME, a function in a Python file, which is run. Name only "
+        "files that you trust. It is a function of the logits ``(text, position, vocabulary)`` and of the model's "
+        "inputs, a dict of tensors, that returns a number for each text, with a gradient. The gradient "
         "times the logits is split; of a metric that is linear in the logits, that is its value. `attnscope.metric` "
         "gives it a name and a unit.",
     ] = None,
@@ -194,6 +193,7 @@ def attribute(
     session.check(ablates=False)
 
     settings = {**session.settings, "token": token, "against": against, "by_position": by_position, "direction": None}
+    settings |= {} if part is None else {"part": part}
     settings["pairs"] = None if chosen is None else PairTexts(tuple(chosen)).sha256()
     attributes = session.notes | ({} if chosen is None else {"pairs": "clean"})
     if head is None:

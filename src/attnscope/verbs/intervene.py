@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from attnscope.options import (
-    IN_PYTHON,
     INPUT,
     SCALE,
     Band,
@@ -23,6 +22,7 @@ from attnscope.options import (
     Texts,
     Typed,
     int_of,
+    metric_of_file,
 )
 from attnscope.verbs import verb
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
         ("attnscope intervene gpt2 corpus.txt --ablations zero", "one ablation of every head"),
         ("attnscope intervene --together 0.1,0.3 --forbid-offset -1", "a set of heads; an offset forbidden"),
         ("attnscope intervene --heads 0.1,0.3 --random 50", "a set of heads against random sets"),
-        ("attnscope intervene gpt2 --curves --order runs/roles:induction:20", "heads removed in the order of a role"),
-        ("attnscope intervene gpt2 corpus.txt --part second-half", "the loss of the second half of each window"),
+        ("attnscope intervene gpt2 --curves --order RUN:induction", "heads removed in an order"),
+        ("attnscope intervene gpt2 corpus.txt --part second-half", "the loss of each second half"),
     ),
 )
 def intervene(
@@ -52,8 +52,9 @@ def intervene(
     ] = ("zero", "mean", "resample"),
     metric: Annotated[
         Callable[..., Any] | Sequence[tuple[str | Sequence[str], str | Sequence[str]]] | None,
-        IN_PYTHON,
-        "Measure this next to the loss. A function of the logits ``(text, position, vocabulary)`` and of the model's "
+        Typed(metric_of_file, "FILE:NAME"),
+        "Measure this next to the loss: FILE:NAME, a function in a Python file, which is run. Name only files that you "
+        "trust. It is a function of the logits ``(text, position, vocabulary)`` and of the model's "
         "inputs, a dict of tensors, that returns a number for each text; `attnscope.metric` gives it a name and a "
         "unit. Or the right and the wrong answer of every text or "
         "one pair for all: then the metric is the logit of the right answer minus that of the wrong one, at the "
@@ -210,7 +211,7 @@ def intervene(
     if metric is not None and not callable(metric):
         ask_for_answers(session, metric)
     session.check()
-    in_order = [] if order is None else checked_heads([*named_order], session.cells, "order, --order")
+    in_order = [] if named_order is None else checked_heads(named_order, session.cells, "order, --order")
     sets = [checked_heads(one, session.cells, "heads or together, --heads, --together") for one in several]
     if alone:
         alone = checked_heads(alone, session.cells, "heads, --heads")
@@ -241,6 +242,7 @@ def intervene(
         "steps": steps if alone is None else 0,  # estimates are of all heads
         "search": search,
         "curves": curves,
+        **({} if part is None else {"part": part}),
         **({"order": [f"{layer}.{head}" for layer, head in in_order]} if in_order else {}),
         "together": ["+".join(f"{layer}.{head}" for layer, head in one) for one in sets] or None,
         **({} if alone is None else {"heads": [f"{layer}.{head}" for layer, head in alone]}),

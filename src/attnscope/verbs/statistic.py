@@ -29,7 +29,7 @@ def statistic(
     """Register a statistic of your own: a function of the rows of an attention call, to a number of each head.
 
     It is then the same record that the statistics of `attnscope.scan` are, requested by its name in ``statistics``,
-    also on the command line where a package registers it (docs/reference/your-own.md). Tables, pages, JSON,
+    also on the command line (docs/reference/your-own.md). Tables, pages, JSON,
     `attnscope.diff`, `attnscope.contrasts` and `attnscope.callbacks.HeadMonitor` have it, with its intervals and its
     value under uniform attention. The first paragraph of the function's docstring is its name in tables, the rest its
     reading.
@@ -51,7 +51,7 @@ def statistic(
     Notes
     -----
     A run records the function's qualified name and a hash of its code and of the values that it uses, so the finished
-    run of another function never answers. Where a run is opened or resumed, the function must be registered.
+    run of another function never answers. Where a run is resumed, the function must be registered.
 
     See Also
     --------
