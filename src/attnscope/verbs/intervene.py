@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         ("attnscope intervene gpt2 corpus.txt --ablations zero", "one ablation of every head"),
         ("attnscope intervene --together 0.1,0.3 --forbid-offset -1", "a set of heads; an offset forbidden"),
         ("attnscope intervene --heads 0.1,0.3 --random 50", "a set of heads against random sets"),
-        ("attnscope intervene gpt2 --curves --order RUN:induction", "heads removed in an order"),
         ("attnscope intervene gpt2 corpus.txt --part second-half", "the loss of each second half"),
     ),
 )

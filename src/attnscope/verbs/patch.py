@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         ("attnscope patch gpt2 pairs.jsonl --what residual", "the stream after each block"),
         ("attnscope patch gpt2 pairs.jsonl --what resid_mid", "the stream before each MLP"),
         ("attnscope patch gpt2 agreement", "pairs of a task: see attnscope.pairs"),
-        ("attnscope patch gpt2 agreement --positions subject", "spans of the texts, by name"),
+        ("attnscope patch gpt2 brackets --positions open", "spans of the texts, by name"),
         ("attnscope patch google-t5/t5-small pairs.jsonl", "encoder-decoder; pairs may add target"),
     )
 )
