@@ -358,9 +358,9 @@ Texts: TypeAlias = Annotated[
 ]
 Part: TypeAlias = Annotated[
     str,
-    "Predict only tokens in this part of each text: first-half or second-half of each window, after:TEXT, or a span by "
-    "name. ``after:TEXT`` is what follows the first TEXT. Spans are characters in the field ``spans`` of JSON Lines or "
-    'mappings: ``{"text": "The key is old", "spans": {"subject": [4, 7]}}``. Pairs have them too, in the field '
+    "Predict only tokens in this part: first-half, second-half, after:TEXT, or a span by name. Halves are of each "
+    "window, ``after:TEXT`` is what follows the first TEXT. Spans are characters in the field ``spans`` of JSON Lines "
+    'or mappings: ``{"text": "The key is old", "spans": {"subject": [4, 7]}}``. Pairs have them too, in the field '
     "``clean`` or ``corrupted``. By default all tokens.",
 ]
 Band: TypeAlias = Annotated[Count, "Measure profiles up to this offset."]
@@ -412,13 +412,13 @@ class ModelOptions(TypedDict, total=False):
         str | Mapping[str, int | str | Device] | None,
         MODEL,
         Typed(metavar="RULE"),
-        "Spread a large model by this rule: auto, balanced, balanced_low_0, sequential. Also a mapping from modules to "
-        "devices; see `attnscope.capture.placement.Placement`.",
+        "Spread a large model: auto, balanced, balanced_low_0, sequential. Over GPUs, memory and disk. Also a mapping "
+        "from modules to devices; see `attnscope.capture.placement.Placement`.",
     ]
     max_memory: Annotated[
         Memory | None,
         MODEL,
-        "Fill at most this memory, such as 0=10GiB,cpu=30GiB, with --device-map; the rest is on disk. In Python "
+        "Limit each device to this, as 0=10GiB,cpu=30GiB; the rest is on disk. With `device_map`. In Python "
         '``{0: "10GiB", "cpu": "30GiB"}``.',
     ]
 

@@ -55,8 +55,8 @@ class Output:
         MODEL,
         Flag("records"),
         Typed(path_of, "FILE", repeated=True),
-        "Run this Python file first, which registers statistics, roles, ablations or readers of your own; may be "
-        "repeated. Use it only for code that you trust.",
+        "Run this Python file first, with records of your own; may be repeated. They are statistics, roles, ablations "
+        "or readers. Use it only for code that you trust.",
     ] = ()
     formats: Annotated[tuple[str, ...], IN_PYTHON] = field(init=False, default=())
 

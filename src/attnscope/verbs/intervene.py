@@ -66,9 +66,9 @@ def intervene(
         str | Sequence[str | int] | None,
         INPUT,
         Typed(metavar="FIELD"),
-        "Read the right label of each text from this field of JSON Lines, for a classifier; of images and sounds "
-        "``folder``: the name of the folder of each file. In Python also a list. A label is a name in the model's "
-        "``id2label``, or a number. By default the label that the unchanged model predicts.",
+        "Read the right labels of a classifier from this field, or folder. ``folder`` is the name of the folder of "
+        "each image or sound. In Python also a list. A label is a name in the model's ``id2label``, or a number. By "
+        "default those that it predicts.",
     ] = None,
     part: Part | None = None,
     steps: Annotated[
@@ -82,8 +82,8 @@ def intervene(
     ] = False,
     order: Annotated[
         Heads | None,
-        "Draw curves in this order of heads too, as in 4.2,5.1, the first of them removed first. A list, a role of a "
-        "run (RUN:induction), a file or a score: docs/guides/own-questions.md has all forms.",
+        "Draw curves in this order of heads too, as in 4.2,5.1. The first is removed first. A list, a role of a run "
+        "(RUN:induction), a file or a score: docs/guides/own-questions.md has all forms.",
     ] = None,
     heads: Annotated[
         HeadsOrSets | None,
@@ -96,7 +96,7 @@ def intervene(
     ] = (),
     random: Annotated[
         Natural,
-        "Compare each set of heads with this many random sets of its size. How many of them change the loss at least "
+        "Compare each set with this many random sets of its size. How many of them change the loss at least "
         "as much is a p-value. See `sets_against_chance`.",
     ] = 0,
     matched: Annotated[
