@@ -517,8 +517,8 @@ class PatchJob(Job):
         for patched, donor, *gradients in zip(outputs, others, *slopes, strict=True):
             parts = ((donor - patched) * torch.stack(gradients).mean(0)).sum(3)
             if self.by_position:
-                spans = encoded.patched_positions
-                parts = torch.stack([torch.where(at[:, None], parts, 0).sum(2) for at in spans], -1)
+                spans = [at.to(parts.device)[:, None] for at in encoded.patched_positions]
+                parts = torch.stack([torch.where(at, parts, 0).sum(2) for at in spans], -1)
             else:
                 parts = parts.sum(2)
             layers.append(encoded.by_pair(parts).double().cpu().numpy())
@@ -526,8 +526,8 @@ class PatchJob(Job):
 
 
 def _over(at: Bool[Tensor, "row position"], tensor: Tensor) -> Tensor:
-    """Positions of rows in the shape of a tensor ``(row, ..., position, width)``."""
-    return at.reshape(at.shape[0], *[1] * (tensor.ndim - 3), at.shape[1], 1)
+    """Positions of rows in the shape of a tensor ``(row, ..., position, width)``, on its device."""
+    return at.to(tensor.device).reshape(at.shape[0], *[1] * (tensor.ndim - 3), at.shape[1], 1)
 
 
 def _joined(tokens: Sequence[Sequence[str]], encoded: EncodedPairs) -> list[list[str]]:
