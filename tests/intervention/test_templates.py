@@ -144,6 +144,7 @@ def test_one_item_makes_one_half():
     assert len(found) == 4
 
 
+@pytest.mark.usefixtures("no_types")  # names of files are paths
 def test_names_without_an_ending_that_are_no_files_are_said():
     with pytest.raises(AttnscopeError, match="found no file clean; expected files of texts, or a task alone"):
         attnscope.patch(pairs=["clean", "corrupted"])
