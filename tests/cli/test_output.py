@@ -1,16 +1,19 @@
 """What a command prints: nothing that acts on a terminal, nothing lost in silence, and soon."""
 
 import os
+import re
 import runpy
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
+from attnscope.cli import output
 from attnscope.cli.output import emit, new_console, progress_bar
 from attnscope.support.progress import Progress
 from tests.cli.command import attnscope
@@ -145,3 +148,20 @@ def test_the_bar_is_for_terminals_and_lines_name_each_part_once(capsys):
             for name, share in (("train one", 0.1), ("train one", 0.4), ("translate one", 0.9)):
                 show(Progress(name, share, {"loss": 2.5}))
         assert capsys.readouterr() == ("", "train one\ntranslate one\n" if lines else "")
+
+
+def test_without_a_terminal_a_line_a_minute_says_how_far_the_work_has_come(capsys, monkeypatch):
+    """Also while one step takes longer than the interval; nothing is written to standard output."""
+    monkeypatch.setattr(output, "PROGRESS_SECONDS", 0.05)
+    with progress_bar("edges") as show:
+        time.sleep(0.2)
+        show(Progress("edges", 0.0))
+        time.sleep(0.1)
+        show(Progress("edges", 0.25, {"passes": "5 of 20"}))
+        time.sleep(0.2)
+    written, lines = capsys.readouterr()
+    lines = lines.splitlines()
+    assert written == ""
+    assert lines[0] == "edges: at work for 0 s"
+    assert re.fullmatch(r"edges passes 5 of 20: 25% done after \d+ s, about \d+ s left", lines[-1])
+    assert 4 <= len(lines) <= 10

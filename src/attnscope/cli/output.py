@@ -16,6 +16,8 @@ import os
 import re
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -159,9 +161,12 @@ def working() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+PROGRESS_SECONDS = 60.0  # between two lines of progress, where there is no terminal
+
+
 @contextmanager
 def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Generator[Tell]:
-    """A progress bar: current step, share of all work, time spent and left, and details."""
+    """A progress bar: current step, share of all work, time spent and left, and details; a line a minute in a file."""
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
@@ -177,22 +182,53 @@ def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Ge
         TextColumn("{task.fields[details]}", markup=False),
     )
     names: set[str] = set()
-    with Bar(*columns, console=console, transient=True, disable=not drawn) as bar:
+    with (
+        Bar(*columns, console=console, transient=True, disable=not drawn) as bar,
+        _lines_of_progress(command) if shown and not console.is_terminal else nullcontext() as written,
+    ):
         task = bar.add_task(command, total=1.0, details="")
 
         def show(at: Any) -> None:
             if lines and not console.is_terminal and at.name not in names:
                 print_note(at.name)
             names.add(at.name)
-            bar.update(
-                task,
-                description=translate(at.name),
-                completed=at.share,
-                details="  ".join(f"{name} {_number(value)}" for name, value in getattr(at, "details", {}).items()),
-            )
+            details = "  ".join(f"{name} {_number(value)}" for name, value in getattr(at, "details", {}).items())
+            bar.update(task, description=translate(at.name), completed=at.share, details=details)
+            if written is not None:
+                written(at.name, at.share, details)
 
         working()
         yield show
+
+
+@contextmanager
+def _lines_of_progress(command: str) -> Generator[Callable[[str, float, str], None]]:
+    """Write how far the work has come every minute, also while a step takes longer than that."""
+    began, ended = time.monotonic(), threading.Event()
+    reports: list[tuple[float, float, str]] = []  # the first and the last: seconds, share, and what is being done
+
+    def tell(name: str, share: float, details: str) -> None:
+        now = time.monotonic() - began, share, f"{translate(name)} {details}".rstrip()
+        reports[1:] = [now] if reports else []
+        reports[:1] = reports[:1] or [now]
+
+    def write() -> None:
+        while not ended.wait(PROGRESS_SECONDS):
+            seconds = time.monotonic() - began
+            first, last = (reports[0], reports[-1]) if reports else ((0.0, 0.0, command),) * 2
+            if last[1] > first[1]:
+                left = (last[0] - first[0]) * (1 - last[1]) / (last[1] - first[1]) - (seconds - last[0])
+                print_note(f"{last[2]}: {last[1]:.0%} done after {seconds:,.0f} s, about {max(0, left):,.0f} s left")
+            else:
+                print_note(f"{last[2]}: at work for {seconds:,.0f} s")
+
+    thread = threading.Thread(target=write, name="attnscope progress", daemon=True)
+    thread.start()
+    try:
+        yield tell
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _number(value: Any) -> str:
