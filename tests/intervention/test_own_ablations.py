@@ -8,6 +8,9 @@ import torch
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.detection.role import ROLES
+from attnscope.intervention.predictions import ABLATIONS
+from attnscope.measure.quantities import STATISTICS
 from attnscope.report import registry
 from attnscope.results.reports import report_of
 from tests.tiny_models import tiny_reader
@@ -148,3 +151,46 @@ def test_it_does_not_depend_on_padding(model):
     both = attnscope.intervene(reader, TEXTS[:2], **how)["effects"].loss_change
     alone = attnscope.intervene(reader, TEXTS[1:2], **how)["effects"].loss_change
     np.testing.assert_allclose(both.isel(window=1), alone.isel(window=0), atol=1e-5)
+
+
+WORDS = {
+    "ablation": {"meaning": "change of the loss"},
+    "statistic": {"long_name": "Sharp", "units": "", "reading": "", "signed": False, "has_equal": True},
+    "role": {"definition": "Weight.", "source": "a paper", "threshold": 0.5, "layers": ["causal"], "more": 0.0,
+             "has_texts": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("record", "change"),
+    [
+        ("ablation zero", {}),
+        ("statistic entropy", {}),
+        ("role previous_token", {}),
+        ("ablation stored_x", {"meaning": 3}),
+        ("ablation stored_x", {"more": "words"}),
+        ("statistic stored_x", {"has_equal": "yes"}),
+        ("statistic stored_x", {"long_name": None}),
+        ("role stored_x", {"threshold": 7.0}),
+        ("role stored_x", {"layers": ["causal", "everywhere"]}),
+        ("ablation Stored x", {}),
+        ("reader stored_x", {}),
+    ],
+)
+def test_what_a_run_stores_of_a_record_is_checked_and_replaces_none_of_ours(record, change):
+    kind, _, name = record.partition(" ")
+    tables = {"ablation": ABLATIONS, "statistic": STATISTICS, "role": ROLES}
+    before = {of: dict(table) for of, table in tables.items()}
+    settings = {"code": {record: {"module": "mine", "sha256": "0"}}}
+    with pytest.raises(AttnscopeError, match=f"a run stores a {kind} '{name}' that no run has") as error:
+        registry.check_registered(settings, {record: WORDS.get(kind, {}) | change}, "a run")
+    assert len(str(error.value).splitlines()) <= 2
+    assert {of: dict(table) for of, table in tables.items()} == before
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_what_a_run_stores_of_a_record_suffices_for_its_words(kind):
+    settings = {"code": {f"{kind} stored_x": {"module": "mine", "sha256": "0"}}}
+    registry.check_registered(settings, {f"{kind} stored_x": WORDS[kind]}, "a run")
+    assert registry.words_of(settings) == {f"{kind} stored_x": WORDS[kind]}
+    registry.forget([(kind, "stored_x")])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import getdoc
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ from attnscope.kernels.full import attend_in_full
 from attnscope.kernels.sums import column_sums
 from attnscope.measure.labels import LOCAL, MORE
 from attnscope.measure.rows import weights_in_blocks
+from attnscope.options import Share
 from attnscope.report import registry
+from attnscope.support.checked import Bounds, checked
 from attnscope.support.checks import chosen
 
 if TYPE_CHECKING:
@@ -384,19 +386,29 @@ def register_role(
     registry.register("role", name, record, ROLES, function, texts, threshold, layers, more, words=stored)
 
 
-def stored_role(name: str, stored: Mapping[str, Any]) -> tuple[dict[str, Role], Role]:
+@checked
+def stored_role(
+    name: str,
+    *,
+    definition: str,
+    source: str,
+    threshold: Share,
+    layers: Sequence[Literal["self", "causal", "cross"]],
+    more: Annotated[float, Bounds(0.0)],
+    has_texts: bool,
+) -> tuple[dict[str, Role], Role]:
     """A role of a caller's own as a run stores it, without its function; and its table."""
     return ROLES, Role(
         name,
         name.replace("_", " "),
-        stored["definition"],
-        stored["source"],
+        definition,
+        source,
         lambda measured: measured.expected,
         f"{name}_texts",
-        stored["threshold"],
-        tuple(stored["layers"]),
-        more=stored["more"],
-        texts=() if stored["has_texts"] else None,
+        threshold,
+        tuple(layers),
+        more=more,
+        texts=() if has_texts else None,
     )
 
 

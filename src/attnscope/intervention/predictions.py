@@ -41,6 +41,7 @@ from attnscope.read.spans import field_of_part, tokens_of_part
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, padded, window_name
 from attnscope.report import registry
+from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
 
@@ -358,9 +359,10 @@ def register_ablation(function: Callable[[Tensor], Tensor], name: str) -> None:
     registry.register("ablation", name, Replacement(meaning, of), ABLATIONS, function, words={"meaning": meaning})
 
 
-def stored_ablation(name: str, stored: Mapping[str, Any]) -> tuple[dict[Ablation, Replacement], Replacement]:  # noqa: ARG001
+@checked
+def stored_ablation(name: str, *, meaning: str) -> tuple[dict[Ablation, Replacement], Replacement]:  # noqa: ARG001
     """An ablation of a caller's own as a run stores it, without its function; and its table."""
-    return ABLATIONS, Replacement(stored["meaning"], _zero)
+    return ABLATIONS, Replacement(meaning, _zero)
 
 
 def _ablated(name: str, function: Callable[[Tensor], Tensor], output: Tensor, *, tries: bool) -> Tensor:

@@ -11,10 +11,11 @@ from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any
 
 from attnscope.report import registry
+from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from torch import Tensor
 
@@ -544,18 +545,27 @@ def register_statistic(
     reduce = _checked(name, function)
     record = Statistic(words, reduce, needs, has_equal=bool(null), by_default=False, **needs_of_equal)
     taken = {*KNOWN, *PATCH_STATISTICS, *_COMPUTED, *_TAKEN}
-    stored = {"words": asdict(words), "has_equal": record.has_equal}
+    stored = {**asdict(words), "has_equal": record.has_equal}
     registry.register("statistic", name, record, STATISTICS, function, null, needs, words, taken=taken, words=stored)
     for cached in (_needs_of, dimensions, attributes_of):
         cached.cache_clear()
 
 
-def stored_statistic(name: str, stored: Mapping[str, Any]) -> tuple[dict[str, Statistic], Statistic]:  # noqa: ARG001
+@checked
+def stored_statistic(
+    name: str,  # noqa: ARG001
+    *,
+    long_name: str,
+    units: str,
+    reading: str,
+    signed: bool,
+    has_equal: bool,
+) -> tuple[dict[str, Statistic], Statistic]:
     """A statistic of a caller's own as a run stores it, without its function; and its table."""
     for cached in (_needs_of, dimensions, attributes_of):
         cached.cache_clear()
-    words = Wording(**stored["words"])
-    return STATISTICS, Statistic(words, lambda rows: rows.count, has_equal=stored["has_equal"], by_default=False)
+    words = Wording(long_name, units, reading, signed)
+    return STATISTICS, Statistic(words, lambda rows: rows.count, has_equal=has_equal, by_default=False)
 
 
 def _checked(name: str, function: Callable[[Rows], Tensor]) -> Callable[[Rows], Tensor]:

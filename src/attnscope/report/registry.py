@@ -32,13 +32,14 @@ class Registered(NamedTuple):
 
 
 _OF_A_RUN = ""  # in place of a module: a record whose function is not here, only what a run stores of it
-#: Functions that put such a record into its table, by kind.
+#: Functions that give such a record, of what a run stores, and its table; by kind.
 _STORED = {
     "statistic": "attnscope.measure.quantities:stored_statistic",
     "role": "attnscope.detection.role:stored_role",
     "ablation": "attnscope.intervention.predictions:stored_ablation",
 }
 _RECORDS: dict[tuple[str, str], Registered] = {}  # by kind and name
+_NAME = "[a-z][a-z0-9_]*"
 
 
 def register(
@@ -54,7 +55,7 @@ def register(
 
     `parts` are its function and everything else that decides what it does, `words` are for reports.
     """
-    if not re.fullmatch("[a-z][a-z0-9_]*", name):
+    if not re.fullmatch(_NAME, name):
         raise AttnscopeError(f"the {kind} {name!r:.60} needs a name of small letters, digits and _, such as sharp_rows")
     module = getattr(parts[0], "func", parts[0]).__module__ or "__main__"  # a function of C has none
     earlier = _RECORDS.get((kind, name))
@@ -126,9 +127,24 @@ def check_registered(settings: Mapping[str, Any] | None, words: Mapping[str, Any
                 f"{where} was written with the {kind} {name!r}, which is not registered here: first {do}, or install "
                 "the package that adds it"
             )
-        table, stored = pkgutil.resolve_name(_STORED[kind])(name, words[record])
+        try:
+            table, stored = _stored(kind, name, words[record])
+        except (AttnscopeError, TypeError) as error:  # TypeError: other names of arguments
+            raise AttnscopeError(
+                f"{where} stores a {kind} {name!r:.60} that no run has ({error}): restore it from a copy"
+            ) from error
         _RECORDS[kind, name] = Registered(_OF_A_RUN, partial(dict), table, words[record])
         table[name] = stored
+
+
+def _stored(kind: str, name: str, words: Mapping[str, Any]) -> tuple[MutableMapping[str, Any], Any]:
+    """The table of a record and the record, of what a run stores; what attnscope does not store is an error."""
+    if kind not in _STORED or not re.fullmatch(_NAME, name):
+        raise AttnscopeError(f"{kind} is none of {', '.join(_STORED)}, or its name is not of small letters")
+    table, record = pkgutil.resolve_name(_STORED[kind])(name, **words)
+    if name in table:
+        raise AttnscopeError("attnscope has one of this name")
+    return table, record
 
 
 def load_file(option: str, path: Path) -> ModuleType:

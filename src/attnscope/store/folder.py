@@ -426,6 +426,7 @@ class _State(BaseModel):
     parts: list[str] = []
     measured: tuple[str, str] = ("", "")
     config: dict[str, Any] = {}
+    records: dict[str, dict[str, Any]] = {}
     metrics: dict[str, float] = {}
 
 
