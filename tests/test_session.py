@@ -8,6 +8,7 @@ import xarray as xr
 from transformers import BertConfig, BertForMaskedLM
 
 import attnscope
+from attnscope import AttnscopeError
 from attnscope.capture import load, verify
 from attnscope.explanation.study import Study
 from attnscope.measure.texts import TextReader
@@ -170,3 +171,14 @@ def test_a_model_object_is_hashed_again_only_where_it_changed(monkeypatch):
     assert load.state_sha256(model) != first
     model.config.hidden_act = "gelu_new"
     assert load.state_sha256(model) != first
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_numbers_that_break_after_a_verb_are_named_by_the_next_one(number):
+    model = load.load_model("bundled", device="cpu")
+    session = attnscope.Session(model.model, tokenizer=model.tokenizer, limit=2, window=32)
+    session.scan()
+    weight = next(parameter for parameter in model.model.parameters() if parameter.ndim > 1)
+    weight.data[1, 1] = number
+    with pytest.raises(AttnscopeError, match="NaN or infinity"):
+        session.scan()

@@ -12,7 +12,7 @@ import xarray as xr
 from benchmarks.compression import curves_of
 from rich.console import Console
 from scipy import stats
-from transformers import AttentionInterface
+from transformers import AttentionInterface, GPT2ForSequenceClassification, GPT2Model
 
 import attnscope
 from attnscope import AttnscopeError
@@ -30,7 +30,7 @@ from attnscope.statistics.effects import by_document
 from attnscope.statistics.intervals import LEVEL
 from attnscope_zoo.catalogue import build
 from tests.cli.command import attnscope as command
-from tests.tiny_models import tiny
+from tests.tiny_models import tiny, tiny_reader
 
 
 @pytest.fixture(scope="module")
@@ -469,3 +469,18 @@ def test_the_commands_make_a_card_a_list_and_a_comparison(tmp_path):
     export(tmp_path / "first", "names", out=tmp_path / "names", variables=["previous_token"])
     done = command(*common, "--out", "second", "--published", "names", cwd=tmp_path)
     assert "previous token: AUROC 1.00" in done.stdout.replace("\n", " "), done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("head", [GPT2Model, GPT2ForSequenceClassification])
+@pytest.mark.parametrize("measured", ["limits", "check"])
+def test_a_model_that_predicts_no_tokens_has_no_loss_with_limited_keys(head, measured):
+    reader, tokenizer = tiny_reader("gpt2")
+    model = head(reader.config).eval()
+    model.config.pad_token_id = 0
+    how = {"tokenizer": tokenizer, "kept": [(4, 1)], "controls": "none"}
+    with pytest.raises(AttnscopeError, match=f"found {head.__name__}, which predicts none: leave them out"):
+        attnscope.card(model, TEXTS, **how, **{measured: True})
+    assert "effect" not in attnscope.card(model, TEXTS, **how)
+
+
+TEXTS = ["The tide comes in twice a day, and goes out again.", "The boats lie dry on the sand until it is back."] * 2

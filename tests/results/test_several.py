@@ -44,6 +44,16 @@ def test_models_by_quantities_and_heads_by_models(place):
     assert report.finding.sentences[0].startswith("float32: ")
 
 
+def test_models_are_compared_by_what_colours_the_map():
+    """Not by the first column that is tested: the change with shuffled weights is left of the effects."""
+    result = attnscope.intervene(limit=8, window=32, ablations=["mean"], steps=0)
+    colour = report_of("intervene", result).colour
+    report = several({"one": result, "other": result})
+    assert report.result.attrs["quantity"] == colour
+    first = next(one.name for one in report_of("intervene", result).tables[0].quantities if one.significant)
+    assert first != colour
+
+
 def test_roles_are_compared_role_by_role():
     made = {kind: attnscope.roles(limit=2, window=32, controls="none", dtype=kind) for kind in ("float32", "bfloat16")}
     rows = several(made, quantity="score").tables[1].rows

@@ -157,12 +157,7 @@ def several(results: Mapping[str, Any] | Sequence[Scan], *, quantity: str | None
     ]
     if not numbers:
         raise AttnscopeError(f"the first table of {command} has no numbers")
-    usual = next(iter(reports.values())).colour
-    wanted = quantity or next((one.name for one in numbers if one.name == usual or one.significant), numbers[0].name)
-    chosen = next((one for one in numbers if wanted in {one.name, one.title}), None)
-    if chosen is None:
-        names = ", ".join(one.name for one in numbers)
-        raise AttnscopeError(f"found quantity (--quantity) {wanted!r}; choose from {names}")
+    chosen = _chosen(quantity, numbers, colour=next(iter(reports.values())).colour)
     models: list[Row] = [_means(name, table, numbers, chosen) for name, table in tables.items()]
     steps = {name: step_of(name) for name in tables}
     if None not in steps.values():
@@ -203,6 +198,19 @@ def several(results: Mapping[str, Any] | Sequence[Scan], *, quantity: str | None
     )
 
 
+def _chosen(wanted: str | None, numbers: Sequence[Quantity], colour: str) -> Quantity:
+    """The quantity that heads are compared by: by default that of the map's colour, else the first tested one."""
+    if wanted is None:
+        usual = [one for one in numbers if one.name == colour]
+        tested = [one for one in numbers if one.significant]
+        return next(iter(usual + tested), numbers[0])
+    for one in numbers:
+        if wanted in {one.name, one.title}:
+            return one
+    names = ", ".join(one.name for one in numbers)
+    raise AttnscopeError(f"found quantity (--quantity) {wanted!r}; choose from {names}")
+
+
 def _shape(result: xr.Dataset | xr.DataTree) -> tuple[int, int] | None:
     """Layers and heads of a result; None for one without."""
     nodes = [result] if isinstance(result, xr.Dataset) else result.subtree
@@ -219,7 +227,8 @@ def _other_shapes(shapes: Mapping[str, tuple[int, int] | None], usual: tuple[int
     others = [name for name, shape in shapes.items() if shape != usual]
     if not others or usual is None:
         return []
-    listed = ", ".join(f"{name} ({shape[0]} x {shape[1]})" for name in others if (shape := shapes[name]) is not None)
+    sizes = {name: shapes[name] for name in others}
+    listed = ", ".join(f"{name} ({shape[0]} x {shape[1]})" for name, shape in sizes.items() if shape is not None)
     return [f"The table of heads leaves out {listed}: it has models of {usual[0]} layers x {usual[1]} heads."]
 
 
@@ -278,7 +287,8 @@ def _means(name: str, table: Table, numbers: Sequence[Quantity], chosen: Quantit
     """The mean of each number over the rows of a table."""
     row: Row = {"model": name}
     for one in numbers:
-        values = [value for row in table.rows if isinstance(value := row.get(one.name), int | float)]
+        cells = [of_head.get(one.name) for of_head in table.rows]
+        values = [cell for cell in cells if isinstance(cell, int | float)]
         row[one.name] = float(np.mean(values)) if values else None
     tested = [row.get(chosen.significant) for row in table.rows if chosen.significant]
     row["significant"] = sum(map(bool, tested)) if any(one is not None for one in tested) else None

@@ -113,7 +113,8 @@ def card(
     Raises
     ------
     AttnscopeError
-        If `effects` are of another model, the file lists heads that the model lacks, or as `attnscope.roles` does.
+        If `effects` are of another model, the file lists heads that the model lacks, the model predicts no tokens and
+        `limits` or `check` is set, or as `attnscope.roles` does.
 
     Examples
     --------
@@ -134,6 +135,7 @@ def card(
     from attnscope.detection.role import PUBLISHED
     from attnscope.detection.roles import Scoring, wanted_controls
     from attnscope.head_names import checked_choice
+    from attnscope.intervention.predictions import kind_of_question
     from attnscope.measure.texts import beyond_note
     from attnscope.opened import Opened
     from attnscope.report.signature import short_hash
@@ -158,6 +160,11 @@ def card(
             check_listing(listing, outline)
 
     session = Opened.open("card", model, reading, texts, check=check_outline)
+    if (limits or check) and kind_of_question(session.model.model) in {"label", "output"}:
+        raise AttnscopeError(
+            "limits (--limits) and check (--check) measure the loss of predicted tokens; found "
+            f"{session.model.name}, which predicts none: leave them out, or give a language model"
+        )
     if effects is not None:
         check_same_model(effects, session.model, "effects (--effects)")
 

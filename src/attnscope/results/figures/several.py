@@ -31,7 +31,8 @@ def grid(report: Report) -> Figure | None:
     if len(report.rows) < 2 or report.rows[0].get("step") is None:  # noqa: PLR2004
         return None
     by_head, chosen = report.tables[1], report.result.attrs["quantity"]
-    columns = {step: one for one in by_head.quantities if (step := step_of(one.name)) is not None}
+    by_step = {step_of(one.name): one for one in by_head.quantities}
+    columns = {step: one for step, one in by_step.items() if step is not None}
     steps = np.asarray([*columns])
     names = {"layer", "head"} | {end for one in columns.values() for end in one.columns}
     figure = Figure(figsize=(4.2, 2.8), layout="constrained")
