@@ -3,9 +3,9 @@
     python benchmarks/scan.py model --corpus ../shared/data/wikitext-2/valid.txt
     python benchmarks/scan.py layer --lengths 512 2048 8192
 
-`model`: roberta-base's shape with random weights, windows of 32, 128 and 512 tokens, 2,048 tokens a batch: the plain
-forward pass (sdpa), the scan with its default statistics, and eager attention with the same statistics computed from
-its weights.
+`model`: a shape with random weights (roberta-base with its head of words, SmolLM2-135M), windows of 32, 128 and 512
+tokens, 2,048 tokens a batch: the plain forward pass (sdpa), that of its body alone, the scan with its default
+statistics, and eager attention with the same statistics computed from its weights.
 `layer`: one attention layer of 12 heads x 64: PyTorch's fused attention, and the same with every statistic.
 
 Times are taken in turns within one run; the ratio is the median over the turns. Peak memory is taken in a
@@ -30,6 +30,7 @@ import torch
 
 from attnscope.bundled import MODEL
 from attnscope.capture.forward import forward
+from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures
@@ -53,6 +54,26 @@ def roberta_shape(attention: str):
     return RobertaForMaskedLM(config).eval()
 
 
+def smollm2_shape(attention: str):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        tie_word_embeddings=True,
+        attn_implementation=attention,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+SHAPES = {"roberta-base": roberta_shape, "SmolLM2-135M": smollm2_shape}
+
+
 def batches(corpus: Path, length: int, number: int):
     """So many batches of windows of one length."""
     from transformers import AutoTokenizer
@@ -68,10 +89,14 @@ def plain(model, batch) -> None:
     model(input_ids=batch.input_ids)
 
 
+def body(model, batch) -> None:
+    model.base_model(input_ids=batch.input_ids)
+
+
 def scanned(model, batch) -> None:
     observer = StatisticsObserver(DEFAULT, BAND, WindowBatch(batch, batch), batch.input_ids.shape[1] - 1)
     with watching(model, observer):
-        forward(model, {"input_ids": batch.input_ids}, str)
+        forward(model, {"input_ids": batch.input_ids}, str, with_head=False)
     stacked(observer.layers())
 
 
@@ -110,14 +135,16 @@ def rows_of(weights: torch.Tensor, columns: torch.Tensor) -> RowMeasures:
     )
 
 
-WAYS = {"plain": ("sdpa", plain), "scan": ("sdpa", scanned), "eager": ("eager", eager)}
+WAYS = {"plain": ("sdpa", plain), "body": ("sdpa", body), "scan": ("sdpa", scanned), "eager": ("eager", eager)}
 
 
-def peak_of(way: str, corpus: Path, length: int) -> None:
+def peak_of(shape: str, way: str, corpus: Path, length: int) -> None:
     """Print the memory that loading the compiled pass takes, and what one way takes above the loaded model, in MiB."""
     attention, run = WAYS[way]
-    model = roberta_shape(attention)
+    model = SHAPES[shape](attention)
     batch = batches(corpus, length, 1)[0]
+    if way == "scan":
+        verify(model, {"input_ids": batch.input_ids[:1]})
     with Peak() as loading:
         if way == "scan":
             measure(AttentionCall(*[torch.zeros(1, 1, 8, 8)] * 3, scale=1.0), Need.everything(BAND))
@@ -144,12 +171,14 @@ class Peak:
         return float(next(line.split()[1] for line in lines if line.startswith(name)))
 
 
-def compare_model(corpus: Path, lengths: list[int], number: int) -> None:
-    models = {attention: roberta_shape(attention) for attention in ("sdpa", "eager")}
-    print(f"roberta-base's shape, {number} batches of {TOKENS} tokens, {torch.get_num_threads()} threads")
-    print(f"{'n':>6} {'':8}{'s/batch':>10}{'x plain':>10}{'peak MiB':>10}{'above plain':>13}{'once, to load':>15}")
+def compare_model(shape: str, corpus: Path, lengths: list[int], number: int) -> None:
+    models = {attention: SHAPES[shape](attention) for attention in ("sdpa", "eager")}
+    print(f"{shape}'s shape, {number} batches of {TOKENS} tokens, {torch.get_num_threads()} threads")
+    titles = f"{'s/batch':>10}{'x plain':>10}{'x body':>10}{'peak MiB':>10}{'above plain':>13}{'once, to load':>15}"
+    print(f"{'n':>6} {'':8}{titles}")
     for length in lengths:
         work = batches(corpus, length, number)
+        verify(models["sdpa"], {"input_ids": work[0].input_ids[:1]})
         for attention, run in WAYS.values():  # warm up
             run(models[attention], work[0])
         times: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -158,18 +187,20 @@ def compare_model(corpus: Path, lengths: list[int], number: int) -> None:
                 started = time.perf_counter()
                 run(models[attention], batch)
                 times[way].append(time.perf_counter() - started)
-        memory = {way: _model_memory(way, corpus, length) for way in WAYS}
+        memory = {way: _model_memory(shape, way, corpus, length) for way in WAYS}
         for way in WAYS:
-            ratio = np.median(np.array(times[way]) / np.array(times["plain"]))
+            to_plain, to_body = (np.median(np.array(times[way]) / np.array(times[one])) for one in ("plain", "body"))
             loading, peak = memory[way]
             above = peak - memory["plain"][1]
             print(
-                f"{length:6} {way:8}{np.median(times[way]):10.3f}{ratio:10.3f}{peak:10.0f}{above:13.0f}{loading:15.0f}"
+                f"{length:6} {way:8}{np.median(times[way]):10.3f}{to_plain:10.3f}{to_body:10.3f}"
+                f"{peak:10.0f}{above:13.0f}{loading:15.0f}"
             )
 
 
-def _model_memory(way: str, corpus: Path, length: int) -> list[float]:
-    command = [sys.executable, __file__, "peak", "--way", way, "--corpus", str(corpus), "--lengths", str(length)]
+def _model_memory(shape: str, way: str, corpus: Path, length: int) -> list[float]:
+    command = [sys.executable, __file__, "peak", "--shape", shape, "--way", way]
+    command += ["--corpus", str(corpus), "--lengths", str(length)]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)
     return [float(number) for number in ended.stdout.split()[-2:]]
 
@@ -220,6 +251,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["model", "layer", "peak", "layer-peak"])
     parser.add_argument("--corpus", type=Path)
+    parser.add_argument("--shape", choices=list(SHAPES), default="roberta-base")
     parser.add_argument("--batches", type=int, default=6)
     parser.add_argument("--lengths", type=int, nargs="+")
     parser.add_argument("--repeats", type=int, default=3)
@@ -233,9 +265,9 @@ def main() -> None:
     elif options.corpus is None:
         parser.error("--corpus names a text file")
     elif options.what == "peak":
-        peak_of(options.way, options.corpus, options.lengths[0])
+        peak_of(options.shape, options.way, options.corpus, options.lengths[0])
     else:
-        compare_model(options.corpus, options.lengths or [32, 128, 512], options.batches)
+        compare_model(options.shape, options.corpus, options.lengths or [32, 128, 512], options.batches)
 
 
 if __name__ == "__main__":

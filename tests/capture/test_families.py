@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from attnscope import AttnscopeError
+from attnscope.capture.families import body_of
+from attnscope.capture.forward import forward
 from attnscope.capture.registry import attnscope_attention
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
@@ -39,22 +42,43 @@ def eager_weights(model, given):
 def test_a_pass_without_the_head_attends_as_the_whole_model_does(family):
     model = tiny(family)
     given, _ = inputs(family, padded=False)
-    passes = []
+    verify(model, given)
+    passes, ended = [], []
 
     def observe(site, call):
         if site.index == 0:
             passes.append([])
-        passes[-1].append((site, call.query))
+        passes[-1].append((site, call.query, call.key))
         return measure(call, Need())[0]
 
-    with torch.no_grad(), watching(model, observe):
-        for start in (model, model.base_model, model):
-            start(**given)
-    assert len(passes) == 3
+    hook = model.register_forward_hook(lambda *_: ended.append(len(passes)))
+    with torch.no_grad(), hook, watching(model, observe):
+        outputs = [forward(model, given, str, with_head=with_head) for with_head in (True, False, True)]
+    assert ended == ([1, 2, 3] if body_of(model) is model else [1, 3])
+    assert outputs[1].shape[:2] == outputs[0].shape[:2]
     for one in passes[1:]:
-        assert [site for site, _ in one] == [site for site, _ in passes[0]]
-        for (_, query), (_, expected) in zip(one, passes[0], strict=True):
-            torch.testing.assert_close(query, expected)
+        for (site, query, key), (expected, as_query, as_key) in zip(one, passes[0], strict=True):
+            assert site == expected
+            assert torch.equal(query, as_query)
+            assert torch.equal(key, as_key)
+
+
+class Rereading(LlamaForCausalLM):
+    """Whose head attends once more."""
+
+    def forward(self, input_ids, **options):
+        states = self.model(input_ids, **options).last_hidden_state
+        return self.model(inputs_embeds=states, **options).last_hidden_state
+
+
+def test_attention_in_a_head_is_measured_too():
+    model = Rereading(tiny("llama").config).eval()
+    given = {"input_ids": torch.arange(6)[None]}
+    sites = verify(model, given)
+    observed = []
+    with torch.no_grad(), watching(model, lambda site, call: observed.append(site) or measure(call, Need())[0]):
+        forward(model, given, str, with_head=False)
+    assert len(observed) == len(sites) == 2 * model.config.num_hidden_layers
 
 
 def attend_equally(call):

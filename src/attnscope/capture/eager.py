@@ -94,7 +94,7 @@ def eager(model: PreTrainedModel) -> Generator[None]:
     def ask(start: nn.Module) -> Any:
         signature = inspect.signature(start.forward)
         takes = any(one.name == _ASKED or one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
-        requested = ({_ASKED: True} if takes else {}) | without_cache(start)
+        requested = ({_ASKED: True} if takes else {}) | families.without_cache(start)
 
         def hook(_: nn.Module, arguments: Any, options: dict[str, Any]) -> Any:
             passed = signature.bind(*arguments, **options).arguments
@@ -109,11 +109,6 @@ def eager(model: PreTrainedModel) -> Generator[None]:
         for start in {model, model.base_model}:
             undo.enter_context(ask(start))
         yield
-
-
-def without_cache(start: nn.Module) -> dict[str, bool]:
-    """Arguments that disable the cache: with one, FSMT's decoder attends to the future."""
-    return {"use_cache": False} if "use_cache" in inspect.signature(start.forward).parameters else {}
 
 
 def _observe(watch: Watch, way: EagerWay, weights: Tensor) -> None:

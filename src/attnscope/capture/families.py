@@ -197,6 +197,19 @@ def main_output(output: Any) -> Tensor:
     )
 
 
+def body_of(model: PreTrainedModel) -> nn.Module:
+    """The part of a model below its head; the model itself without one, or under another name: its head runs too."""
+    body: Any = model.base_model
+    if getattr(model.config, "is_encoder_decoder", False):
+        return model.get_decoder() if body is model else body  # T5 has its stacks and its head side by side
+    return getattr(body, "decoder", body)  # OPT calls that, not the body around it
+
+
+def without_cache(start: nn.Module) -> dict[str, bool]:
+    """Arguments that disable the cache: with one, FSMT's decoder attends to the future."""
+    return {"use_cache": False} if "use_cache" in inspect.signature(start.forward).parameters else {}
+
+
 def returns_embedding(model: nn.Module) -> bool:
     """Whether a model has no head of labels or words: its output is an embedding, or its last layer."""
     projects = any(hasattr(model, name) for name in ("visual_projection", "text_projection"))

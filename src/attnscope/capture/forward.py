@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.capture.families import main_output
-from attnscope.capture.watch import Site, looking, way_of
+from attnscope.capture.families import body_of, main_output, without_cache
+from attnscope.capture.watch import Site, current, looking, way_of
 from attnscope.kernels.call import is_finite
 from attnscope.support.errors import AttnscopeError, reason_of
 from attnscope.support.state import same_random_numbers
@@ -33,17 +33,45 @@ def forward(
     with_head: bool = True,
     result: Callable[[Any], Tensor] = main_output,
 ) -> Tensor:
-    """Run a model within `watching`, and raise an error for a text on which it overflows."""
+    """Run a model within `watching`, and raise an error for a text on which it overflows.
+
+    Without its head, the output is that of the body, and has no logits. Give `use_cache` for a cache of keys.
+    """
     check_ids(model, inputs, name)
+    inputs = without_cache(model) | inputs
 
     def look(site: Site, output: Tensor) -> None:
         if not is_finite(output):
             check_finite(f"layer {site.index} ({site.name})", output.transpose(1, 2), name, valid(site.kind))
 
     with looking(look), same_random_numbers() if way_of(model).draws else nullcontext():
-        output = result((model if with_head else model.base_model)(**inputs))
+        output = result(model(**inputs) if with_head else _body_of_pass(model, inputs))
     check_finite("the model's output", output, name, valid("causal"))  # a decoder's, where there is one
     return output
+
+
+class _EndedError(Exception):
+    """The end of a pass after its last attention call."""
+
+
+def _body_of_pass(model: PreTrainedModel, inputs: dict[str, Any]) -> Any:
+    """The output of a model's body, where a pass ends unless attention follows (by the number of verified calls).
+
+    The pass begins at the model, which may prepare the inputs of its body.
+    """
+    body, watch, calls = body_of(model), current.get(), way_of(model).calls
+    if watch is None or calls is None:
+        return model(**inputs)
+
+    def end(_: nn.Module, __: Any, output: Any) -> None:
+        if watch.calls == calls:
+            raise _EndedError(output)
+
+    with body.register_forward_hook(end):
+        try:
+            return model(**inputs)
+        except _EndedError as ended:
+            return ended.args[0]
 
 
 def check_finite(where: str, states: Tensor, name: Name, valid: Tensor | None = None) -> None:

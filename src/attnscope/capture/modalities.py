@@ -19,12 +19,12 @@ from transformers import PreTrainedModel
 from attnscope.capture import families, processors
 from attnscope.capture.borrow import LoadedModel, inner_model, quiet
 from attnscope.capture.checkpoint import Repository, saved_config
-from attnscope.capture.eager import without_cache
 from attnscope.capture.encoders import reads_images, reads_sounds
 from attnscope.capture.load import Model, load_model
 from attnscope.capture.parameters import AS_SAVED, Loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE, verify
+from attnscope.capture.watch import way_of
 from attnscope.capture.watching import watching
 from attnscope.kernels.engines import output_of
 from attnscope.read.image_text import Expanded, PicturedText, PicturedTexts, pictured_of, written_in_parts
@@ -287,7 +287,7 @@ class PicturedModel:
 
     def run(self, inputs: dict[str, Any]) -> Tensor:
         """Output of the whole model."""
-        return families.main_output(self.loaded.model(**without_cache(self.loaded.model), **inputs))
+        return families.main_output(self.loaded.model(**families.without_cache(self.loaded.model), **inputs))
 
     @torch.no_grad()
     def decoder_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -327,6 +327,7 @@ class PicturedModel:
             raise AttnscopeError(
                 f"capturing the decoder changes the output of {kind} (by {difference:.1e}), so it cannot be measured"
             )
+        way_of(self.loaded.model).calls = len(sites)
         return sites
 
     def processing(self) -> str:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from attnscope.capture import families
 from attnscope.capture.borrow import is_own_hook
-from attnscope.capture.eager import UncapturedError, eager_way, future_of, without_cache
+from attnscope.capture.eager import UncapturedError, eager_way, future_of
 from attnscope.capture.forward import check_finite, check_ids, forward
 from attnscope.capture.functional import Softmaxes, softmaxes_of
 from attnscope.capture.placement import device_of, in_memory, parameters_of, plain
@@ -60,7 +60,9 @@ def verify(
         raise AttnscopeError(only_weights(model))
     check = partial(_verified, model, inputs, valid, text, looks_back=looks_back)
     find = partial(_find_way, model, inputs, check, cross_only=cross_only, weights_suffice=weights_suffice)
-    return once_in_session(model, inputs, ("sites", cross_only, looks_back), find)
+    sites = once_in_session(model, inputs, ("sites", cross_only, looks_back), find)
+    way.calls = len(sites)
+    return sites
 
 
 def _find_way(
@@ -161,7 +163,7 @@ def _verified(
         seen: set[str] = set()
         with explaining(f"{name} fails on the first window", advice), same_random_numbers():
             before = random_state()
-            eager = model(**((without_cache(model) if by_weights else {}) | inputs))
+            eager = model(**families.without_cache(model) | inputs)
             way_of(model).draws = random_state() != before
         ran.clear()
         with (

@@ -44,6 +44,7 @@ class Way:
     products: bool = False  # whether calls of PyTorch's attention functions are captured too
     masks_written_out: bool = False  # whether causal masks are built in full, for layers without causal settings
     found: dict[Any, Any] | None = None  # within a `Session`: what was found of each state of the model
+    calls: int | None = None  # number of attention calls in the verified pass
     draws: bool = False  # whether it draws random numbers: it masks (ViT-MAE) or samples (Informer) in each pass
 
 

@@ -13,7 +13,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.capture.eager import without_cache
 from attnscope.capture.families import OWN_STATES, is_attention, other_states
 from attnscope.capture.forward import forward
 from attnscope.capture.placement import device_of
@@ -140,7 +139,7 @@ def interval(
 def observed_pass(model: PreTrainedModel, inputs: Inputs, hooks: Iterable[Any], observer: InputObserver) -> None:
     """One pass over one text, in float32, with an observer of its attention calls; the hooks are removed after it."""
     with in_single_precision(model), attached(hooks), watching_inputs(model, observer):
-        forward(model, {**without_cache(model), **inputs}, lambda _: "the text")
+        forward(model, inputs, lambda _: "the text")
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils import _pytree as pytree
 from transformers import PreTrainedModel
 
-from attnscope.capture.eager import without_cache
-from attnscope.capture.families import adds_embeddings, is_norm, other_states, related
+from attnscope.capture.families import adds_embeddings, is_norm, other_states, related, without_cache
 from attnscope.capture.watching import attached
 from attnscope.capture.weights import blocks_of, is_linear
 from attnscope.support.state import frozen

@@ -17,8 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.capture.eager import without_cache
-from attnscope.capture.families import OWN_STATES, is_norm, other_name, related, result_of
+from attnscope.capture.families import OWN_STATES, is_norm, other_name, related, result_of, without_cache
 from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching

@@ -17,8 +17,7 @@ from torch.utils import _pytree as pytree
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from attnscope.capture.eager import without_cache
-from attnscope.capture.families import result_of
+from attnscope.capture.families import result_of, without_cache
 from attnscope.capture.forward import forward
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnscope.capture.eager import without_cache
 from attnscope.capture.forward import forward
 from attnscope.capture.verify import TOLERANCE, stored_positions
 from attnscope.capture.watching import attached
@@ -88,7 +87,7 @@ class StreamParts:
         recorded |= {layer.matrices.names["output"] for layer in self.layers if layer.matrices.gated is not None}
         hooks = (self.model.get_submodule(one).register_forward_hook(partial(record, one)) for one in recorded)
         with attached(hooks), watching_inputs(self.model, observe):
-            return forward(self.model, {**without_cache(self.model), **inputs}, name, with_head=with_head)
+            return forward(self.model, inputs, name, with_head=with_head)
 
     def ran(self, event: Any) -> tuple[Tensor, Tensor]:
         """Input and output of a norm or module in the last pass."""

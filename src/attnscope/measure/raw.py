@@ -133,7 +133,7 @@ def observe_window(loaded: LoadedModel, window: Window, observe: Observer) -> No
     inputs = WindowBatch.of([window], 0, device_of(loaded.model)).inputs(loaded.model)
     verify(loaded.model, inputs, text=window.source, weights_suffice=True)
     with watching(loaded.model, observe, weights_suffice=True):
-        forward(loaded.model, inputs, lambda _: window.source)
+        forward(loaded.model, inputs, lambda _: window.source, with_head=False)
 
 
 def first_window(session: Opened, targets: Sources, window: int | None) -> Window:

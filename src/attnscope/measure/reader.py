@@ -14,7 +14,6 @@ import scipy
 import torch
 import xarray as xr
 
-from attnscope.capture.eager import without_cache
 from attnscope.capture.forward import forward
 from attnscope.capture.load import Hashed, signature_of
 from attnscope.capture.notes import capture_notes
@@ -339,9 +338,10 @@ class Reader(Job, ABC):
         with watching(self.watched, observer, weights_suffice=True):
             forward(
                 self.model,
-                {**without_cache(self.model), **read.batch.inputs(self.model)},
+                read.batch.inputs(self.model),
                 lambda at: self.name_of(read.windows[at], numbers[at]),
                 lambda kind: read.batch.sides(kind)[0].valid,
+                with_head=False,
             )
 
     def observe_first(self, observer: Observer) -> Window:

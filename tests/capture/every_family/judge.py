@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 import torch
 from transformers import PretrainedConfig
 
-from attnscope.capture.eager import as_weights, without_cache
-from attnscope.capture.families import is_attention, main_output
+from attnscope.capture.eager import as_weights
+from attnscope.capture.families import is_attention, main_output, without_cache
 from attnscope.capture.notes import capture_notes
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import capture_of, watching
