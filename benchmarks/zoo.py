@@ -205,8 +205,8 @@ def same_token(planted: PlantedModel) -> np.ndarray:
 def attributed(planted: PlantedModel) -> np.ndarray:
     """Size of each head's part of the answer's logit over that of the mean token, mean over texts."""
     session = _Asked(planted)
-    every: list[int | None] = [None] * len(session.windows)
-    found = Attribution(session, every, every, None, by_position=False).of_batch(slice(0, len(every)))
+    count = len(session.windows)
+    found = Attribution(session, [(None, None)] * count, None, None).of_batch(slice(0, count))
     parts, scores = (found.part - found.random).mean("window"), np.zeros(planted.heads.shape)
     heads = parts.where(parts.kind == "head", drop=True)
     scores[heads.layer.values, heads["head"].values] = np.abs(heads.values)  # no encoder adds to a logit directly

@@ -320,8 +320,6 @@ def test_pairs_of_labels_that_do_not_fit_are_reported_in_a_line():
         attnscope.patch(model, [{"clean": "a b", "corrupted": "a c"}], tokenizer=tokenizer)
     with pytest.raises(AttnscopeError, match="no label 'maybe'"):
         attnscope.patch(model, [{**PAIRS[0], "answer": "maybe"}], tokenizer=tokenizer)
-    with pytest.raises(AttnscopeError, match="no logits of tokens, which attribute splits"):
-        attnscope.attribute(model, TEXTS, tokenizer=tokenizer)
     tokens, tokenizer, _ = text_model("tokens")
     with pytest.raises(AttnscopeError, match="labels each token"):
         attnscope.patch(tokens, PAIRS, tokenizer=tokenizer)

@@ -45,11 +45,26 @@ def embedding_within(module: object) -> nn.Embedding | None:
 
 
 def embeddings_of(model: PreTrainedModel) -> list[Any]:
-    """The embeddings that the model's first stack reads, and its last one."""
+    """The embeddings that the model's first stack reads, and its last one; None of sounds."""
     stacks: list[Any] = [model.get_encoder(), model.get_decoder()] if model.config.is_encoder_decoder else [model]
     # stacks of attnscope's translators share a table, which the model has
     owners = [stack if hasattr(stack, "get_input_embeddings") else model for stack in stacks]
-    return [owner.get_input_embeddings() for owner in owners]
+    return [_input_layer(owner) for owner in owners]
+
+
+def _input_layer(model: PreTrainedModel) -> nn.Module | None:
+    try:
+        return model.get_input_embeddings()
+    except NotImplementedError:
+        return None
+
+
+def output_layer(model: PreTrainedModel) -> nn.Module | None:
+    """The layer that computes the logits, if there is one."""
+    try:
+        return model.get_output_embeddings()
+    except NotImplementedError:
+        return None
 
 
 def is_linear(module: nn.Module) -> bool:

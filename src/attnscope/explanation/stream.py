@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from attnscope.capture.families import is_attention, is_norm, related
 from attnscope.capture.placement import in_memory
 from attnscope.capture.watch import Site
+from attnscope.capture.weights import blocks_of, output_layer
 from attnscope.explanation.inputs import Inputs, observed_pass
 from attnscope.explanation.profiles import check_tokens
 from attnscope.explanation.projections import SAME, LayerRun, Projections, factor_of, projections
@@ -61,8 +62,9 @@ class Fold:
 def fold_of(norm: nn.Module, width: int) -> Fold | None:
     """The fold of a norm, read off its outputs; None if it is neither a LayerNorm nor an RMSNorm."""
     with in_memory(norm):
-        hook = vars(norm).get("_hf_hook")  # of accelerate: it knows all weights
-        norm = deepcopy(norm, {id(hook): hook}).cpu().double()
+        # not copied: hooks, and that of accelerate, which knows all weights
+        hook, hooks = vars(norm).get("_hf_hook"), vars(norm)["_forward_hooks"]
+        norm = deepcopy(norm, {id(hook): hook, id(hooks): type(hooks)()}).cpu().double()
     rng = np.random.default_rng(0)
     rows = torch.from_numpy(1e4 * np.stack([rng.permutation(np.resize([1.0, -1.0], width)), rng.normal(size=width)]))
     out = type(norm).forward(norm, torch.cat([rows, -rows, rows + 1e4]))
@@ -125,6 +127,8 @@ class Stream:
     unverified: list[int] = field(default_factory=list[int])  # layers after which the stream adds something unknown
     before: dict[str, str] = field(default_factory=dict[str, str])  # block ahead of all attention, by stream
     calls: dict[int, AttentionCall] = field(default_factory=dict[int, "AttentionCall"])
+    # output of the last block, of a classifier or an encoder without a head, with its number among runs of the module
+    last: tuple[Point, str, int] | None = None
 
     def between(self, stream: str, first: int, last: Point) -> list[Fold]:
         """Norms on the stream from the output of layer `first` (-1: the embeddings) to the norm of `last`."""
@@ -189,19 +193,26 @@ def position_part(
 
 
 @torch.no_grad()
-def residual_stream(model: PreTrainedModel, inputs: Inputs) -> Stream:
-    """Find how heads read and write the residual stream, from one pass over one text."""
+def residual_stream(model: PreTrainedModel, inputs: Inputs, length: int | None = None) -> Stream:
+    """Find how heads read and write the residual stream, from one pass over one text.
+
+    `length` is the number of positions, of an image or a sound.
+    """
     layers = projections(model, inputs)
     blocks = sublayers(model, inputs, {site.name for site in layers})
-    recorder = _Recorder(inputs["input_ids"].shape[-1], {layer.names.get("output", "") for layer in layers.values()})
-    unembedding = model.get_output_embeddings()
+    length = inputs["input_ids"].shape[-1] if length is None else length
+    recorder = _Recorder(length, {layer.names.get("output", "") for layer in layers.values()})
+    unembedding = output_layer(model)
     observed_pass(model, inputs, recorder.hooks(model, unembedding), recorder.observe)
     assembler = _Assembler(recorder.events, layers, blocks)
     for site, call, query_states, key_states, at in recorder.calls:
         in_encoder = model.config.is_encoder_decoder and site.kind == "self"
         assembler.add(site, "encoder" if in_encoder else "decoder", query_states, key_states, at)
         assembler.stream.calls[site.index] = call
-    assembler.stream.embedded = assembler.embedded(word_embedding(model)[1].embedding_dim)
+    if "input_ids" in inputs:
+        assembler.stream.embedded = assembler.embedded(word_embedding(model)[1].embedding_dim)
+    if unembedding is None:
+        assembler.end_blocks(model)
     assembler.end(unembedding)
     return assembler.stream
 
@@ -400,6 +411,17 @@ class _Assembler:
             end = self.point("decoder", read.received, len(self.events))
             self.stream.is_linear = self.written["decoder"].leads_to(self.events, end)
             self.stream.ends["decoder"] = end
+
+    def end_blocks(self, model: PreTrainedModel) -> None:
+        """Find the output of the last block, which a classifier or an embedding reads."""
+        attention, blocks = self.stream.layers[-1].matrices.site.name, blocks_of(model)
+        around = next((name for name in blocks if attention.startswith(f"{name}.")), "")
+        names = [name for name in blocks if name.rpartition(".")[0] == around.rpartition(".")[0]]
+        runs = [event for event in self.events if names and event.name == names[-1]]
+        if runs and "decoder" in self.written:
+            end = self.point("decoder", runs[-1].returned, len(self.events))
+            if self.written["decoder"].leads_to(self.events, end):
+                self.stream.last = end, names[-1], len(runs) - 1
 
 
 def _around(blocks: list[BlockRun], attention: str) -> tuple[str, dict[str, Kind]]:

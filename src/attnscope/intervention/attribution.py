@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -14,7 +15,7 @@ import xarray as xr
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.capture.families import logit_cap
+from attnscope.capture.families import logit_cap, result_of, without_cache
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.weights import affine_alone
@@ -24,9 +25,11 @@ from attnscope.explanation.stream import Layer, Point, Stream, residual_stream
 from attnscope.intervention.activations import Activation
 from attnscope.intervention.calls import checked_heads, values_of, weights_of
 from attnscope.intervention.edit import Anatomy
+from attnscope.intervention.gradients import check_gradients
 from attnscope.intervention.metrics import Metric
+from attnscope.intervention.output_layers import OutputLayers
 from attnscope.intervention.pairs import one_token
-from attnscope.intervention.predictions import PredictionSession, Questions, pad_of
+from attnscope.intervention.predictions import Embeddings, PredictionSession, Questions, as_float32, class_of, pad_of
 from attnscope.intervention.score_parts import ScoreParts, shares_of
 from attnscope.intervention.stream_parts import StreamParts, rows_of
 from attnscope.measure.passes import WindowBatch
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
 
 REST = "rest"  # part of all but chosen heads
+BEHIND = "output layers"  # part of the layers behind the last block
 _AT_ONCE = 1 << 25  # logits of a lens at a time
 _LENS = {"logit": "logits", "metric": "1", "probability": "share", "rank": "1"}
 _ELSE = "use attnscope intervene or attnscope patch (--steps 0)"
@@ -118,7 +122,7 @@ def point_at(model: PreTrainedModel, stream: Stream, activation: Activation) -> 
     last = before[-1]
     is_normed = bool(earlier) and f"{earlier[-1]}.normalized_resid_post" in activations.by_name and name != "resid_post"
     is_last = len(before) == len(layers)
-    if (is_mid and last.after is not None) or (is_last and not is_mid and not stream.is_linear):
+    if (is_mid and last.after is not None) or (is_last and not is_mid and not (stream.is_linear or stream.last)):
         return None
     kept = [one for one in last.added if is_added(*one[:2])]
     stream.layers[stream.layers.index(last)] = replace(last, added=kept)
@@ -127,44 +131,47 @@ def point_at(model: PreTrainedModel, stream: Stream, activation: Activation) -> 
     return Point("decoder", len(before), last.query.states, last.query.at)
 
 
+#: What is split of a model without logits of tokens, by kind.
+_BY_DEFAULT: dict[str, dict[str, Any]] = {
+    "label": {
+        "name": "logit of the label",
+        "unit": "logits",
+        "better": "higher",
+        "meaning": "It is less that of the other label, or else less the mean over all labels. Without one named, the "
+        "label is the one that the model predicts.",
+    },
+    "output": {
+        "name": "projection of the embedding",
+        "unit": "share",
+        "meaning": "The embedding is projected on itself, so that its parts add up to 1; of pairs, on the way from the "
+        "corrupted to the clean one, in its length. It is the model's own, or the mean of its last layer over tokens.",
+    },
+    "product": {"name": "product of the embedding", "meaning": "It is that with the direction."},
+}
+
+
 @dataclass(eq=False)
 class Attribution:
-    """The parts of the logits of tokens, or of what reads the stream in one direction."""
+    """The parts of the logits of tokens, of what reads the stream in one direction, or of labels and embeddings."""
 
     session: PredictionSession
-    tokens: list[int | None]  # of each window
-    against: list[int | None]
+    # the token or label of each window, and the one whose logit is subtracted
+    words: Sequence[tuple[str | None, str | None]]
     direction: Tensor | None
     site: str | None  # of the stream whose product with the direction is split; None: the input of the unembedding
-    by_position: bool
+    by_position: bool = False
     heads: Sequence[tuple[int, int]] | None = None  # whose parts are of interest; all others are one part
     metric: Metric | None = None  # whose gradient times the logits is split, in place of a logit
+    corrupted: Sequence[Tensor] = ()  # embeddings of the corrupted texts of pairs, for an encoder
     scale: float | None = None  # of logits after the unembedding
-
-    @classmethod
-    def of(
-        cls,
-        session: PredictionSession,
-        words: Sequence[tuple[str | None, str | None]],
-        direction: Tensor | None,
-        site: str | None = None,
-        *,
-        by_position: bool,
-        heads: Sequence[tuple[int, int]] | None = None,
-        metric: Metric | None = None,
-    ) -> Attribution:
-        """With the token of each window, and the one whose logit is subtracted, as words."""
-        named = dict.fromkeys(word for both in words for word in both if word is not None)
-        tokenizer, what = session.loaded.tokenizer, "the token whose logit is split"
-        tokens = {word: one_token(tokenizer, word, what) for word in named}
-        chosen, against = ([tokens.get(word or "") for word in side] for side in zip(*words, strict=True))
-        return cls(session, chosen, against, direction, site, by_position, heads, metric)
 
     @torch.no_grad()
     def __post_init__(self) -> None:
-        model, name = self.session.model, self.session.loaded.name
-        start = token_ids([max(self.session.windows, key=len).ids[:FOR_MATCHING]])
-        stream = residual_stream(model, model_inputs(model, start))
+        session, self.output_layers = self.session, None
+        model, name = session.model, session.loaded.name
+        self.tokens, self.against = self._numbers_of_words()
+        self.is_whole = session.kind in {"label", "output"} and self.site is None  # of texts, not of tokens
+        stream = self._stream()
         unread = [layer for layer in stream.layers if layer.output is None]
         reason = (
             stream.unknown({"": unread}) or "its unembedding does not read a sum of heads and modules through one norm"
@@ -173,6 +180,13 @@ class Attribution:
         end = stream.ends.get("decoder") if stream.is_linear else None
         if self.activation is not None:
             end = point_at(model, stream, self.activation)
+        if self.is_whole:
+            reason = stream.unknown({"": unread}) or "its last block is no known sum of heads and modules"
+            if stream.last is not None:
+                end, self.output, run = stream.last
+                self.output_layers = OutputLayers(model, self.output, run)
+            kind = "product" if self.direction is not None else session.kind
+            self.metric = self.metric or Metric(self._value, **_BY_DEFAULT[kind])
         if end is not None:
             self.end, self.parts = end, StreamParts(model, stream, [end])
             reason = stream.unknown(self.parts.before)
@@ -192,13 +206,17 @@ class Attribution:
                 "by_position"
             )
         width = self.end.states.shape[1]
+        if self.direction is not None:
+            width = len(session.unchanged[0]) if self.is_whole else width
         if self.direction is not None and len(self.direction) != width:
             shape = tuple(self.direction.shape)
             raise AttnscopeError(f"found a direction of shape {shape}; expected {(width,)}")
         self.factor = (
             1.0 if self.end.norm is None else factor_of(self.end.states, cast("Any", self.end.norm.returned)) or 1.0
         )
-        if self.activation is None:
+        if self.is_whole:
+            check_gradients(model, _ELSE)
+        elif self.activation is None:
             self.unembedding: Any = model.get_output_embeddings()
             affine = affine_alone(model, self.unembedding, width)
             self.table, self.constant = affine.matrix.T.detach(), affine.bias.detach().double()
@@ -207,7 +225,9 @@ class Attribution:
         else:
             self.output, self.scale = self.activation.modules[0], 1.0
         self.most = max(self.questions(part).labels.shape[1] for part in self.session.slices())
-        sources, names = self.parts.sources, self.parts.names
+        sources, names = [*self.parts.sources], [*self.parts.names]
+        if self.is_whole:
+            sources, names = [*sources, (BEHIND, -1, -1)], [*names, BEHIND]
         if self.heads is not None:
             of_heads = {(layer, head): at for at, (kind, layer, head) in enumerate(sources) if kind == "head"}
             self.chosen = [of_heads[cell] for cell in checked_heads(self.heads, [*of_heads], "heads, --heads")]
@@ -224,6 +244,27 @@ class Attribution:
             share = torch.bincount(torch.tensor(ids, dtype=torch.int64), minlength=len(self.table)).to(self.constant)
             share = share / share.sum()
             self.mean = (share.to(self.table) @ self.table).double(), share @ self.constant
+
+    def _numbers_of_words(self) -> list[list[int | None]]:
+        """Tokens or labels of all windows, and those that are subtracted, as numbers."""
+        model, tokenizer = self.session.model, self.session.loaded.tokenizer
+        named = {word for both in self.words for word in both if word is not None}
+        if self.session.kind == "label":
+            numbers = {word: class_of(word, model, "the label (--token, --against)") for word in named}
+        else:
+            numbers = {word: one_token(tokenizer, word, "the token whose logit is split") for word in named}
+        return [[numbers.get(word or "") for word in side] for side in zip(*self.words, strict=True)]
+
+    def _stream(self) -> Stream:
+        """The residual stream of the model, from its longest input, or the beginning of that."""
+        session, windows = self.session, self.session.windows
+        at = windows.index(max(windows, key=len))
+        if self.is_whole or session.given:
+            batch = session.inputs(slice(at, at + 1))
+            inputs = {name: value for name, value in batch.inputs(session.model).items() if name != "attention_mask"}
+            return residual_stream(session.model, inputs, len(windows[at]))
+        start = token_ids([windows[at].ids[:FOR_MATCHING]])
+        return residual_stream(session.model, model_inputs(session.model, start))
 
     def pooled(self, parts: Tensor) -> Tensor:
         """Parts ``(prediction, component)`` of the chosen heads, and the sum of all others."""
@@ -266,7 +307,9 @@ class Attribution:
         if self.against[0] is not None:
             tokens.append((-1.0, torch.tensor(self.against[part], device=texts.device)[texts]))
         scale = self.scale or 1.0
-        if self.metric is not None:
+        if self.output_layers is not None:
+            parts, reads, total = self._behind(self.output_layers, final, asked, part)
+        elif self.metric is not None:
             self.of_texts, row, bias, terms = self._gradient(self.metric, asked, logits)
             total = terms.sum(1)
             parts, reads = self._parts(row, bias, total, terms.abs().sum(1))
@@ -289,13 +332,21 @@ class Attribution:
             split["random"] = self.pooled(split["random"])
         layers = sorted(reads) if self.by_position else ()
         by_key = [_by_keys(self.parts.calls[layer][0], reads[layer], self.at) for layer in layers]
-        return self._dataset(part, asked, (texts, numbers), split, self._lens(final, tokens, asked), by_key)
+        if self.metric is not None:  # one number of all its predictions, so that parts by key are sums too
+            by_key = [one * torch.bincount(texts, minlength=len(asked)).to(one)[:, None, None] for one in by_key]
+        return self._dataset(part, asked, (texts, numbers), split, self._lens(final, tokens, asked, part), by_key)
 
     def _run(self, asked: Questions, part: slice) -> tuple[Tensor, Tensor]:
         """One forward pass: what the unembedding reads at the predictions, and logits before they are capped."""
         self.shape = len(asked), asked.batch.target.input_ids.shape[1]
         inputs, with_head = asked.batch.inputs(self.session.model), self.activation is None
-        self.whole = self.parts.run(inputs, self.session.name(part.start), [self.output], with_head=with_head)
+        layers = self.output_layers
+        with nullcontext() if layers is None else layers.hooked():
+            whole = self.parts.run(inputs, self.session.name(part.start), [self.output], with_head=with_head)
+            self.whole = whole.to(self.at[0].device)  # layers may be on several
+        if layers is not None and layers.states is not None:
+            self.whole_states = layers.states.detach()
+            return self._rows(self.whole_states), self.whole
         if self.activation is not None:
             received, *_, returned = self.parts.runs[self.output][self.activation.run or 0]
             return self._rows(returned if self.activation.side == "returned" else received), self.whole
@@ -311,6 +362,60 @@ class Attribution:
                     "no sum of parts"
                 )
         return final, uncapped if self.cap else logits
+
+    def _value(self, result: Tensor, inputs: dict[str, Any]) -> Tensor:
+        """What is split by default of each text: see `_BY_DEFAULT`."""
+        part: slice = inputs["part"]
+        asked = self.session.batch(part)
+        logits = as_float32(asked.at(result))
+        if isinstance(asked, Embeddings):
+            embedding = logits[:, 0]
+            if self.direction is not None:
+                return embedding @ self.direction.to(embedding)
+            way = asked.unchanged - torch.stack([*self.corrupted[part]]) if self.corrupted else asked.unchanged
+            return (embedding * way).sum(1) / (way**2).sum(1)
+        labels, real = asked.labels, asked.labels != IGNORED
+        if self.tokens[0] is not None:
+            labels = torch.tensor(self.tokens[part], device=real.device)[:, None].expand_as(labels)
+        margin = logits.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+        if self.against[0] is not None:
+            other = torch.tensor(self.against[part], device=real.device)[:, None].expand_as(labels)
+            margin = margin - logits.gather(-1, other[..., None])[..., 0]
+        elif logits.shape[-1] > 1:
+            margin = margin - logits.mean(-1)
+        return torch.where(real, margin, 0).sum(1) / real.sum(1)
+
+    def _inputs(self, asked: Questions, part: slice) -> dict[str, Any]:
+        """The inputs of a metric."""
+        inputs = asked.batch.inputs(self.session.model)
+        return inputs | ({"part": part} if self.metric is not None and self.metric.function == self._value else {})
+
+    def _behind(
+        self, layers: OutputLayers, final: Tensor, asked: Questions, part: slice
+    ) -> tuple[Tensor, dict[int, Tensor], Tensor]:
+        """Parts of a metric behind layers of any kind, by its gradient at the output of the last block.
+
+        The last part is that of the layers themselves: their biases, and what their tangent leaves.
+        """
+        assert self.metric is not None  # noqa: S101
+        assert layers.states is not None  # noqa: S101
+        self.of_texts, slopes = self.metric.gradient(self.whole, self._inputs(asked, part), len(asked), _ELSE)
+        gradient = torch.autograd.grad(self.whole, layers.states, slopes)[0].to(slopes.device)
+        if bool(gradient.reshape(*self.shape, -1)[asked.labels == IGNORED].any()):
+            raise self.metric.depends_on_padding()
+        whole = (slopes * self.whole.detach()).reshape(len(asked), -1).double().sum(1)
+        row = self._rows(gradient)
+        products = (row * final).sum(1)
+        parts, reads = self._parts(row, row[:, 0] * 0, products, 0.0)
+
+        def of_text(values: Tensor) -> Tensor:
+            return torch.zeros_like(whole).index_add(0, self.at[0], values.to(whole))[self.at[0]]
+
+        # the rest is counted at the positions that are read
+        is_read = (row != 0).any(1).double()
+        is_read = torch.where(of_text(is_read) > 0, is_read, 1.0)
+        behind = (whole[self.at[0]] - of_text(products)) * is_read / of_text(is_read)
+        return torch.cat([parts, behind[:, None]], 1), reads, products + behind
 
     def _gradient(self, metric: Metric, asked: Questions, logits: Tensor) -> tuple[Tensor, ...]:
         """The metric of each text; of each prediction its gradient in the stream, the bias, and all terms of it."""
@@ -352,7 +457,19 @@ class Attribution:
             )
         return parts, vectors
 
-    def _lens(self, final: Tensor, tokens: list[tuple[float, Tensor]], asked: Questions) -> dict[str, Tensor]:
+    def _result_of(self, layers: OutputLayers, final: Tensor, asked: Questions) -> Tensor:
+        """The result of a pass whose last block returns other states."""
+        assert self.whole_states is not None  # noqa: S101
+        device = self.at[0].device
+        states = self.whole_states.reshape(*self.shape, -1).to(device, copy=True)
+        states[self.at] = final.to(states)
+        with layers.hooked(states.reshape(self.whole_states.shape).to(self.whole_states.device)):
+            inputs = {**without_cache(layers.model), **asked.batch.inputs(layers.model)}
+            return result_of(layers.model, layers.model(**inputs)).to(device)
+
+    def _lens(
+        self, final: Tensor, tokens: list[tuple[float, Tensor]], asked: Questions, part: slice
+    ) -> dict[str, Tensor]:
         """Logit, probability and rank ``(prediction, depth)``, or the metric of texts, if the stream ended there."""
         lens, labels = defaultdict[str, list[Tensor]](list), tokens[0][1]
         norm: Any = self.end.norm
@@ -361,6 +478,11 @@ class Attribution:
         for states in streams:
             final = states.to(self.session.model.dtype)
             final = final if norm is None else self.factor * norm.module(final)
+            if self.output_layers is not None and self.metric is not None:
+                result = self._result_of(self.output_layers, final, asked)
+                value = self.metric.of_texts(result, self._inputs(asked, part), len(asked))
+                lens["metric"].append(value.double())
+                continue
             if self.metric is not None:
                 whole = self.whole.clone()
                 whole[self.at] = self._capped(self._logits(final)).to(whole)
@@ -396,7 +518,8 @@ class Attribution:
 
         of_window = np.nanmean if self.metric is None else np.nansum  # a metric is one number of all its predictions
         names, dims = np.full((len(asked), self.most), "", dtype=object), ("window", "position", "component")
-        names[rows] = IdNames(self.session.loaded.tokenizer).of(asked.labels[at].tolist())
+        names_of = IdNames(self.session.loaded.tokenizer).of if not self.session.given else lambda ids: [""] * len(ids)
+        names[rows] = names_of(asked.labels[at].tolist())
         variables: dict[str, Any] = {
             name: ((dims[0], *dims[2:][: values.ndim - 1]), of_window(at_predictions(values), 1))
             for name, values in split.items()
@@ -417,7 +540,6 @@ class Attribution:
             rank = np.cumsum([kind == "head" for kind, _, _ in self.parts.sources]) - 1  # among all heads
             of_heads = of_heads if self.heads is None else of_heads[:, rank[self.chosen]]
             keys[:, np.array(self.components["kind"][1]) == "head"] = of_heads
-            names_of = IdNames(self.session.loaded.tokenizer).of
             words = [[*names_of([*window.ids]), *[""] * (longest - len(window))] for window in windows[part]]
             variables["part_at"] = dims, at_predictions(split["part"])
             variables |= {"by_key": (("window", "component", "key"), keys), "key_token": (("window", "key"), words)}

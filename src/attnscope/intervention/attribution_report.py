@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.intervention.attribution import REST
+from attnscope.intervention.attribution import BEHIND, REST
 from attnscope.intervention.metrics import format_of, note_of, unit_of
 from attnscope.intervention.score_parts import RELATIONS, SIDES
 from attnscope.report.reads import reads
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 _PLACE = (Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head"))
 _COMPONENT = Quantity(
-    "component", meaning="feed-forward layer (mlp), mixer (Mamba), embedding, position embedding, or all biases"
+    "component",
+    meaning="feed-forward layer (mlp), mixer (Mamba), embedding, position embedding, all biases, or the biases behind "
+    "the last block (output layers)",
 )
 _MEAN = "mean part, direct path only"
 _OF_DIRECTION = (effect_quantity("excess", "logits", heading="part", interval=True, meaning=_MEAN),)
@@ -82,7 +84,7 @@ _CERTAINTY = {
 _MOST = 0.5  # of rows
 _LINEAR = 1e-2  # difference of a metric from its gradient times the logits, as a share of it
 _TWICE = np.log(2)  # nats: twice the weight of the mean key
-_KINDS = ({"head"}, {"mlp"}, {"embedding", "position", "layer embedding"}, {"bias"}, {"mixer"})
+_KINDS = ({"head"}, {"mlp"}, {"embedding", "position", "layer embedding"}, {"bias", BEHIND}, {"mixer"})
 
 
 def components_of(tree: xr.DataTree) -> list[Row]:
@@ -111,7 +113,8 @@ def report(tree: xr.DataTree) -> Report:
     how: Any = {"corrected": "for all components", "least": f"{LEAST} or more windows"}
     what = "logit" if "random" in predictions else "logit difference" if "probability" in lens else "value"
     what = "product" if site else what
-    what = f"gradient of {metric} times logits" if metric else what
+    if metric:
+        what = metric if _is_linear(predictions) else f"gradient of {metric} times logits"
     unit = format_of(predictions.attrs.get("unit", "logits"))
     effects = [replace(one, unit=unit) for one in effects] if metric else effects
     sentences = _sentences(predictions, rows, heads, what)
@@ -199,18 +202,23 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what:
     sentences = [added, text, f"The parts add up to the logits within {difference}."]
     if "metric" not in predictions:
         return sentences
-    value, total = predictions.metric.values, predictions.total.values
-    if np.allclose(value, total, rtol=_LINEAR, atol=_LINEAR * abs(value).max()):
+    if _is_linear(predictions):
         return [
             *sentences[:2],
             f"{predictions.attrs['metric']} is linear in the logits: the parts add up to its value.",
         ]
-    mean = f"{value.mean():.3g}{unit_of(predictions.attrs)}"
+    mean = f"{float(predictions.metric.mean()):.3g}{unit_of(predictions.attrs)}"
     name = predictions.attrs["metric"]
     return [
         *sentences[:2],
         f"{name} is not linear in the logits: its mean is {mean}, and the parts are those of its gradient.",
     ]
+
+
+def _is_linear(predictions: xr.Dataset) -> bool:
+    """Whether the gradient of a metric times the logits is its value."""
+    value, total = predictions.metric.values, predictions.total.values
+    return np.allclose(value, total, rtol=_LINEAR, atol=_LINEAR * abs(value).max())
 
 
 def _of_scores(tree: xr.DataTree) -> Report:

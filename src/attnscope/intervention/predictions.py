@@ -26,6 +26,7 @@ from attnscope.capture.load import Model
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE, is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
+from attnscope.capture.weights import output_layer
 from attnscope.explanation.study import DEFAULT_TEXTS
 from attnscope.intervention import stack
 from attnscope.intervention.calls import unread_sites
@@ -157,7 +158,7 @@ def as_float32(logits: Tensor) -> Tensor:
 
 def kind_of_question(model: PreTrainedModel) -> Kind:
     """Tokens that a model predicts (masked words, the next token, a translation), labels, or its embedding."""
-    if stack.output_layer(model) is None:
+    if output_layer(model) is None:
         return "output" if returns_embedding(model) else "label"
     if model.config.is_encoder_decoder:
         return "translation"

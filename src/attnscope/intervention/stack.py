@@ -22,7 +22,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.capture.weights import blocks_of
+from attnscope.capture.weights import blocks_of, output_layer
 from attnscope.intervention.activations import Activation, changed_activations
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.kernels.call import AttentionCall
@@ -272,14 +272,6 @@ def stacked_passes(
         changes = {one: partial(passes.activation, one.block) for one in activations if one.block is not None}
         hooks.enter_context(changed_activations(model, changes))
         yield passes
-
-
-def output_layer(model: PreTrainedModel) -> nn.Module | None:
-    """The layer that computes the logits, if there is one."""
-    try:
-        return model.get_output_embeddings()
-    except NotImplementedError:
-        return None
 
 
 def _at(rows: Tensor, positions: Tensor) -> Tensor:

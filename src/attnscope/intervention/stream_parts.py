@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnscope.capture.families import result_of
 from attnscope.capture.forward import forward
 from attnscope.capture.verify import TOLERANCE, stored_positions
 from attnscope.capture.watching import attached
@@ -58,7 +59,7 @@ class StreamParts:
                 self.run_of[run] = sum(earlier.name == run.name for earlier in self.run_of)
         names = {id(module): name for name, module in model.named_modules()}
         tables = embeddings_of(model)
-        self.words = [names[id(table)] for table in (tables[0], tables[-1])]
+        self.words = [names.get(id(table), "") for table in (tables[0], tables[-1])]
         self.tables = [table.name for table in stored_positions(model) if table.name in names.values()]
         embeddings = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
         self.types = [name for name in embeddings if name not in {*self.words, *self.tables}]
@@ -83,11 +84,12 @@ class StreamParts:
             self.calls[site.index] = call, output, states
             return output
 
-        recorded = {*(run.name for run in self.run_of), *self.words, *self.tables, *self.types, *also}
+        recorded = {*(run.name for run in self.run_of), *filter(None, self.words), *self.tables, *self.types, *also}
         recorded |= {layer.matrices.names["output"] for layer in self.layers if layer.matrices.gated is not None}
         hooks = (self.model.get_submodule(one).register_forward_hook(partial(record, one)) for one in recorded)
         with attached(hooks), watching_inputs(self.model, observe):
-            return forward(self.model, inputs, name, with_head=with_head)
+            result = partial(result_of, self.model)
+            return forward(self.model, inputs, name, with_head=with_head, result=result)
 
     def ran(self, event: Any) -> tuple[Tensor, Tensor]:
         """Input and output of a norm or module in the last pass."""

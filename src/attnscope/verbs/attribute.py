@@ -1,5 +1,6 @@
 """`attnscope.attribute`."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from attnscope.options import (
@@ -38,16 +39,16 @@ def attribute(
     *,
     token: Annotated[
         str | None,
-        "Split the logit of this token, after each text, or at its masks. By default the next token, everywhere. "
-        "It is predicted as in `attnscope.intervene`.",
+        "Split the logit of this token, after each text, or at its masks; or of this label. By default the next token, "
+        "everywhere; of a classifier the label that it predicts. They are predicted as in `attnscope.intervene`.",
     ] = None,
-    against: Annotated[str | None, "Subtract the logit of this token."] = None,
+    against: Annotated[str | None, "Subtract the logit of this token or label."] = None,
     direction: Annotated[
         Vector | None,
-        "Split the product with this direction, in place of the logit of a token: of the input of the unembedding, or "
-        "of the residual stream at `site`. A file of safetensors, as in ``probe.safetensors`` or, with a tensor and "
-        "its row, ``sae.safetensors:W_dec:1234``. In Python also an array ``(width,)``, numbers, or an "
-        "`attnscope.intervention.directions.Direction`.",
+        "Split the product with this direction, in place of the logit of a token: of the input of the unembedding, of "
+        "the embedding of an encoder, or of the residual stream at `site`. A file of safetensors, as in "
+        "``probe.safetensors`` or, with a tensor and its row, ``sae.safetensors:W_dec:1234``. In Python also an array "
+        "``(width,)``, numbers, or an `attnscope.intervention.directions.Direction`.",
     ] = None,
     site: Annotated[
         str | None,
@@ -98,12 +99,18 @@ def attribute(
     are frozen alike (Elhage et al. 2021). A part is what it adds directly, not through later layers. Sums are compared
     with the logits in every run.
 
+    For a classifier of texts, images or sounds, the logit of the label is split, less that of `against` or the mean
+    over all labels; for an encoder without a head, the projection of its embedding on itself, in its length: the parts
+    add up to 1. The layers behind the last block keep their denominators, and their activations (tanh, GELU, ReLU) the
+    factor by which each multiplies its input.
+
     Returns
     -------
     xarray.DataTree
         ``predictions``: ``part`` ``(window, component)``, logits, mean over the predictions of a window; a component
         is a head (coordinates ``layer`` and ``head``), ``mlp``, ``mixer`` (Mamba), ``embedding``, ``layer embedding``
-        (Gemma 4), ``position`` or ``bias`` (coordinate ``kind``). ``total``: the logit; ``difference``: the largest
+        (Gemma 4), ``position``, ``bias`` or ``output layers``, the biases behind the last block of a classifier or
+        encoder (coordinate ``kind``). ``total``: the logit; ``difference``: the largest
         distance from it of a sum of parts. ``random``: parts of the mean token of the texts, by frequency, if a token
         has none to subtract. ``lens_logit``,
         ``lens_probability`` and ``lens_rank`` ``(window, position, depth)``: if the stream ended after that number of
@@ -112,8 +119,9 @@ def attribute(
         position, component)``, and ``by_key`` ``(window, component, key)``: the part of a head by token that it attends
         to, ``key_token`` (in cross-attention a token of the source).
 
-        With `metric`, ``metric`` ``(window,)`` is its value, ``total`` its gradient times the logits, summed over all
-        positions, and ``lens_metric`` ``(window, depth)`` its value if the stream ended there.
+        With `metric`, and of labels and embeddings, ``metric`` ``(window,)`` is the value, ``total`` its gradient times
+        the logits, summed over all positions, and ``lens_metric`` ``(window, depth)`` its value if the stream ended
+        there.
 
         ``parts``: means over windows with 95% intervals over documents; ``excess``: over the mean token, with
         ``shown``: significant by random signs of documents, corrected for all components. ``lens``: means by depth.
@@ -126,8 +134,8 @@ def attribute(
     Raises
     ------
     AttnscopeError
-        If the logits are not a linear function of a sum of parts (not with `head` or `site`): several layers between
-        stream and logits (BERT), or an unknown module in the stream.
+        If the logits of tokens are not a linear function of a sum of parts (not with `head` or `site`): several layers
+        between stream and logits (BERT), or an unknown module in the stream.
 
     Examples
     --------
@@ -145,8 +153,9 @@ def attribute(
     from attnscope.intervention.metrics import metric_of
     from attnscope.intervention.pair_sources import pairs_of_input
     from attnscope.intervention.pairs import PairTexts
-    from attnscope.intervention.predictions import open_predictions
+    from attnscope.intervention.predictions import open_predictions, prediction_session
     from attnscope.intervention.score_parts import ScoreParts
+    from attnscope.read.encoded import texts_of
     from attnscope.store.units import task_for
     from attnscope.support.errors import AttnscopeError
     from attnscope.support.progress import no_progress
@@ -154,7 +163,8 @@ def attribute(
     task = task_for(attribute, locals())
     named_head: Any = head
     chosen_heads = checked_choice(heads)
-    chosen = None if pairs is None else pairs_of_input(pairs)
+    listed: Any = [*pairs] if isinstance(pairs, Iterator) else pairs
+    chosen = None if listed is None else pairs_of_input(listed, answered=False)
     targets = token, direction, pairs, metric
     if sum(one is not None for one in targets) > 1 or (against is not None and token is None):
         raise AttnscopeError(
@@ -181,12 +191,24 @@ def attribute(
     rejected: Any = {"heads": [named_head] if splits_scores else chosen_heads or ()}
     rejected |= {"option": "head, --head" if splits_scores else "heads, --heads", "splits_scores": splits_scores}
     opened, session = open_predictions("attribute", model, texts, reading, batch_size=batch_size, part=part, **rejected)
-    if session.given or (session.kind in {"label", "output"} and head is None and site is None):
+    is_whole = session.kind in {"label", "output"} and head is None and site is None
+    if session.given and (site is not None or chosen is not None):
         raise AttnscopeError(
-            f"{type(session.model).__name__} has no logits of tokens, which attribute splits: use attnscope intervene, "
-            "patch or edges; of texts, a direction in the stream (--direction with --site) or the scores of a head "
-            "(--head) can be split"
+            f"site and pairs (--site, --pairs) are of texts, and {type(session.model).__name__} reads "
+            f"{opened.corpus.called}: leave them out, or use attnscope patch"
         )
+    if session.kind == "label" and is_whole and direction is not None:
+        raise AttnscopeError(
+            f"{type(session.model).__name__} is a classifier, so a direction (--direction) is one of its residual "
+            "stream: give a site (--site)"
+        )
+    if session.kind == "output" and is_whole and token is not None:
+        raise AttnscopeError(
+            f"{type(session.model).__name__} predicts neither tokens nor labels: leave out token (--token), or give a "
+            "direction (--direction) or a function as metric"
+        )
+    if listed is not None and session.kind != "output":  # an encoder without a head needs no answers
+        chosen = pairs_of_input(listed)
     length = session.settings["window"]
     if chosen is not None and len(session.windows) != len(chosen):
         raise AttnscopeError(f"found pairs of one token, or of more than {length}; expected 2 to {length} tokens")
@@ -199,16 +221,19 @@ def attribute(
     if head is None:
         if any(isinstance(side, tuple) for pair in chosen or () for side in (pair.answer, pair.wrong)):
             raise AttnscopeError("found pairs with several answers, which have no logit: use attnscope patch")
-        words = [(pair.text("answer"), pair.text("wrong")) for pair in chosen or ()] or [(token, against)] * len(
-            session.windows
-        )
+        words = [(pair.text("answer"), pair.text("wrong")) for pair in chosen or ()]
+        words = words if words and session.kind != "output" else [(token, against)] * len(session.windows)
         settings["direction"] = None if vector is None else sha256(vector.numpy().tobytes()).hexdigest()
         if site is not None:
             settings["site"] = attributes["site"] = site
         record = None if metric is None else metric_of(metric)
         settings |= heads_setting(heads) | ({} if record is None else {"metric": record.identity})
         how: Any = {"by_position": by_position, "heads": chosen_heads, "metric": record}
-        split = Attribution.of(session, words, vector, site, **how)
+        if is_whole and session.kind == "output" and chosen is not None:
+            same: Any = {name: session.settings[name] for name in ("window", "limit", "seed", "batch_size")}
+            others = texts_of([pair.corrupted for pair in chosen])
+            how["corrupted"] = prediction_session(opened.model, others, **same).unchanged
+        split = Attribution(session, words, vector, site, **how)
     else:
         settings["head"] = [*named_head]
         attributes["head"] = "{}.{}".format(*named_head)
