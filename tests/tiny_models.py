@@ -133,6 +133,7 @@ UNREGISTERED = {
 
 _MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
 _HYBRID = {name: value for name, value in _DECODER.items() if name != "head_dim"}
+_LINEAR = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
 _EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1, "shared_intermediate_size": 16}
 _FALCON = {name: _ENCODER[name] for name in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size")}
 # blocks with more than attention and one MLP, or with other sums
@@ -158,14 +159,24 @@ MIXED = {
         )
     ),
     "qwen3_5": lambda: T.Qwen3_5ForCausalLM(
-        T.Qwen3_5TextConfig(
-            **_DECODER,
-            layer_types=["full_attention", "linear_attention"],
-            linear_num_value_heads=4,
-            linear_num_key_heads=2,
-            linear_key_head_dim=8,
-            linear_value_head_dim=8,
+        T.Qwen3_5TextConfig(**_DECODER, **_LINEAR, layer_types=["full_attention", "linear_attention"])
+    ),
+    "jamba": lambda: T.JambaForCausalLM(
+        T.JambaConfig(
+            **_HYBRID,
+            attn_layer_period=2,
+            attn_layer_offset=1,
+            num_experts=1,
+            num_experts_per_tok=1,
+            mamba_d_state=8,
+            use_mamba_kernels=False,
         )
+    ),
+    "lfm2": lambda: T.Lfm2ForCausalLM(
+        T.Lfm2Config(**_HYBRID, layer_types=["conv", "full_attention"], block_auto_adjust_ff_dim=False)
+    ),
+    "qwen3_next": lambda: T.Qwen3NextForCausalLM(
+        T.Qwen3NextConfig(**_DECODER, **_LINEAR, layer_types=["linear_attention", "full_attention"], num_experts=0)
     ),
     "falcon": lambda: T.FalconForCausalLM(
         T.FalconConfig(**_FALCON, num_kv_heads=2, new_decoder_architecture=True, bias=False)

@@ -10,6 +10,7 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.families import configured_length
 from attnscope.capture.load import load_model, signature_of, state_of
 from attnscope.capture.modalities import reject_modalities
+from attnscope.capture.notes import mixers_note
 from attnscope.capture.outline import rejecting
 from attnscope.capture.parameters import Loading
 from attnscope.capture.verify import position_table_length
@@ -136,7 +137,12 @@ class Opened:
     ) -> Any:
         """Run the job of a verb, with everything behind its numbers as its signature."""
         job.signature = self.signature(verb, settings)
-        job.attributes = {"signature": job.signature.to_json(), "model": self.model.name, **(attributes or {})}
+        job.attributes = {
+            "signature": job.signature.to_json(),
+            "model": self.model.name,
+            **mixers_note(self.model.model),
+            **(attributes or {}),
+        }
         return run(job, reading["out"], task, repair=reading["repair"])
 
     def signature(self, verb: str, settings: Mapping[str, Any], corpus: Any = None) -> Signature:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope import attribute, edges, patch
+from attnscope import attribute, circuits, edges, patch, roles, scan
 from attnscope.explanation.sublayers import sublayers
+from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
 from tests.tiny_models import MIXED, tiny, tiny_reader
 
@@ -21,6 +22,9 @@ BLOCKS = {
     "granitemoeshared": [{"mlp": ["block_sparse_moe", "shared_mlp"]}] * 2,
     "gemma4": [{"mlp": ["mlp"], "layer embedding": ["per_layer_projection"]}] * 2,
     "qwen3_5": [{"mlp": ["mlp"]}, {"mixer": ["linear_attn"], "mlp": ["mlp"]}],
+    "jamba": [{"mixer": ["mamba"], "mlp": ["feed_forward"]}, {"mlp": ["feed_forward"]}],
+    "lfm2": [{"mixer": ["conv"], "mlp": ["feed_forward"]}, {"mlp": ["feed_forward"]}],
+    "qwen3_next": [{"mixer": ["linear_attn"], "mlp": ["mlp"]}, {"mlp": ["mlp"]}],
     "falcon": [{"mlp": ["mlp"]}] * 2,
     "falcon_sequential": [{"mlp": ["mlp"]}] * 2,
     "bert": [{"mlp": ["output.dense"]}] * 2,
@@ -177,6 +181,7 @@ def test_parts_of_a_logit_are_those_of_the_modules_that_a_block_adds(family):
         np.testing.assert_allclose(part, float(added @ row), rtol=1e-3, atol=1e-4)
 
 
+NORMS = {"norm", "final_layernorm", "embedding_norm"}
 # the norm behind a module, whose output is added in its place
 WRITERS = {
     ("gemma4", "mlp"): "post_feedforward_layernorm",
@@ -184,11 +189,41 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("verb", [attribute, lambda *given, **named: attribute(*given, head=(0, 1), **named)])
-def test_attribute_rejects_blocks_ahead_of_the_first_attention(verb):
+@pytest.mark.parametrize("family", ["bamba", "jamba", "lfm2", "qwen3_next"])
+def test_parts_ahead_of_the_first_attention_are_those_of_the_modules_there(family):
+    """The first blocks have mixers alone: by kind, what their modules add; all parts are the logit."""
+    model, tokenizer = reader(family)
+    found = attribute(model, ["It was part"], tokenizer=tokenizer, token=" of")["predictions"]
+    ids = tokenizer("It was part", return_tensors="pt").input_ids
+    ids, kept = ids[:, :-1] if ids[0, -1] == tokenizer.eos_token_id else ids, {}
+    block, ahead = BLOCKS[family][0], model.model.layers[0]
+    modules = {kind: [ahead.get_submodule(name) for name in names] for kind, names in block.items()}
+    norm = next(one for name, one in model.model.named_children() if name in NORMS)
+    for one in (norm, *(one for own in modules.values() for one in own)):
+        one.register_forward_hook(
+            lambda own, given, made: kept.__setitem__(own, ([one.clone() for one in given[:1]], first(made).clone()))
+        )
+    with torch.no_grad():
+        logits = model(ids, use_cache=False).logits[0, -1]
+    (token,) = tokenizer(" of", add_special_tokens=False).input_ids
+    row, stream = model.get_output_embeddings().weight[token].detach(), kept[norm][0][0][0, -1]
+    for kind, own in modules.items():
+        added = sum(kept[one][1].view(1, -1, len(row))[0, -1] for one in own)
+        part = found.part.sel(component=f"{kind} ahead").item()
+        gain = kept[norm][1][0, -1] / stream  # with the denominator
+        expected = added * gain @ row
+        np.testing.assert_allclose(part, float(expected), rtol=1e-3, atol=1e-4)
+    (other,) = tokenizer(" to", add_special_tokens=False).input_ids
+    both = attribute(model, ["It was part"], tokenizer=tokenizer, token=" of", against=" to")["predictions"]
+    np.testing.assert_allclose(both.part.sum().item(), float(logits[token] - logits[other]), rtol=1e-3, atol=1e-3)
+
+
+def test_parts_of_a_score_have_what_is_ahead_of_the_first_attention():
     model, tokenizer = reader("bamba")
-    with pytest.raises(AttnscopeError, match=r"model.layers.0, ahead of the first attention layer, adds"):
-        verb(model, ["It was part of it."], tokenizer=tokenizer)
+    found = attribute(model, ["It was part of it."], tokenizer=tokenizer, head=(0, 1))["scores"]
+    assert {"mixer ahead", "mlp ahead"} <= {*found.query_source.values.tolist()}
+    assert float(found.difference.max()) < 1e-4  # of the scores and the sum of their parts
+    assert float(abs(found.pair.sel(query_source="mixer ahead")).max()) > 0
 
 
 def test_a_block_that_scales_what_it_adds_by_another_output_has_no_known_mlp():
@@ -207,3 +242,29 @@ def test_a_block_that_scales_what_it_adds_by_another_output_has_no_known_mlp():
 
 def test_families_with_mixed_blocks_are_all_tested():
     assert set(MIXED) <= set(BLOCKS)
+
+
+@pytest.mark.parametrize(
+    ("family", "layers"),
+    [
+        ("bamba", "1 layer of BambaMixer"),
+        ("falcon_h1", "2 layers of FalconH1Mixer"),
+        ("granitemoehybrid", "1 layer of GraniteMoeHybridMambaLayer"),
+        ("jamba", "1 layer of JambaMambaMixer"),
+        ("lfm2", "1 layer of Lfm2ShortConv"),
+        ("qwen3_5", "1 layer of Qwen3_5GatedDeltaNet"),
+        ("qwen3_next", "1 layer of Qwen3NextGatedDeltaNet"),
+        ("llama", ""),
+    ],
+)
+def test_layers_that_are_not_measured_are_named_by_every_verb(family, layers):
+    model, tokenizer = reader(family)
+    how = {"tokenizer": tokenizer, "window": 12}
+    results = {
+        "scan": scan(model, ["It was part of it, and it is not due to it."], **how),
+        "roles": roles(model, ["It was part of it, and it is not due to it."], **how, controls="none", only="previous_token"),
+        "circuits": circuits(model, tokenizer=tokenizer),
+    }
+    note = f"Not measured: {layers}, which mix tokens without token-to-token weights."
+    for command, result in results.items():
+        assert (note in report_of(command, result).notes) == bool(layers)

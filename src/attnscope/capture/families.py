@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # token's states in earlier layers (Inkling). A missing class here makes `verify` reject its model as incomplete.
 _RUNNING = (
     *("BailingHybridDeltaAttention", "Glm5NextTextLinearAttention", "Inkling2BlockAttentionResidual"),
-    *("KimiLinearDeltaAttention", "MiniMaxLightningAttention", "OlmoHybridLinearAttentionDecoderLayer"),
+    *("KimiLinearDeltaAttention", "MiniMaxLightningAttention"),
 )
 
 
@@ -37,7 +37,7 @@ def attention_modules(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 @cache
 def _is_attention(name: str) -> bool:
-    named = "Attention" in name and not name.endswith(("Output", "MLP"))  # no attention
+    named = "Attention" in name and not name.endswith(("Output", "MLP", "DecoderLayer"))  # beside or around attention
     return named and name not in _RUNNING and _POINTS not in name
 
 
@@ -91,6 +91,16 @@ _POINTS = "DeformableAttention"
 def takes_points(module: nn.Module) -> bool:
     """Whether a module samples a few points of an image for each query (deformable attention)."""
     return _POINTS in _class(module)
+
+
+# A missing class here leaves a layer out of the note on what is not measured, and changes no number.
+_MIXERS = ("Mixer", "GatedDeltaNet", "MambaLayer", "RecurrentBlock", "ShortConv", "ShortConvolution")
+
+
+def mixes_without_attention(module: nn.Module) -> bool:
+    """Whether a module mixes tokens without weights from token to token: Mamba, delta rule, short convolutions."""
+    name = type(module).__name__
+    return name.endswith(_MIXERS) or name in _RUNNING
 
 
 def is_pooling_head(module: nn.Module) -> bool:

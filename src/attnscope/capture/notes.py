@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope.capture.families import takes_points
+from attnscope.capture.families import mixes_without_attention, takes_points
 from attnscope.capture.verify import pooling_heads
 from attnscope.capture.watch import Site, way_of
 from attnscope.capture.watching import capture_of
+from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -52,7 +54,16 @@ def capture_notes(model: PreTrainedModel) -> dict[str, str]:
             f"Layers of deformable attention ({type(points[0]).__name__}) sample points of an image, have no "
             "token-to-token weights, and are not measured."
         )
-    return notes
+    return notes | mixers_note(model)
+
+
+def mixers_note(model: PreTrainedModel) -> dict[str, str]:
+    """An attribute that names the layers of a hybrid model that mix tokens without attention; empty without any."""
+    classes = Counter(type(module).__name__ for module in model.modules() if mixes_without_attention(module))
+    if not classes:
+        return {}
+    named = ", ".join(f"{count(number, 'layer')} of {name}" for name, number in classes.items())
+    return {"mixers": f"Not measured: {named}, which mix tokens without token-to-token weights."}
 
 
 _NAMED = 4  # layers that the note lists

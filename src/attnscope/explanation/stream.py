@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -125,7 +125,9 @@ class Stream:
     embedded: Fold | None  # norm of the embeddings that no layer reads as it is (BLOOM, ALBERT)
     is_linear: bool  # whether the unembedding reads the stream, through a norm at most
     unverified: list[int] = field(default_factory=list[int])  # layers after which the stream adds something unknown
-    before: dict[str, str] = field(default_factory=dict[str, str])  # block ahead of all attention, by stream
+    # what blocks ahead of all attention add, by stream: kinds of sublayers, runs and factors
+    ahead: dict[str, list[tuple[Kind, LayerRun, float]]] = field(default_factory=dict[str, Any])
+    unknown_ahead: dict[str, str] = field(default_factory=dict[str, str])  # such a block that adds something else
     calls: dict[int, AttentionCall] = field(default_factory=dict[int, "AttentionCall"])
     # output of the last block, of a classifier or an encoder without a head, with its number among runs of the module
     last: tuple[Point, str, int] | None = None
@@ -146,7 +148,7 @@ class Stream:
 
     def unknown(self, before: Mapping[str, Sequence[Layer]]) -> str:
         """Why a stream behind some of its layers is no sum of heads and modules; empty if it is."""
-        blocks = [self.before[name] for name in before if name in self.before]
+        blocks = [self.unknown_ahead[name] for name in before if name in self.unknown_ahead]
         if blocks:
             return f"{blocks[0]}, ahead of the first attention layer, adds to the residual stream"
         for layer in (layer for layers in before.values() for layer in layers):
@@ -160,15 +162,19 @@ class Stream:
         return ""
 
 
-def components(layers: Sequence[Layer]) -> tuple[list[tuple[str, int, int]], list[str]]:
-    """Kind, layer and head of each component that adds to the stream up to some layers, and names."""
-    parts = [("embedding", -1, -1), ("position", -1, -1), ("bias", -1, -1)]
+def components(layers: Sequence[Layer], ahead: Iterable[str]) -> tuple[list[tuple[str, int, int]], list[str]]:
+    """Kind, layer and head of each component that adds to the stream up to some layers, and names.
+
+    `ahead` are the kinds of what blocks before the first of them add, whose layer is -1.
+    """
+    parts = [(kind, -1, -1) for kind in ("embedding", "position", "bias", *dict.fromkeys(ahead))]
     for layer in layers:
         number, heads = layer.matrices.site.index, 0 if layer.output is None else len(layer.output)
         parts += [("head", number, head) for head in range(heads)]
         parts += [(kind, number, -1) for kind in dict.fromkeys(kind for kind, *_ in layer.added)]
     names = {"head": "{1}.{2}", "mlp": "mlp {1}", "mixer": "mixer {1}", "layer embedding": "layer embedding {1}"}
-    return parts, [names.get(one[0], "{0}").format(*one) for one in parts]
+    at_start = {kind: f"{kind} ahead" for kind in names}
+    return parts, [(at_start if one[1] < 0 else names).get(one[0], "{0}").format(*one) for one in parts]
 
 
 def position_part(
@@ -299,19 +305,25 @@ class _Written(NamedTuple):
 
     def _adds_several(self, events: list[LayerRun], target: Tensor, total: Tensor) -> bool:
         """Whether the stream is that after this layer plus what several modules add."""
-        ran = {one.name: one for one in events if one.name in self.writers}
-        ran = [one for one in ran.values() if one.returned.shape == target.shape]
-        if not ran:
-            return False
-        columns = torch.stack([one.returned.double().flatten() for one in ran], 1)
-        rest = (target - total).double().flatten()
-        factors = torch.linalg.lstsq(columns, rest).solution
-        if float((rest - columns @ factors).abs().max()) > SMALL * float(target.abs().max()):
-            return False
-        self.layer.added = [
-            (self.writers[one.name], one, float(factor)) for one, factor in zip(ran, factors, strict=True)
-        ]
-        return True
+        added = _what_adds_up(events, self.writers, total, target)
+        self.layer.added = added or self.layer.added
+        return added is not None
+
+
+def _what_adds_up(
+    events: list[LayerRun], writers: Mapping[str, Kind], start: Tensor, end: Tensor
+) -> list[tuple[Kind, LayerRun, float]] | None:
+    """The modules, with factors, whose outputs lead from one state of the stream to another; None if none do."""
+    ran = {one.name: one for one in events if one.name in writers}
+    ran = [one for one in ran.values() if one.returned.shape == end.shape]
+    if not ran or start.shape != end.shape:
+        return None
+    columns = torch.stack([one.returned.double().flatten() for one in ran], 1)
+    rest = (end - start).double().flatten()
+    factors = torch.linalg.lstsq(columns, rest).solution
+    if float((rest - columns @ factors).abs().max()) > SMALL * float(end.abs().max()):
+        return None
+    return [(writers[one.name], one, float(factor)) for one, factor in zip(ran, factors, strict=True)]
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -372,8 +384,18 @@ class _Assembler:
         base, total = self._add_output(layer, output_at)
         ahead, writers = _around(self.blocks, site.name)
         if not query.order and ahead:
-            self.stream.before[name] = ahead
+            self._add_ahead(name, query, ahead)
         self.written[name] = _Written(layer, base, total, output_at, writers)
+
+    def _add_ahead(self, name: str, query: Point, blocks: list[BlockRun]) -> None:
+        """Find what blocks ahead of the first attention layer add to the embeddings."""
+        writers = {one.writer: one.kind for block in blocks for one in block.sublayers}
+        starts = (event.received for event in self.events[: query.at] if event.name == blocks[0].name)
+        added = _what_adds_up(self.events[: query.at], writers, next(starts, torch.empty(0)), query.before)
+        if added is None:
+            self.stream.unknown_ahead[name] = blocks[0].name
+        else:
+            self.stream.ahead[name] = added
 
     def _add_output(self, layer: Layer, output_at: int) -> tuple[Tensor, Tensor]:
         """The stream before and after the output of a layer is added, with the norms of the output and of the sum."""
@@ -424,15 +446,15 @@ class _Assembler:
                 self.stream.last = end, names[-1], len(runs) - 1
 
 
-def _around(blocks: list[BlockRun], attention: str) -> tuple[str, dict[str, Kind]]:
-    """A block of the same list ahead of all attention, and what blocks add from that of a layer to the next layer."""
+def _around(blocks: list[BlockRun], attention: str) -> tuple[list[BlockRun], dict[str, Kind]]:
+    """Blocks of the same list ahead of all attention, and what blocks add from that of a layer to the next layer."""
     same = [block for block in blocks if attention.startswith(f"{block.name.rpartition('.')[0]}.")]
     containing = [number for number, block in enumerate(same) if attention.startswith(f"{block.name}.")]
     if len(containing) != 1:  # blocks that run several times (ALBERT)
-        return "", {}
+        return [], {}
     attending = [number for number, block in enumerate(same) if block.of("attention")]
     end = next((number for number in attending if number > containing[0]), len(same))
-    ahead = next((block.name for block in same[: min(attending, default=0)] if block.sublayers), "")
+    ahead = [block for block in same[: min(attending, default=0)] if block.sublayers]
     written = [one for block in same[containing[0] : end] for one in block.of("mlp", "mixer", "layer embedding")]
     return ahead, {one.writer: one.kind for one in written}
 

@@ -288,6 +288,9 @@ def _of_scores(tree: xr.DataTree) -> Report:
 
 
 def _named(kind: str, number: str) -> str:
+    if number == "ahead":
+        layers = {"mlp": "feed-forward layers", "mixer": "mixers", "layer embedding": "layer embeddings"}
+        return f"the {layers[kind]} ahead of the first attention layer"
     words = {"head": f"head {number}", "mlp": f"feed-forward layer {number}", "embedding": "the token embedding"}
     words |= {"mixer": f"mixer {number}", "layer embedding": f"the embedding of layer {number}"}
     words |= {"position": "the position embedding", "bias": "biases", "score": "the bias of the scores"}

@@ -53,6 +53,8 @@ class StreamParts:
         self.layers = [layer for layer in stream.layers if any(layer in before for before in self.before.values())]
         runs = [run for layer in self.layers for run in (layer.query.norm, layer.branch, layer.after)]
         runs += [run for layer in self.layers for _, run, _ in layer.added]
+        self.ahead = {name: stream.ahead.get(name, []) for name in self.before}
+        runs += [run for added in self.ahead.values() for _, run, _ in added]
         self.run_of: dict[Any, int] = {}  # of a module that layers share
         for run in dict.fromkeys([*runs, *(point.norm for point in points)]):
             if run is not None:
@@ -63,7 +65,8 @@ class StreamParts:
         self.tables = [table.name for table in stored_positions(model) if table.name in names.values()]
         embeddings = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
         self.types = [name for name in embeddings if name not in {*self.words, *self.tables}]
-        self.sources, self.names = components(self.layers)
+        kinds_ahead = [kind for added in self.ahead.values() for kind, *_ in added]
+        self.sources, self.names = components(self.layers, kinds_ahead)
         # largest difference of a sum of parts, as a share of their sizes
         roundings = (SEVERAL * layer.matrices.rounding for layer in self.layers)
         self.rounding = max(TOLERANCE[model.dtype], SMALL, *roundings)
@@ -127,15 +130,18 @@ class StreamParts:
             if norm is not None:
                 path.through_norm(norm, fold, *map(rows, self.ran(norm)))
 
+        def add(added: Sequence[tuple[str, Any, float]], index: int) -> None:
+            for kind, run, factor in added:
+                part = factor * path.read(rows(self.ran(run)[1]))
+                parts[kind, index, -1] = parts.get((kind, index, -1), 0) + part
+
         parts: dict[tuple[str, int, int], Tensor] = {}
         vectors: dict[int, Tensor] = {}
         first = before[0].query if before else point
         through_norm(path, point.norm, point.fold)
         for layer in reversed(before):
             index = layer.matrices.site.index
-            for kind, run, factor in layer.added:
-                part = factor * path.read(rows(self.ran(run)[1]))
-                parts[kind, index, -1] = parts.get((kind, index, -1), 0) + part
+            add(layer.added, index)
             if layer.after is not point.norm:
                 through_norm(path, layer.after, layer.after_fold)
             # a norm of the output of the heads alone: the stream does not pass it
@@ -153,8 +159,12 @@ class StreamParts:
             point = layer.query
             if layer.after is not None:
                 through_norm(path, point.norm, point.fold)
-        # what is left of the stream is its start: words and positions
+        # what is left of the stream is its start: what blocks ahead of the first layer add, words and positions
         start = rows(self.read_by(first, before[0].matrices.site.index if before else number))
+        ahead = self.ahead[first.stream]
+        add(ahead, -1)
+        for _, run, factor in ahead:
+            start = start - factor * rows(self.ran(run)[1])
         position = self._position_part(start, rows, shape, decodes=first.stream == "decoder")
         parts["bias", -1, -1] = path.bias
         parts["embedding", -1, -1] = path.read(start - position)

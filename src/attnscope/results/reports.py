@@ -46,7 +46,9 @@ def report_of(command: str, result: Any, *, data: bool = False) -> Report:
     """
     report = import_module(verb_of(command).report).report(result, **({"data": data} if command == "scan" else {}))
     model = report.model or str(result.attrs.get("model", "the model"))
-    return replace(report, command=command, model=model, notes=[*_repetition_notes(result), *report.notes])
+    mixers = [result.attrs["mixers"]] if "mixers" in result.attrs else []
+    notes = [*_repetition_notes(result), *mixers, *report.notes]
+    return replace(report, command=command, model=model, notes=notes)
 
 
 def _repetition_notes(result: Any) -> list[str]:
