@@ -150,3 +150,9 @@ def test_a_piece_of_a_character_before_a_special_token_is_a_token_of_its_own():
     tokenizer = stored("stories260K-llama")
     ids = tokenizer.convert_tokens_to_ids(["<0xE3>", "</s>", "t", "<0xE3>", "<0x82>", "<0xA2>", "<0xE3>"])
     assert IdNames(tokenizer).of(ids) == ("<0xE3>", "</s>", "t", "ア₁", "ア₂", "ア₃", "<0xE3>")
+
+
+def test_a_token_that_only_the_model_has_is_shown_by_its_number(tokenizer):
+    """Qwen2's model has 271 tokens more than its tokenizer, and an untrained one generates them."""
+    last = len(tokenizer) - 1
+    assert IdNames(tokenizer).of([last + 5, last + 6]) == (f"<{last + 5}>", f"<{last + 6}>")

@@ -136,7 +136,9 @@ class IdNames:
         return UNKNOWN not in self._decoded(ids)
 
     def _pieces(self, ids: Sequence[int]) -> list[str]:
-        names: list[str] = self._tokenizer.convert_ids_to_tokens(list(ids))
+        names: list[Any] = self._tokenizer.convert_ids_to_tokens(list(ids))
+        if names[0] is None:  # a model may have more tokens than its tokenizer
+            return [f"<{ids[0]}>"]
         text = self._decoded(ids)
         if ids[-1] in self._special or UNKNOWN in text:
             return names[:1]
