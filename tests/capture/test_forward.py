@@ -5,12 +5,14 @@ import torch
 from transformers import MarianConfig, MarianMTModel
 
 from attnscope import AttnscopeError
+from attnscope.capture.families import without_cache
 from attnscope.capture.forward import forward
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from tests.planted_models import overflowing_bert
+from tests.tiny_models import tiny
 
 STRANGE = 7
 IDS = torch.tensor([[5, 6, 8], [5, 6, STRANGE]])
@@ -78,3 +80,12 @@ def test_a_model_that_overflows_by_its_own_attention_alone_is_rejected(monkeypat
     monkeypatch.setattr(type(model), "forward", own)
     with pytest.raises(AttnscopeError, match=r"^window 1: BertModel with its own attention gives NaN or infinity"):
         verify(model, {"input_ids": IDS[:1]}, text="window 1")
+
+
+@pytest.mark.parametrize("family", ["llama", "granitemoehybrid", "granitemoeshared", "bart"])
+def test_no_pass_keeps_keys(family):
+    """Granite passes the argument on without naming it; edges would attend to keys of an earlier pass."""
+    model, ids = tiny(family), torch.randint(3, 60, (1, 6))
+    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    assert getattr(model(ids, **more, **without_cache(model)), "past_key_values", None) is None
+    assert model(ids, **more).past_key_values is not None

@@ -130,7 +130,7 @@ def test_what_attention_adds_is_patched_as_by_hooks_on_its_module(family, name):
         np.testing.assert_allclose(found.sel(position=position), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", ["bamba", "granitemoehybrid", "falcon", "falcon_sequential"])
+@pytest.mark.parametrize("family", ["bamba", "granitemoehybrid", "jamba", "lfm2", "falcon", "falcon_sequential"])
 def test_edges_of_other_blocks_lead_from_the_corrupted_to_the_clean_run(family):
     model, tokenizer = reader(family)
     found = edges(model, [PAIR], tokenizer=tokenizer, method="eap", sizes=[0.0, 1.0], draws=1)
@@ -262,7 +262,9 @@ def test_layers_that_are_not_measured_are_named_by_every_verb(family, layers):
     how = {"tokenizer": tokenizer, "window": 12}
     results = {
         "scan": scan(model, ["It was part of it, and it is not due to it."], **how),
-        "roles": roles(model, ["It was part of it, and it is not due to it."], **how, controls="none", only="previous_token"),
+        "roles": roles(
+            model, ["It was part of it, and it is not due to it."], **how, controls="none", only="previous_token"
+        ),
         "circuits": circuits(model, tokenizer=tokenizer),
     }
     note = f"Not measured: {layers}, which mix tokens without token-to-token weights."

@@ -216,8 +216,16 @@ def body_of(model: PreTrainedModel) -> nn.Module:
 
 
 def without_cache(start: nn.Module) -> dict[str, bool]:
-    """Arguments that disable the cache: with one, FSMT's decoder attends to the future."""
-    return {"use_cache": False} if "use_cache" in inspect.signature(start.forward).parameters else {}
+    """Arguments that disable the cache: with one, FSMT's decoder attends to the future.
+
+    A head that passes on what it does not know has none of its own (Granite 4).
+    """
+    parameters = inspect.signature(start.forward).parameters
+    body: Any = getattr(start, "base_model", start)
+    passes_on = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    if "use_cache" not in parameters and passes_on and body is not start:
+        return without_cache(body)
+    return {"use_cache": False} if "use_cache" in parameters else {}
 
 
 def returns_embedding(model: nn.Module) -> bool:
