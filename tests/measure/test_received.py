@@ -218,3 +218,34 @@ def test_a_scan_names_the_needle_and_tells_it_from_equal_weights(haystack, tmp_p
     # near are the 1,025 queries from the needle on, and those before it, which cannot see it
     assert float(planted.within_1024) == pytest.approx((PLACE + 1025) / LENGTH, abs=0.005)
     assert float(random.within_1024) == pytest.approx(float(result.equal_within_1024[0, 0]), abs=0.02)
+
+
+@pytest.mark.parametrize(("family", "size"), [("llama", 2), ("gpt2", 1), ("qwen3", 2), ("bamba", 2)])
+def test_a_cache_holds_keys_for_all_query_heads_that_share_them(family, size):
+    """Against the model's own eager weights, summed over the query heads of each key-value head."""
+    model, tokenizer = tiny_reader(family)
+    text = "The tide comes in twice a day, and goes out again."
+    weights = attnscope.weights(model, text, tokenizer=tokenizer).values.astype("float64")  # (layer, head, query, key)
+    shared = weights.reshape(len(weights), -1, size, *weights.shape[2:]).sum(2)
+    names = ["kv_top_key", "kv_top_10_keys", "kv_effective_keys"]
+    names += [name.replace("kv_", "kv_recent_") for name in names]
+    found = attnscope.scan(model, text, tokenizer=tokenizer, statistics=names, observation=4)
+    for last, prefix in ((None, "kv_"), (4, "kv_recent_")):
+        received = shared[:, :, -last if last else None :].sum(2)
+        shares = np.sort(received / received.sum(-1, keepdims=True))[..., ::-1]
+        entropy = -np.where(shares > 0, shares * np.log(np.maximum(shares, 1e-300)), 0).sum(-1)
+        expected = {
+            "top_key": shares[..., 0],
+            "top_10_keys": shares[..., :10].sum(-1),
+            "effective_keys": np.exp(entropy),
+        }
+        for name, of_cache in expected.items():
+            of_queries = np.repeat(of_cache, size, axis=1)
+            np.testing.assert_allclose(found[prefix + name][0], of_queries, rtol=1e-5, err_msg=prefix + name)
+        of_keys = attnscope.received(model, text, tokenizer=tokenizer, observation=last, key_value_heads=True)
+        np.testing.assert_allclose(of_keys, received, rtol=1e-5, atol=1e-6)
+    one = attnscope.received(model, text, tokenizer=tokenizer, key_value_heads=True, layer=0, head=0)
+    np.testing.assert_allclose(one, shared[0, 0].sum(0), rtol=1e-5, atol=1e-6)
+    if size > 1:
+        with pytest.raises(AttnscopeError, match=r"there is no head 3 in layer \d+: choose from 0 to 1"):
+            attnscope.received(model, text, tokenizer=tokenizer, key_value_heads=True, head=3)

@@ -222,10 +222,14 @@ def _of_side(side: str, offset: int) -> Statistic:
     return _of_largest(words, lambda rows: rows.mean(rows.largest_offset == offset), **how)
 
 
-def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
+def _of_keys(prefix: str, what: str, of: str, *, by_cache: bool = False) -> dict[str, Statistic]:
+    """Statistics of what keys receive; `by_cache`, from all query heads of a key-value head, at each of them."""
+
     def statistic(words: Wording, reduce: Callable[[Tensor], Tensor]) -> Statistic:
         wording_of = replace(words, long_name=words.long_name + of)
-        return _optional(wording_of, lambda rows: reduce(rows.summed(what)), (what,))
+        return _optional(
+            wording_of, lambda rows: reduce(rows.summed_by_cache(what) if by_cache else rows.summed(what)), (what,)
+        )
 
     return {prefix + name: statistic(_WORDS[name], reduce) for name, reduce in _OF_KEYS.items()}
 
@@ -237,6 +241,8 @@ def _own(
     return {name: Statistic(_WORDS[name], reduce or attrgetter(name), needs, **how)}
 
 
+_RECENT = ", over the last queries (the observation window)"
+_BY_CACHE = ", from all query heads of a key-value head"
 _WITH_EQUAL: dict[str, Any] = {"has_equal": True}
 _OPTIONAL: dict[str, Any] = _WITH_EQUAL | {"by_default": False}
 _OF_BLOCKS: dict[str, Any] = _OPTIONAL | {"along": ("kept",)}
@@ -271,7 +277,9 @@ STATISTICS: dict[str, Statistic] = {
     ),
     **{f"largest_{side}": _of_side(side, offset) for side, offset in (("previous", -1), ("next", 1))},
     **_of_keys("", "received", ""),
-    **_of_keys("recent_", "recent", ", over the last queries (the observation window)"),
+    **_of_keys("recent_", "recent", _RECENT),
+    **_of_keys("kv_", "received", _BY_CACHE, by_cache=True),
+    **_of_keys("kv_recent_", "recent", _RECENT + _BY_CACHE, by_cache=True),
     **_own(
         "offset_sum", "offset_sum", reduce=lambda rows: rows.summed("offsets"), along=("every_offset",), **_OPTIONAL
     ),

@@ -40,13 +40,14 @@ class ChosenHeads:
 
     layer: int | None
     head: int | None
+    by_cache: bool = False  # key-value heads instead, each with the sum over the query heads that share it
     values: dict[int, tuple[Site, np.ndarray]] = field(default_factory=dict)  # by layer, ``(head, ...)``
 
     def has(self, site: Site, call: AttentionCall) -> bool:
         """Whether the layer is chosen; rejects a head that it does not have."""
         if self.layer is not None and site.index != self.layer:
             return False
-        heads = call.query.shape[1]
+        heads = call.key.shape[1] if self.by_cache else call.query.shape[1]
         if self.head is not None and self.head >= heads:
             raise AttnscopeError(f"there is no head {self.head} in layer {site.index}: choose from 0 to {heads - 1}")
         return True
@@ -75,7 +76,8 @@ class ChosenHeads:
         """Add the sums over all or the last queries of a layer, if it is chosen; returns the output of the call."""
         output, rows = measure(call, Need())
         if self.has(site, call):
-            self.add(site, column_sums(call, rows.log_sum_exp, last=last)[0])
+            sums = column_sums(call, rows.log_sum_exp, last=last)[0]
+            self.add(site, sums.unflatten(0, (-1, call.group)).sum(1) if self.by_cache else sums)
         return output
 
     def weights(self, window: Window) -> xr.DataArray:

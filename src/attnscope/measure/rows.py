@@ -285,6 +285,7 @@ class SecondPass:
     chosen: Tensor | None = None  # ``(batch, head, chosen offset)``: the weights at chosen offsets
     rows: Mapping[RowMeasure, Tensor] = field(default_factory=dict[RowMeasure, Tensor])  # ``(batch, head, query)`` each
     weights: Callable[[], Iterator[tuple[Tensor, Tensor]]] | None = None  # see `weights_in_blocks`
+    group: int = 1  # query heads that share one key-value head
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,6 +305,12 @@ class Rows:
     def summed(self, name: str) -> Any:
         """A field of `SecondPass`."""
         return there(getattr(self.second, name))
+
+    def summed_by_cache(self, name: str) -> Tensor:
+        """A field of `SecondPass` over heads, for each the sum over the query heads that share its key-value head."""
+        values = self.summed(name)
+        shared = values.unflatten(1, (-1, self.second.group))
+        return shared.sum(2, keepdim=True).expand_as(shared).flatten(1, 2)
 
     def total(self, values: Tensor) -> Tensor:
         """Sum over the counted rows of ``(batch, head, query, ...)``: ``(batch, head, ...)``, float64."""
@@ -562,7 +569,7 @@ def second_pass(
     rows = row_measures(call, log_sum_exp, measures) if measures else {}
     weights = partial(weights_in_blocks, call, log_sum_exp) if EVERY_WEIGHT in needs else None
     if not SECOND_PASS & {*needs}:
-        return SecondPass(chosen=at_chosen, rows=rows, weights=weights)
+        return SecondPass(chosen=at_chosen, rows=rows, weights=weights, group=call.group)
     # where no query may attend to a later key, the mean offset is the mean distance
     by_offset = "distance" in needs and not bool((call.extent[1] <= call.query_positions + 1).all())
     by_offset |= "offset_sum" in needs
@@ -571,4 +578,4 @@ def second_pass(
     offsets = both.offsets
     if offsets is not None:  # from -reach to reach; 0 at offsets that the text lacks
         offsets = pad(offsets, (reach - call.query.shape[2] + 1, reach - call.key.shape[2] + 1))
-    return SecondPass(both.received, recent, offsets, chosen=at_chosen, rows=rows, weights=weights)
+    return SecondPass(both.received, recent, offsets, chosen=at_chosen, rows=rows, weights=weights, group=call.group)

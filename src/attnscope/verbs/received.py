@@ -24,6 +24,10 @@ def received(
         "Count only these last queries, the observation window, as in methods that drop keys (SnapKV, Li et al. "
         "2024). By default all.",
     ] = None,
+    key_value_heads: Annotated[
+        bool,
+        "Return key-value heads, of which a cache holds the keys: each the sum over the query heads that share it.",
+    ] = False,
     window: Annotated[int | None, "Cut the text to this many tokens. By default the model's length."] = None,
     progress: Annotated[
         Tell | None, "Call this function with a `Progress` before loading the model, before the pass, and at the end."
@@ -38,7 +42,8 @@ def received(
     -------
     xarray.DataArray
         ``(layer, head, key)``, in queries, float64, without the dimensions of a chosen layer or head; coordinate
-        ``key_token``. It sums to the number of queries (less with a learned sink).
+        ``key_token``. It sums to the number of queries (less with a learned sink), with `key_value_heads` times the
+        query heads of each.
 
     Raises
     ------
@@ -62,7 +67,7 @@ def received(
     from attnscope.opened import Opened
     from attnscope.support.progress import Progress, no_progress
 
-    heads, tell = ChosenHeads(layer, head), progress or no_progress
+    heads, tell = ChosenHeads(layer, head, key_value_heads), progress or no_progress
     reject_modalities("received", MODEL if model is None else model, texts, revision=reading["revision"])
     tell(Progress("loading the model", 0.0))
     session = Opened.of(model, texts)
