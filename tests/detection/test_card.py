@@ -484,3 +484,15 @@ def test_a_model_that_predicts_no_tokens_has_no_loss_with_limited_keys(head, mea
 
 
 TEXTS = ["The tide comes in twice a day, and goes out again.", "The boats lie dry on the sand until it is back."] * 2
+
+
+def test_a_card_counts_key_value_heads_by_the_query_head_that_needs_most():
+    reader, tokenizer = tiny_reader("llama")  # four query heads, two key-value heads a layer
+    card = attnscope.card(reader, TEXTS, tokenizer=tokenizer, kept=[(8, 4)], controls="none")
+    score = card.score.sel(role="reach_8_4").values
+    least = score.reshape(len(score), 2, 2).min(-1)
+    sentence = f"It does for all query heads of {(least >= 0.95).sum()} of 4 key-value heads, which share their keys."
+    assert sentence in report_of("card", card).finding.sentences
+    reader, tokenizer = tiny_reader("gpt2")
+    card = attnscope.card(reader, TEXTS, tokenizer=tokenizer, kept=[(8, 4)], controls="none")
+    assert not any("key-value" in sentence for sentence in report_of("card", card).finding.sentences)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
-from attnscope.detection.head_files import STREAMS
+from attnscope.detection.head_files import STREAMS, pooled
 from attnscope.detection.report import (
     CARE,
     controls_of,
@@ -96,6 +96,12 @@ def _cache_sentences(card: xr.Dataset) -> list[str]:
             f"A cache of the latest {recent} and first {sinks} tokens keeps 95% of the weight or more for "
             f"{int((score >= STREAMS).sum())} of {int(np.isfinite(score).sum())} heads."
         )
+        if bool((card[SHARED] > 1).any()):
+            least = pooled(card, score, lowest=True)
+            sentences.append(
+                f"It does for all query heads of {int((least >= STREAMS).sum())} of {int(np.isfinite(least).sum())} "
+                "key-value heads, which share their keys."
+            )
     return sentences
 
 
