@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 from weakref import ref
 
 from attnscope.bundled import OWN_TEXTS
-from attnscope.capture.watch import way_of
 from attnscope.opened import Opened
 from attnscope.options import CorpusOptions, SessionReading
 from attnscope.read.readers import with_rows
@@ -78,7 +77,6 @@ class Session(Opened):
             texts, reading["by_line"] = OWN_TEXTS[model], True
         self.source, self.texts, self.known = model, with_rows(_repeatable(texts)), {}
         self.model = replace(self.load(reading), session=ref(self))
-        way_of(self.model.model).found = {}
         shared: dict[str, Any] = {name: reading[name] for name in CorpusOptions.__annotations__}
         shared["targets"] = _repeatable(reading["targets"])
         self._options = {name: value for name, value in shared.items() if value is not None and value is not False}

@@ -45,7 +45,7 @@ def forward(
             check_finite(f"layer {site.index} ({site.name})", output.transpose(1, 2), name, valid(site.kind))
 
     with looking(look), same_random_numbers() if way_of(model).draws else nullcontext():
-        output = result(model(**inputs) if with_head else _body_of_pass(model, inputs))
+        output = result(model(**inputs) if with_head else run_body(model, inputs))
     check_finite("the model's output", output, name, valid("causal"))  # a decoder's, where there is one
     return output
 
@@ -54,7 +54,7 @@ class _EndedError(Exception):
     """The end of a pass after its last attention call."""
 
 
-def _body_of_pass(model: PreTrainedModel, inputs: dict[str, Any]) -> Any:
+def run_body(model: PreTrainedModel, inputs: dict[str, Any]) -> Any:
     """The output of a model's body, where a pass ends unless attention follows (by the number of verified calls).
 
     The pass begins at the model, which may prepare the inputs of its body.

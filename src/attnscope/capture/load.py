@@ -47,6 +47,7 @@ from attnscope.capture.placement import (
 from attnscope.capture.processors import Tokenizer, has_tokenizer, is_place, load_tokenizer, tokenizer_repository
 from attnscope.capture.weights import embedding_within
 from attnscope.catalogue import IN_PACKAGES, where_to_find
+from attnscope.kernels.call import magnitude
 from attnscope.read.sources import SUFFIXES
 from attnscope.read.unnamed import UnnamedTokens
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
@@ -289,7 +290,9 @@ def _reject_broken_numbers(model: PreTrainedModel) -> None:
     for name, parameter in parameters_of(model):
         if parameter.is_meta:
             raise AttnscopeError(f"{name} is on the meta device, which stores no numbers. Load the weights first")
-        if not bool(torch.isfinite(plain(parameter)).all()):
+        numbers = plain(parameter)
+        is_surely_finite = numbers.is_floating_point() and bool(magnitude(numbers) < math.inf)
+        if not is_surely_finite and not bool(torch.isfinite(numbers).all()):
             raise AttnscopeError(f"the weights contain NaN or infinity in {name}; expected finite numbers")
 
 

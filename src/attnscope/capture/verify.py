@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.capture import families
-from attnscope.capture.borrow import is_own_hook
+from attnscope.capture.borrow import implementations, is_own_hook
 from attnscope.capture.eager import UncapturedError, eager_way, future_of
 from attnscope.capture.forward import check_finite, check_ids, forward
 from attnscope.capture.functional import Softmaxes, softmaxes_of
@@ -54,13 +54,13 @@ def verify(
     weights_suffice: bool = False,
     looks_back: bool = True,
 ) -> list[Site]:
-    """Check on one batch, once within a `Session`, that the captured attention is the model's own; return its sites."""
+    """Check on one batch, once for each state of a model, that the captured attention is its own; return its sites."""
     way = way_of(model)
     if way.eager is not None and not weights_suffice:
         raise AttnscopeError(only_weights(model))
     check = partial(_verified, model, inputs, valid, text, looks_back=looks_back)
     find = partial(_find_way, model, inputs, check, cross_only=cross_only, weights_suffice=weights_suffice)
-    sites = once_in_session(model, inputs, ("sites", cross_only, looks_back), find)
+    sites = once_for_state(model, inputs, ("sites", cross_only, looks_back), find)
     way.calls = len(sites)
     return sites
 
@@ -100,31 +100,40 @@ def _find_way(
     return sites
 
 
-def once_in_session(model: PreTrainedModel, inputs: Mapping[str, Any], name: Hashable, find: Callable[[], T]) -> T:
-    """The result of `find`, which depends on the model and its inputs: within a `Session`, found once."""
-    results = way_of(model).found
-    if results is None:
+def once_for_state(model: PreTrainedModel, inputs: Mapping[str, Any], name: Hashable, find: Callable[[], T]) -> T:
+    """The result of `find`, which depends on the model and its inputs: found once, until the model changes."""
+    if any(parameter.is_meta for parameter in model.parameters()):  # to read them takes as long as a pass
         return find()
-    key = name, *_state_of(model, inputs)
-    if key not in results:
-        results[key] = find()
-    return results[key]
+    way, state = way_of(model), _state_of(model)
+    if way.state != state:
+        way.state, way.results = state, {}
+    key = name, _forms_of(inputs)
+    if key not in way.results:
+        way.results[key] = find()
+    return way.results[key]
 
 
-def _state_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """All that a check depends on: modules, weights by their sums, hooks, and inputs (of tokens, their number)."""
+def _state_of(model: PreTrainedModel) -> tuple[Any, ...]:
+    """All of a model that a check depends on: settings, modules and their code, weights by their sums, hooks."""
+    modules = list(model.modules())
+    code = [id(getattr(module.forward, "__func__", module.forward)) for module in modules]
     weights = [
         (tensor.dtype, float(plain(tensor).detach().sum(dtype=torch.float32))) for _, tensor in parameters_of(model)
     ]
-    forms = [
+    every = [vars(module)[kind] for module in modules for kind in ("_forward_hooks", "_forward_pre_hooks")]
+    hooks = [number for of_one in every for number, hook in of_one.items() if not is_own_hook(hook)]
+    attention = [implementation for _, implementation in implementations(modules)]
+    return str(model.config), attention, device_of(model), list(map(id, modules)), code, weights, hooks
+
+
+def _forms_of(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The forms of inputs: of tokens their number, of all else the numbers too."""
+    return tuple(
         (name, value.shape, None if name.endswith("input_ids") else value.cpu().double().numpy().tobytes())
         if isinstance(value, Tensor)
         else (name, repr(value))
         for name, value in inputs.items()
-    ]
-    every = [vars(module)[kind] for module in model.modules() for kind in ("_forward_hooks", "_forward_pre_hooks")]
-    numbers = [number for hooks in every for number, hook in hooks.items() if not is_own_hook(hook)]
-    return tuple(map(id, model.modules())), device_of(model), tuple(weights), tuple(forms), tuple(numbers)
+    )
 
 
 def _verified(
@@ -278,8 +287,10 @@ def _check_output(name: str, expected: Tensor, output: Tensor, valid: Tensor | N
     if valid is not None and expected.ndim == 3 and expected.shape[:2] == valid.shape:  # noqa: PLR2004
         expected, output = expected[valid], output[valid]
     limit = TOLERANCE.get(output.dtype, 1e-4)
-    expected, output = expected.double(), output.double()
-    difference = float((expected - output).abs().max()) / max(1e-6, float(expected.abs().max()))
+    wide = torch.promote_types(torch.promote_types(expected.dtype, output.dtype), torch.float32)
+    expected, output = expected.to(wide), output.to(wide)
+    largest, difference = (float(torch.linalg.vector_norm(part, torch.inf)) for part in (expected, expected - output))
+    difference /= max(1e-6, largest)
     if not difference <= limit:
         raise OtherOutputError(
             f"the captured attention does not reproduce the output of {name} (largest difference {difference:.1e} of "

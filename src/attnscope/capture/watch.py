@@ -43,7 +43,8 @@ class Way:
     eager: EagerWay | None = None  # modules that return weights, if the registry is not used
     products: bool = False  # whether calls of PyTorch's attention functions are captured too
     masks_written_out: bool = False  # whether causal masks are built in full, for layers without causal settings
-    found: dict[Any, Any] | None = None  # within a `Session`: what was found of each state of the model
+    state: Any = None  # of the model, when these results were found
+    results: dict[Any, Any] = field(default_factory=dict[Any, Any])
     calls: int | None = None  # number of attention calls in the verified pass
     draws: bool = False  # whether it draws random numbers: it masks (ViT-MAE) or samples (Informer) in each pass
 

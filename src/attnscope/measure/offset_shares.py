@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnscope.capture.families import named_scheme
+from attnscope.capture.forward import run_body
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.bins import bin_ranges
@@ -50,7 +51,7 @@ def bias_note(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str,
     is_text = all(part.dim() == _OF_TOKENS for part in inputs.values())
     short = {name: part[:, :_ENOUGH] for name, part in inputs.items()} if is_text else inputs
     with watching(model, look, weights_suffice=True):
-        model(**short)
+        run_body(model, dict(short))
     return {"bias": _SAID} if biased else {}
 
 

@@ -19,7 +19,7 @@ from attnscope.capture.families import configured_length, image_token_of
 from attnscope.capture.forward import decoder_note, decoder_start
 from attnscope.capture.load import Model
 from attnscope.capture.placement import device_of
-from attnscope.capture.verify import is_causal_model, once_in_session, padding_difference
+from attnscope.capture.verify import is_causal_model, once_for_state, padding_difference
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.contexts import strongest_examples
@@ -361,7 +361,7 @@ class TextReader(Reader):
             )
         has_offsets, in_batches = {"band_sum", "bin_sum"} <= set(self.names), self.batch_size > 1
         passes = partial(self._of_first, inputs, has_offsets=has_offsets, in_batches=in_batches)
-        notes, padding_matters = once_in_session(self.model, inputs, (has_offsets, in_batches), passes)
+        notes, padding_matters = once_for_state(self.model, inputs, (has_offsets, in_batches), passes)
         self.notes |= notes
         if padding_matters:
             self.batch_size = 1
