@@ -46,10 +46,12 @@ from attnscope.read.chats import Chats, ChatTexts, are_chats
 from attnscope.read.encoded import EncodedTexts, Sources, Texts, windows_of
 from attnscope.read.groups import GroupedWindows, Grouping, Groups, grouping_of, grouping_of_rows
 from attnscope.read.picture_parts import PLACES
+from attnscope.read.shown import Spans
 from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.read.words import WordedWindows, WordRule, word_rule_of
+from attnscope.support.ahead import ahead
 from attnscope.support.checks import check_installed, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
@@ -256,7 +258,10 @@ class TextReader(Reader):
         """Windows in batches or pools, numbered from 0."""
         self.share, self.tokens, self.unknown, self.doubled, self.packed = 0.0, 0, 0, 0, 0
         numbered, pool = enumerate(self.windows), self.settings["pool"]
-        return chunked(numbered, self.batch_size) if pool is None else in_pools(numbered, pool)
+        parts = chunked(numbered, self.batch_size) if pool is None else in_pools(numbered, pool)
+        # words and groups are of functions of the caller, and counted as they are read
+        is_counted = self.words is not None or self.grouping is not None or self.settings["until"] is not None
+        return parts if is_counted or device_of(self.model).type == "cpu" else ahead(parts)
 
     def note_read(self, *, whole: bool) -> None:
         notes, of = self.notes, f"of {self.furthest + 1}"
@@ -517,4 +522,6 @@ def _reject_marks(windows: Sequence[Window], marks: Sequence[str]) -> None:
 
 def _characters(window: Window) -> int:
     """The number of characters of a window."""
-    return max(window.spans, key=itemgetter(1))[1] - window.start
+    spans = window.spans
+    end = int(spans.ends[:, 1].max()) if isinstance(spans, Spans) else max(spans, key=itemgetter(1))[1]
+    return end - window.start

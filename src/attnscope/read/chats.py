@@ -211,7 +211,7 @@ def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], n
     return regions
 
 
-def roles_of(spans: tuple[tuple[int, int], ...], regions: list[Region]) -> tuple[str, ...]:
+def roles_of(spans: Sequence[tuple[int, int]], regions: list[Region]) -> tuple[str, ...]:
     """The role of each token: that of the content it has a character of, or ``template``."""
     ends = [region.end for region in regions]
     roles: list[str] = []

@@ -25,7 +25,7 @@ from attnscope.read.files import (
 from attnscope.read.images import Images, images_of
 from attnscope.read.messages import CHAT_FIELDS
 from attnscope.read.picture_parts import IMAGE, PLACES, VIDEO, chat_of, has_pictures, sources_of
-from attnscope.read.shown import shown_tokens, special_ids, without_added_spaces
+from attnscope.read.shown import added_spaces, shown_tokens, special_ids
 from attnscope.read.sources import Names, holds_text, names_a_dataset
 from attnscope.read.videos import Video, is_film, reject_film, video_of
 from attnscope.read.windows import Window
@@ -232,7 +232,8 @@ def pictured_window(
 ) -> Window:
     """The window of a text with images; `roles` has the role of each token."""
     names = [str(name) for name in tokenizer.convert_ids_to_tokens(list(expanded.ids))]
-    spans = without_added_spaces(expanded.text, names, expanded.spans)
+    added = {*added_spaces(expanded.text, names.__getitem__, expanded.spans, range(len(names)))}
+    spans = [(start, start if at in added else end) for at, (start, end) in enumerate(expanded.spans)]
     tokens = shown_tokens(expanded.text, names, spans, frozenset(tokenizer.all_special_tokens))
     specials = special_ids(tokenizer) | set(tokenizer.all_special_ids) - {
         tokenizer.unk_token_id,

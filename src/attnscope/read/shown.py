@@ -2,13 +2,15 @@
 
 import re
 import unicodedata
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, overload
+
+import numpy as np
+from jaxtyping import Int
 
 from attnscope.support.errors import explaining
 
@@ -47,6 +49,43 @@ class ShownTokens(Sequence[str]):
 
     def __hash__(self) -> int:
         return hash(self._tokens)
+
+
+class Spans(Sequence[tuple[int, int]]):
+    """First character of each token and one past its last: an array, and pairs where one is asked for."""
+
+    def __init__(self, ends: Int[np.ndarray, "token 2"]) -> None:
+        self.ends = ends
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[int, int]]) -> "Spans":
+        """From pairs."""
+        ends = np.fromiter(chain.from_iterable(pairs), np.int64, 2 * len(pairs))
+        return cls(ends.reshape(-1, 2))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return map(tuple, self.ends.tolist())
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Spans": ...
+    def __getitem__(self, index: int | slice) -> "tuple[int, int] | Spans":
+        if isinstance(index, slice):
+            return Spans(self.ends[index])
+        start, end = self.ends[index].tolist()
+        return start, end
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Spans):
+            return np.array_equal(self.ends, other.ends)
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
 
 
 def shown_tokens(
@@ -199,7 +238,7 @@ class Tokens:
     """Consecutive tokens of a text, without special tokens around them."""
 
     ids: Sequence[int]
-    spans: Sequence[tuple[int, int]]  # first character of each in the text, and one past the last
+    spans: Spans  # in the text
     special: Sequence[bool]
     shown: Sequence[str]
     is_aligned: bool = True  # otherwise `spans` count tokens, as the characters are unknown
@@ -213,7 +252,8 @@ class Tokens:
 
     def __add__(self, after: "Tokens") -> "Tokens":
         shown = ShownTokens(lambda: (*self.shown, *after.shown))
-        ids, spans, special = (*self.ids, *after.ids), (*self.spans, *after.spans), (*self.special, *after.special)
+        ids, special = (*self.ids, *after.ids), (*self.special, *after.special)
+        spans = Spans(np.concatenate([self.spans.ends, after.spans.ends]))
         return Tokens(ids, spans, special, shown, self.is_aligned)
 
 
@@ -232,9 +272,8 @@ def tokenize(tokenizer: Any, text: str) -> Iterator[Tokens]:
         end = cut.end() if cut else min(last, len(text))
         offset = max(0, begin - MARGIN)
         tokens = _tokenize_piece(tokenizer, text[offset : end + MARGIN], offset)
-        starts = [start for start, _ in tokens.spans]
-        after = len(tokens) if end == len(text) else bisect_left(starts, end)
-        yield tokens[bisect_left(starts, begin) : after]
+        first, after = np.searchsorted(tokens.spans.ends[:, 0], [begin, end]).tolist()
+        yield tokens[first : len(tokens) if end == len(text) else after]
         begin = end
 
 
@@ -252,12 +291,13 @@ def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Tokens:
     with explaining("the tokenizer fails on a text", "Check that its tokenizer.json is complete and the right one"):
         encoded = tokenizer(text, return_offsets_mapping=True, return_attention_mask=False, **_BARE)
     ids: list[int] = encoded["input_ids"]
-    spans: list[tuple[int, int]] = [*map(tuple, encoded["offset_mapping"])]
-    marks = {tokenizer.convert_tokens_to_ids(mark) for mark in MARKS}  # or the unknown token
-    if not marks.isdisjoint(ids):
-        spans = without_added_spaces(text, tokenizer.convert_ids_to_tokens(ids), spans)
-    in_text = spans if offset == 0 else [(start + offset, end + offset) for start, end in spans]
-    return _named(tokenizer, ids, in_text, partial(_shown_by_characters, tokenizer, text, ids, spans))
+    spans = Spans.of(encoded["offset_mapping"])
+    marks = [tokenizer.convert_tokens_to_ids(mark) for mark in MARKS]  # or the unknown token
+    places = [] if {*marks}.isdisjoint(ids) else np.flatnonzero(np.isin(ids, marks)).tolist()
+    added = added_spaces(text, lambda at: tokenizer.convert_ids_to_tokens(ids[at]), spans, places)
+    spans.ends[added, 1] = spans.ends[added, 0]
+    show = partial(_shown_by_characters, tokenizer, text, ids, spans)
+    return _named(tokenizer, ids, Spans(spans.ends + offset), show)
 
 
 def _tokenize_in_python(tokenizer: Any, text: str) -> Tokens:
@@ -266,18 +306,13 @@ def _tokenize_in_python(tokenizer: Any, text: str) -> Tokens:
         ids: list[int] = tokenizer(text, **_BARE)["input_ids"]
     spans = _aligned(tokenizer, text, ids)
     if spans is not None:
-        return _named(tokenizer, ids, spans, partial(_shown_by_characters, tokenizer, text, ids, spans))
-    places = [(position, position + 1) for position in range(len(ids))]
-    return _named(tokenizer, ids, places, partial(IdNames(tokenizer).of, ids), is_aligned=False)
+        return _named(tokenizer, ids, Spans.of(spans), partial(_shown_by_characters, tokenizer, text, ids, spans))
+    places = list(pairwise(range(len(ids) + 1)))
+    return _named(tokenizer, ids, Spans.of(places), partial(IdNames(tokenizer).of, ids), is_aligned=False)
 
 
 def _named(
-    tokenizer: Any,
-    ids: Sequence[int],
-    spans: Sequence[tuple[int, int]],
-    show: Callable[[], Iterable[str]],
-    *,
-    is_aligned: bool = True,
+    tokenizer: Any, ids: Sequence[int], spans: Spans, show: Callable[[], Iterable[str]], *, is_aligned: bool = True
 ) -> Tokens:
     special = [*map(special_ids(tokenizer).__contains__, ids)]
     return Tokens(ids, spans, special, ShownTokens(show), is_aligned)
@@ -345,15 +380,18 @@ def probe(tokenizer: Any) -> tuple[list[int], list[int]]:
     return whole, [int(position not in inside) for position in range(len(whole))]
 
 
-def without_added_spaces(text: str, names: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Empty the span of an added space that the tokenizer assigned to a word's first character."""
-    result = [*spans]
-    for i, name in enumerate(names[:-1]):
-        if name not in SPACE_MARKS:
+def added_spaces(
+    text: str, name_of: Callable[[int], str], spans: Sequence[tuple[int, int]], places: Iterable[int]
+) -> list[int]:
+    """Which of these tokens are added spaces that the tokenizer assigned to a word's first character."""
+    added: list[int] = []
+    for at in places:
+        name = name_of(at)
+        if name not in SPACE_MARKS or at + 1 == len(spans):
             continue
-        start, end = spans[i]
+        start, end = spans[at]
         covered = text[start:end]
-        shared = spans[i + 1][0] == start
-        if shared and covered != name and (names[i + 1][:1] in SPACE_MARKS or not covered.isspace()):
-            result[i] = (start, start)
-    return result
+        shared = spans[at + 1][0] == start
+        if shared and covered != name and (name_of(at + 1)[:1] in SPACE_MARKS or not covered.isspace()):
+            added.append(at)
+    return added

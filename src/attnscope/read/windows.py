@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from attnscope.read.shown import ShownTokens, Tokens, probe, tokenize, tokens_of
+from attnscope.read.shown import ShownTokens, Spans, Tokens, probe, tokenize, tokens_of
 from attnscope.read.sources import Text
 from attnscope.read.texts import Corpus
 from attnscope.support.errors import AttnscopeError, explaining
@@ -26,7 +26,7 @@ class Window:
     # in the text
     special: tuple[bool, ...]
     # first character and one past the last character of each token in the text, from the tokenizer
-    spans: tuple[tuple[int, int], ...]
+    spans: Sequence[tuple[int, int]]
     source: str  # name of the text
     start: int  # first character of the window in the text
     shown: Sequence[str]  # the characters of each token
@@ -145,12 +145,13 @@ class Frame:
         """A window of consecutive tokens of a text, at least one."""
         start = tokens.spans[0][0]
         before, after = len(self.prefix), len(self.suffix)
-        here = (start, start)
+        spans = np.full((before + len(tokens) + after, 2), start, np.int64)
+        spans[before : before + len(tokens)] = tokens.spans.ends
         names = [self.names[i] for i in self.prefix + self.suffix]
         return Window(
             ids=(*self.prefix, *tokens.ids, *self.suffix),
             special=(*[True] * before, *tokens.special, *[True] * after),
-            spans=(*[here] * before, *tokens.spans, *[here] * after),
+            spans=Spans(spans),
             source=text.name,
             start=start,
             shown=ShownTokens(lambda: (*names[:before], *tokens.shown, *names[before:])),
@@ -196,7 +197,7 @@ def collate(windows: Sequence[Window], pad_id: int, device: torch.device | str =
     if not windows:
         raise AttnscopeError("found no window for a batch; expected at least one")
     input_ids, special = padded([window.ids for window in windows], pad_id), padded([w.special for w in windows]).bool()
-    valid = padded([[1] * len(window) for window in windows]).bool()
+    valid = torch.arange(input_ids.shape[1]) < torch.tensor([*map(len, windows)])[:, None]
     groups = padded([w.groups for w in windows], -1).to(device) if all(window.groups for window in windows) else None
     each = ((name, [window.inputs[name] for window in windows]) for name in windows[0].inputs)
     inputs = {name: _stacked(values, input_ids.shape[1]).to(device) for name, values in each}

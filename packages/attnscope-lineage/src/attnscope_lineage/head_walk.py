@@ -88,7 +88,7 @@ def with_padding(walk: Walk, source: _Side, length: int) -> tuple[Walk, _Side]:
     window = source.window
     more = length - len(window)
     padded = replace(window, shown=(*window.tokens, *["<pad>"] * more), special=(*window.special, *[True] * more))
-    padded = replace(padded, ids=window.ids + (0,) * more, spans=window.spans + ((0, 0),) * more)
+    padded = replace(padded, ids=window.ids + (0,) * more, spans=(*window.spans, *[(0, 0)] * more))
     walk, source = replace(walk, texts=2), replace(source, window=padded)
     if len(walk.keys) != length:  # a decoder's own tokens
         return walk, source
