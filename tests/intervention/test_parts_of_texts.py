@@ -10,6 +10,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.load import load_model
 from attnscope.results.reports import report_of
+from tests.tiny_models import tiny_reader
 
 TEXTS = ["The car near the rivers is old.", "The horses behind the school are old."]
 ROWS = [
@@ -115,3 +116,27 @@ def test_several_answers_count_by_their_summed_probability(loaded):
 def test_parts_that_cannot_be_predicted_are_named(loaded, texts, options, message):
     with pytest.raises(AttnscopeError, match=message):
         attnscope.intervene(loaded, texts, **HOW, **options)
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+@torch.no_grad()
+def test_the_part_of_a_translation_is_one_of_the_target(family):
+    model, tokenizer = tiny_reader(family)
+    sources, targets = ["The tide comes in.", "Nobody had told."], ["It was part of it.", "He was one of them all."]
+    how = {"targets": targets, "tokenizer": tokenizer, "part": "after:was"}
+    effects = attnscope.intervene(model, sources, **how, **{**HOW, "heads": [(2, 1)]})["effects"]
+    split = attnscope.attribute(model, sources, **how)["predictions"]
+    for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        ids = tokenizer(target).input_ids
+        text = {"input_ids": torch.tensor([tokenizer(source).input_ids])}
+        text["decoder_input_ids"] = torch.tensor([[model.config.decoder_start_token_id, *ids[:-1]]])
+        after = [tokenizer.decode(ids[: at + 1]).endswith("was") for at in range(len(ids))].index(True) + 1
+        at = torch.arange(after, len(ids) - 1)  # the end of the text is no word of it
+        plain = model.eval()(**text).logits[0, at]
+        with attnscope.edit(model, {(2, 1): torch.zeros_like}, on="z") as edited:
+            changed = edited(**text).logits[0, at]
+        wanted = torch.tensor(ids)[at]
+        loss, other = (float(torch.nn.functional.cross_entropy(one, wanted)) for one in (plain, changed))
+        np.testing.assert_allclose(effects.loss[number], loss, atol=1e-5)
+        np.testing.assert_allclose(effects.loss_change.sel(layer=2, head=1)[number], [other - loss], atol=1e-5)
+        np.testing.assert_allclose(split.total[number], plain.gather(1, wanted[:, None]).mean(), atol=1e-5)

@@ -11,7 +11,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import load_model
-from attnscope.intervention.pair_sources import pairs_of_input
+from attnscope.intervention.pair_sources import pairs_of_input, positions_of
 from attnscope.intervention.pairs import EncodedPairs
 from attnscope.intervention.templates import TASKS
 from attnscope.results.reports import report_of
@@ -221,3 +221,94 @@ def test_spans_that_cannot_be_patched_are_named(spans, positions, message):
     pair = {"clean": "It was part<mask>.", "corrupted": "It was due<mask>.", "answer": " of", "wrong": " to"}
     with pytest.raises(AttnscopeError, match=message):
         attnscope.patch("bundled", [pair | {"spans": spans}], positions=positions, steps=0)
+
+
+def agreement_of(loaded):
+    words = {"subject": [("key", "keys"), ("dog", "dogs")], "attractor": ["house near the road", "house"]}
+    return attnscope.pairs("The {subject} near the {attractor}", answer=" is", wrong=" are", **words, count=3)
+
+
+def test_an_edge_at_a_span_is_that_of_hooks_there_and_spans_add_up():
+    model, tokenizer = tiny_reader("llama")
+    spans = {"first": [0, 2], "last": [[7, 11], [7, 10]]}
+    pairs = [{"clean": "It was part", "corrupted": "He was due", "answer": " of", "wrong": " to", "spans": spans}]
+    how = {"tokenizer": tokenizer, "sizes": [0.0, 1.0], "draws": 1}
+    exact = attnscope.edges(model, pairs, method="exact", positions=["first"], **how)
+    first, second = model.eval().model.layers
+    ids = [tokenizer(pairs[0][side], return_tensors="pt").input_ids[:, :-1] for side in ("clean", "corrupted")]
+    written = []
+    with torch.no_grad():
+        keep = first.mlp.register_forward_hook(lambda _, __, returned: written.append(returned))
+        logits, _ = (model(one).logits[0, -1] for one in ids)
+        keep.remove()
+        change = written[1] - written[0]
+        at = positions_of(pairs, "first", LoadedModel(model, tokenizer, "llama", {}))
+        assert 0 < at.sum() < at.size / 2
+        change[:, ~at[0]] = 0
+        norm, values, read = second.input_layernorm, second.self_attn.v_proj, []
+
+        def put_in(_, __, returned):
+            changed = values.forward(norm.forward(read[0] + change))
+            return torch.cat([changed[..., :8], returned[..., 8:]], -1)  # of the first of two heads of values
+
+        hooks = [norm.register_forward_pre_hook(lambda _, given: read.append(given[0]))]
+        hooks.append(values.register_forward_hook(put_in))
+        moved = model(ids[0]).logits[0, -1] - logits
+        for hook in hooks:
+            hook.remove()
+    right, wrong = (tokenizer(pairs[0][side], add_special_tokens=False).input_ids[0] for side in ("answer", "wrong"))
+    np.testing.assert_allclose(
+        exact.score.sel(sender="m0", receiver="a1.h0<v>"), moved[right] - moved[wrong], atol=1e-5
+    )
+    assert abs(float(moved[right] - moved[wrong])) > 1e-4
+    np.testing.assert_allclose(exact.difference.isel(pair=0), [[exact.without[0], exact.clean[0]]] * 3, atol=1e-4)
+
+    def scores(*names):
+        return attnscope.edges(model, pairs, method="eap", positions=names, **how).score
+
+    np.testing.assert_allclose(scores("first", "last"), scores("first") + scores("last"), atol=1e-5)
+
+
+def test_parts_of_heads_by_span_are_sums_of_those_by_key():
+    loaded = load_model("bundled:tasks", device="cpu")
+    pairs = agreement_of(loaded)
+    names = ["subject", "attractor", "prediction"]
+    found = attnscope.attribute(loaded, pairs=pairs, positions=names, by_position=True)
+    measured = found["predictions"]
+    for name in names:
+        within = positions_of(pairs, name, loaded)
+        by_hand = np.where(within[:, None], measured.by_key.to_numpy()[..., : within.shape[1]], 0).sum(-1)
+        heads = measured.kind.to_numpy() == "head"
+        np.testing.assert_allclose(measured.by_span.sel(span=name)[:, heads], by_hand[:, heads], atol=1e-6)
+    assert np.isnan(measured.by_span.isel(component=0)).all()  # the embedding
+    alone = attnscope.attribute(loaded, pairs=pairs, positions=names)["predictions"]
+    np.testing.assert_array_equal(alone.by_span, measured.by_span)
+    assert "by_key" not in alone
+    rows = next(table for table in report_of("attribute", found).tables if table.name == "spans").rows
+    assert {row["span"] for row in rows} == {*names}
+    with pytest.raises(AttnscopeError, match="name spans of pairs"):
+        attnscope.attribute(loaded, ["a text"], positions=["subject"])
+
+
+@pytest.mark.parametrize("key", [(1, 1), "1.resid_post", "blocks.1.attn.hook_z"])
+@torch.no_grad()
+def test_an_edit_at_a_span_leaves_all_else(key):
+    loaded = load_model("bundled:tasks", device="cpu")
+    pairs = agreement_of(loaded)
+    short = pairs[pairs.clean.str.endswith("house")]
+    ids = loaded.tokenizer([*short.clean], return_tensors="pt").input_ids
+    within = torch.from_numpy(positions_of(short, "subject", loaded))
+
+    def zero_there(tensor):
+        tensor = tensor.clone()
+        tensor[within] = 0
+        return tensor
+
+    with attnscope.edit(loaded.model, {key: torch.zeros_like}, on="z", positions=within) as edited:
+        found = edited(ids).logits
+    with attnscope.edit(loaded.model, {key: zero_there}, on="z") as edited:
+        torch.testing.assert_close(found, edited(ids).logits)
+    assert float((found - loaded.model(ids).logits).abs().max()) > 0.01
+    edit = attnscope.edit(loaded.model, {key: torch.zeros_like}, on="z", positions=within)
+    with edit as edited, pytest.raises(AttnscopeError, match="found positions of shape"):
+        edited(ids[:, :2])

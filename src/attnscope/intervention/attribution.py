@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -162,6 +162,7 @@ class Attribution:
     by_position: bool = False
     heads: Sequence[tuple[int, int]] | None = None  # whose parts are of interest; all others are one part
     metric: Metric | None = None  # whose gradient times the logits is split, in place of a logit
+    spans: Mapping[str, np.ndarray] = field(default_factory=dict[str, Any])  # ``(window, key)``, by name
     corrupted: Sequence[Tensor] = ()  # embeddings of the corrupted texts of pairs, for an encoder
     scale: float | None = None  # of logits after the unembedding
 
@@ -200,10 +201,11 @@ class Attribution:
                 f"{name} has no direct attribution: {reason}. attnscope patch and attnscope intervene measure effects "
                 "in any model"
             )
-        if self.by_position and any(one.matrices.gated is not None for one in self.parts.layers):
+        self.by_keys = self.by_position or bool(self.spans)
+        if self.by_keys and any(one.matrices.gated is not None for one in self.parts.layers):
             raise AttnscopeError(
                 f"a gate multiplies the output of the heads of {name}, so parts by key are not known: leave out "
-                "by_position"
+                "by_position or positions"
             )
         width = self.end.states.shape[1]
         if self.direction is not None:
@@ -330,7 +332,7 @@ class Attribution:
             of_mean = scale * (final @ row + bias)
             split["random"] = self._parts(row.expand_as(final), bias.expand(len(final)), of_mean, 0.0)[0]
             split["random"] = self.pooled(split["random"])
-        layers = sorted(reads) if self.by_position else ()
+        layers = sorted(reads) if self.by_keys else ()
         by_key = [_by_keys(self.parts.calls[layer][0], reads[layer], self.at) for layer in layers]
         if self.metric is not None:  # one number of all its predictions, so that parts by key are sums too
             by_key = [one * torch.bincount(texts, minlength=len(asked)).to(one)[:, None, None] for one in by_key]
@@ -531,15 +533,14 @@ class Attribution:
             variables["lens_metric"] = ("window", "depth"), lens.pop("metric").cpu().numpy()
         variables |= {f"lens_{name}": ((*dims[:2], "depth"), at_predictions(values)) for name, values in lens.items()}
         variables |= {"query": (dims[:2], at_predictions(asked.positions[at].double())), "token": (dims[:2], names)}
+        windows = [window.target or window for window in self.session.windows]
+        longest = max(map(len, (*windows, *self.session.windows)))
+        keys = self._keys_of_heads(by_key, longest) if self.by_keys else np.empty(0)
+        if self.spans:
+            within = np.stack([np.pad(rows[part], ((0, 0), (0, longest)))[:, :longest] for rows in self.spans.values()])
+            sums = [np.where(np.isnan(keys).all(-1), np.nan, np.nansum(keys * at[:, None], -1)) for at in within]
+            variables["by_span"] = ("window", "component", "span"), np.stack(sums, -1)
         if self.by_position:
-            windows = [window.target or window for window in self.session.windows]
-            longest = max(map(len, (*windows, *self.session.windows)))
-            keys = np.full((len(asked), len(self.components["component"]), longest), np.nan)
-            wide = [nn.functional.pad(layer, (0, longest - layer.shape[2]), value=np.nan) for layer in by_key]
-            of_heads = torch.cat(wide, 1).cpu().numpy()
-            rank = np.cumsum([kind == "head" for kind, _, _ in self.parts.sources]) - 1  # among all heads
-            of_heads = of_heads if self.heads is None else of_heads[:, rank[self.chosen]]
-            keys[:, np.array(self.components["kind"][1]) == "head"] = of_heads
             words = [[*names_of([*window.ids]), *[""] * (longest - len(window))] for window in windows[part]]
             variables["part_at"] = dims, at_predictions(split["part"])
             variables |= {"by_key": (("window", "component", "key"), keys), "key_token": (("window", "key"), words)}
@@ -548,8 +549,19 @@ class Attribution:
             "source": ("window", np.array(self.session.documents[part], dtype=object)),
             "position": np.arange(self.most),
             "depth": np.arange(len(self.parts.layers) + 1),
+            **({"span": [*self.spans]} if self.spans else {}),
         }
         return xr.Dataset(variables, coordinates, {} if self.metric is None else self.metric.attributes)
+
+    def _keys_of_heads(self, by_key: list[Tensor], longest: int) -> np.ndarray:
+        """Parts by key of the components that are heads, ``(window, component, key)``, from those of each layer."""
+        wide = [nn.functional.pad(layer, (0, longest - layer.shape[2]), value=np.nan) for layer in by_key]
+        of_heads = torch.cat(wide, 1).cpu().numpy()
+        rank = np.cumsum([kind == "head" for kind, _, _ in self.parts.sources]) - 1  # among all heads
+        of_heads = of_heads if self.heads is None else of_heads[:, rank[self.chosen]]
+        keys = np.full((len(of_heads), len(self.components["component"]), longest), np.nan)
+        keys[:, np.array(self.components["kind"][1]) == "head"] = of_heads
+        return keys
 
 
 def parts_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:

@@ -132,6 +132,8 @@ def report(tree: xr.DataTree) -> Report:
             rows_of({str(name): lens[name] for name in lens}, lens.metric if metric else lens.logit),
         ),
     ]
+    if "by_span" in predictions:
+        tables.insert(1, _of_spans(predictions, unit))
     return Report(
         title=f"Direct attribution at {site} in {model}" if site else f"Direct logit attribution in {model}",
         read=f"{count(asked, 'prediction')} in {count(predictions.sizes['window'], 'window')}{alone}",
@@ -152,6 +154,18 @@ def report(tree: xr.DataTree) -> Report:
         hint=f"Split: the product of the residual stream at {site} with a direction." if site else "",
         colour="excess_mean",
     )
+
+
+def _of_spans(predictions: xr.Dataset, unit: str) -> Table:
+    """The parts of heads through the tokens of each span, the largest first."""
+    means = predictions.by_span.mean("window")
+    columns = {name: predictions[name] for name in ("kind", "layer", "head")}
+    rows = rows_of(columns | {"part": means}, means.drop_vars([*columns]))
+    rows = [row for row in rows if row["kind"] == "head"]
+    rows.sort(key=lambda row: -abs(row["part"]))
+    meaning = "mean part through the tokens of the span that the head attends to"
+    part = Quantity("part", unit=unit, meaning=meaning)
+    return Table("spans", "Parts by span", (*_PLACE, Quantity("span"), part), rows, terminal=8)
 
 
 _SIGNS = "raise it", "lower it"

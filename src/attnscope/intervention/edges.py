@@ -65,21 +65,19 @@ def measured_edges(
     halves = [(half, [number for number in numbers if half_of[number - 1] == half]) for (numbers, _), half in parts]
     halves = [(half, numbers) for half, numbers in halves if numbers]
     of_scores = {"exact": int(graph.exist.sum()), "eap_ig": steps}.get(method, 1)
-    whole = len(halves) * (of_scores + (2 + draws) * len(sizes) + (job.heads is not None))  # passes
+    is_part = job.heads is not None or bool(job.positions)  # all else keeps the clean activations
+    whole = len(halves) * (of_scores + (2 + draws) * len(sizes) + is_part)  # passes
     done = iter(range(1, whole + 1))
 
     def passed() -> None:
         at = next(done)
         tell(Progress("edges", at / whole, {"passes": f"{at:,} of {whole:,}"}))
 
-    runs = [
-        EdgeRuns(
-            graph,
-            EncodedPairs.of([job.pairs[number - 1] for number in numbers], job.loaded, numbers, job.metric, job.media),
-            passed,
-        )
-        for _, numbers in halves
-    ]
+    runs: list[EdgeRuns] = []
+    for _, numbers in halves:
+        some = [job.pairs[number - 1] for number in numbers]
+        encoded = EncodedPairs.of(some, job.loaded, numbers, job.metric, job.media, job.positions)
+        runs.append(EdgeRuns(graph, encoded, passed))
     each = [one.exact() if method == "exact" else one.attributed(steps * (method == "eap_ig")) for one in runs]
     scores, edges = np.where(graph.exist, np.concatenate(each), np.nan), np.flatnonzero(graph.exist)
     numbers = np.concatenate([numbers for _, numbers in halves])
@@ -112,7 +110,7 @@ def measured_edges(
         {"model": job.loaded.name, "method": method, "direction": "noising", "pairs": len(job.pairs)},
     )  # fmt: skip
     check_pairs_differ(results)
-    if job.heads is not None:
+    if is_part:
         results["without"] = "pair", np.concatenate([one.circuit(np.array([], dtype=int)) for one in runs])
     gaps = (results.clean - base_of(results)).values
     rest = (results.difference - base_of(results)).transpose("pair", ...)
@@ -125,7 +123,7 @@ def measured_edges(
 
 
 def base_of(results: xr.Dataset) -> xr.DataArray:
-    """The metric of each pair with none of the edges: of chosen heads, else that of the corrupted run."""
+    """The metric of each pair with none of the edges: of chosen heads or positions, else that of the corrupted run."""
     return results.without if "without" in results else results.corrupted
 
 
@@ -284,12 +282,15 @@ class Graph:
         circuit: tuple[Bool[np.ndarray, "sender receiver"], Trace] | None = None,
         *,
         leaves: bool = False,
+        within: Bool[Tensor, "row position"] | None = None,
     ) -> tuple[Tensor, Trace]:
         """Logits of a pass, and what its parts read and wrote; edges beyond a circuit carry those of another run.
 
+        They do so `within` some positions, by default everywhere.
+
         With `leaves`, zeros are added to what each part reads, as leaves of the graph.
         """
-        run = _Run(self, inputs, Trace(self.end), circuit, leaves)
+        run = _Run(self, inputs, Trace(self.end), circuit, leaves, within)
         hooks = (hook for at, part in enumerate(self.parts) for hook in run.hooks(at, part))
         # `watching` comes first, because `patch_heads` calls the module within its own hook
         with watching(self.model, run.attend), attached(hooks):
@@ -306,6 +307,7 @@ class _Run:
     trace: Trace
     circuit: tuple[np.ndarray, Trace] | None  # its edges, and the run whose activations all other edges carry
     leaves: bool
+    within: Tensor | None = None  # positions ``(row, position)`` where the circuit lacks edges; None: all
     latest: AttentionCall | None = None
     # queries, keys and values of a circuit that replace those of the next call; None while they are computed
     patched: dict[str, list[Tensor]] | None = field(default_factory=dict[str, list[Tensor]])
@@ -336,7 +338,10 @@ class _Run:
         at = self.graph.points[receiver]
         senders = self.graph.parts[at].read
         missing = torch.from_numpy(~edges[senders, receiver]).to(self.trace.reads[at])
-        return self.trace.reads[at] + torch.einsum("s,sptw->ptw", missing, self.trace.changes(other, at, senders))
+        change = torch.einsum("s,sptw->ptw", missing, self.trace.changes(other, at, senders))
+        if self.within is not None:
+            change = torch.where(self.within.to(change.device)[..., None], change, 0)
+        return self.trace.reads[at] + change
 
     def read(self, at: int, _: nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor] | None:
         """Record what a part reads, and change it where the pass asks for it."""
@@ -594,12 +599,14 @@ class EdgeRuns:
 
     def __init__(self, graph: Graph, encoded: EncodedPairs, passed: Callable[[], None] = lambda: None) -> None:
         self.graph, self.encoded, self.passed = graph, encoded, passed
+        spans = [*encoded.spans.values()]
+        self.within = torch.stack(spans).any(0) if spans else None
         self.corrupted = self.run(encoded.inputs[1])
 
     @torch.no_grad()
     def run(self, inputs: dict[str, Tensor], *circuit: Any) -> tuple[Trace, Float[np.ndarray, " pair"]]:
         """A pass, of a circuit with corrupted activations on all edges that it lacks."""
-        logits, trace = self.graph.run(inputs, *circuit)
+        logits, trace = self.graph.run(inputs, *circuit, within=self.within)
         return trace, self.encoded.measure_at(logits, inputs).double().cpu().numpy()
 
     @cached_property
@@ -629,6 +636,8 @@ class EdgeRuns:
                         read = graph.parts[point].read
                         numbers = [number for number, other in enumerate(points) if other == point]
                         changes = clean.changes(self.corrupted[0], point, read)
+                        if self.within is not None:
+                            changes = torch.where(self.within.to(changes.device)[..., None], changes, 0)
                         stacked = torch.stack([slopes[number] for number in numbers])
                         # (u' - u) · dm/dv, summed over positions and width
                         products = torch.einsum("sptw,rptw->psr", changes, stacked)

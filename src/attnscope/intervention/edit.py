@@ -128,8 +128,10 @@ def _attention_layers(model: PreTrainedModel, inputs: dict[str, Any]) -> Attenti
     return AttentionLayers(sites, outputs, turned)
 
 
-def changes_of(functions: Mapping[Any, Any], on: On, kind: str | None, anatomy: Anatomy) -> Changes:
-    """Changes from functions of the tensors of heads, and of activations by their names."""
+def changes_of(
+    functions: Mapping[Any, Any], on: On, kind: str | None, anatomy: Anatomy, positions: Any = None
+) -> Changes:
+    """Changes from functions of the tensors of heads, and of activations by their names, at some positions."""
     heads: dict[int, dict[On, Change]] = {}
     activations: dict[Activation, Change] = {}
     by_head: dict[int, dict[int, Any]] = {}
@@ -159,7 +161,26 @@ def changes_of(functions: Mapping[Any, Any], on: On, kind: str | None, anatomy: 
         heads.setdefault(number, {})[on] = _by_head(some, on, number)
     if not (heads or activations):
         raise AttnscopeError("found no heads; expected at least one, such as {(4, 2): torch.zeros_like}")
+    if positions is not None:
+        within = torch.as_tensor(positions).bool()
+        heads = {layer: {what: _within(within, f, 2) for what, f in of.items()} for layer, of in heads.items()}
+        activations = {activation: _within(within, f, 1) for activation, f in activations.items()}
     return Changes(heads, activations)
+
+
+def _within(positions: Tensor, function: Change, dim: int) -> Change:
+    """A change of some positions ``(batch, position)`` alone, which are a dimension of the tensor."""
+
+    def change(tensor: Tensor) -> Tensor:
+        shape = (tensor.shape[0], tensor.shape[dim])
+        if positions.shape != shape:
+            raise AttnscopeError(
+                f"found positions of shape {tuple(positions.shape)} in a pass of {shape}; expected (text, position)"
+            )
+        at = positions.to(tensor.device).reshape(shape[0], *[1] * (dim - 1), shape[1], *[1] * (tensor.ndim - dim - 1))
+        return torch.where(at, function(tensor), tensor)
+
+    return change
 
 
 def activations_by(anatomy: Anatomy, name: str, layer: int | None, kind: str | None) -> tuple[list[Activation], bool]:

@@ -7,10 +7,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
+from jaxtyping import Bool
 
 from attnscope.capture.borrow import LoadedModel
-from attnscope.intervention.pairs import FIELDS, Pair, is_masked
+from attnscope.intervention.pairs import (
+    FIELDS,
+    Pair,
+    is_masked,
+    is_prediction,
+    position_of_answer,
+    positions_of_span,
+    sides_of,
+)
 from attnscope.intervention.templates import TASKS, pairs_from
 from attnscope.read.files import (
     check_characters,
@@ -64,6 +74,61 @@ def pairs_of_input(
             "remove the pairs' own"
         )
     return [_pair(usual | dict(fields), where) for where, fields in named]
+
+
+def positions_of(pairs: Pairs, name: str, loaded: LoadedModel) -> Bool[np.ndarray, "pair position"]:
+    """The positions of a span of each pair, in both of its texts: for `attnscope.edit`.
+
+    Parameters
+    ----------
+    pairs
+        Pairs with named spans, in any form of `attnscope.patch`, such as a table of `attnscope.pairs`.
+    name
+        Name of the span, or ``prediction``, the position that predicts the answer.
+    loaded
+        A model with its tokenizer, from ``attnscope.capture.load.load_model``.
+
+    Returns
+    -------
+    numpy.ndarray
+        Whether each position is within the span, ``(pair, position)``; False behind the end of shorter texts.
+
+    Raises
+    ------
+    AttnscopeError
+        If a pair has no such span, or has it at other positions in the two texts.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> from attnscope.capture.load import load_model
+    >>> loaded = load_model("bundled:tasks", device="cpu")
+    >>> found = attnscope.pairs("agreement", tokenizer=loaded.tokenizer, count=2)
+    >>> positions_of(found, "subject", loaded).sum(1).tolist()
+    [1, 1]
+    """
+    rows: list[np.ndarray] = []
+    for number, pair in enumerate(pairs_of_input(pairs, answered=False), 1):
+        sides = [sides_of(pair, loaded, number, corrupted=corrupted)[-1] for corrupted in (False, True)]
+        is_last = is_prediction(name, pair)
+        last = [position_of_answer(sides, loaded.tokenizer, number, masked=is_masked(loaded))] if is_last else []
+        rows.append(np.isin(np.arange(len(sides[0])), last or positions_of_span(pair, name, loaded.tokenizer, number)))
+    longest = max(map(len, rows))
+    return np.stack([np.pad(row, (0, longest - len(row))) for row in rows])
+
+
+def spans_of(pairs: Pairs, names: Sequence[str], loaded: LoadedModel) -> dict[str, Bool[np.ndarray, "pair position"]]:
+    """The positions of several spans, by name; an error for the two texts of an encoder-decoder."""
+    reject_two_texts(loaded)
+    return {name: positions_of(pairs, name, loaded) for name in names}
+
+
+def reject_two_texts(loaded: LoadedModel) -> None:
+    """Raise an error for an encoder-decoder, where positions are named."""
+    if loaded.model.config.is_encoder_decoder:
+        raise AttnscopeError(
+            f"{loaded.name} is an encoder-decoder, whose positions are of two texts: leave out positions (--positions)"
+        )
 
 
 def task_named(pairs: object) -> str | None:

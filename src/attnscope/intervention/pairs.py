@@ -195,7 +195,7 @@ class EncodedPairs:
             for row, ids in zip(rows, chain(*zip(*sides, strict=True)), strict=False):
                 row.append(ids)
             ids = [side[-1] for side in sides]
-            positions.append(0 if kind == "label" else _position(ids, tokenizer, number, masked=masked))
+            positions.append(0 if kind == "label" else position_of_answer(ids, tokenizer, number, masked=masked))
         rows, names = [side for side in rows if side], IdNames(tokenizer)
         tokenizer = TargetTokenizer(tokenizer) if rows[2:] else tokenizer
         both_of = [(pair.answer, pair.wrong) for pair in pairs]
@@ -227,7 +227,7 @@ class EncodedPairs:
                 chosen = (
                     [positions[row]]
                     if is_prediction(name, pair)
-                    else _positions_of(pair, name, loaded.tokenizer, number)
+                    else positions_of_span(pair, name, loaded.tokenizer, number)
                 )
                 within[name][row * each : (row + 1) * each, chosen] = True
         return cls(*ids, *tokens, targets=both, are_several=are_several, metric=metric, spans=within)
@@ -358,7 +358,7 @@ def is_prediction(name: str, pair: Pair) -> bool:
     return name == PREDICTION and name not in pair.spans
 
 
-def _positions_of(pair: Pair, name: str, tokenizer: Any, number: int) -> list[int]:
+def positions_of_span(pair: Pair, name: str, tokenizer: Any, number: int) -> list[int]:
     """The positions of a span, which are the same in both texts."""
     if name not in pair.spans:
         listed = ", ".join([*pair.spans, PREDICTION])
@@ -382,7 +382,7 @@ def _unended(ids: list[int], tokenizer: Any) -> list[int]:
     return ids[:-1] if ids and end is not None and ids[-1] == end and ids[-1] != ids[0] else ids
 
 
-def _position(both: list[list[int]], tokenizer: Any, number: int, *, masked: bool) -> int:
+def position_of_answer(both: list[list[int]], tokenizer: Any, number: int, *, masked: bool) -> int:
     if not masked:
         return len(both[0]) - 1
     positions = [np.flatnonzero(np.array(ids) == tokenizer.mask_token_id).tolist() for ids in both]

@@ -34,7 +34,7 @@ from attnscope.intervention.effects import order_agreement
 from attnscope.intervention.gradients import answers_difference
 from attnscope.intervention.media import media_of_pairs
 from attnscope.intervention.metrics import Metric, subject_of
-from attnscope.intervention.pair_sources import Pairs, fitted, pairs_of_input
+from attnscope.intervention.pair_sources import Pairs, fitted, pairs_of_input, reject_two_texts
 from attnscope.intervention.pairs import (
     ALONG_THE_CHANGE,
     EncodedPairs,
@@ -130,6 +130,15 @@ class OpenedPairs:
         chosen, of_task = fitted(given, chosen, loaded) if read is None else (chosen, {})
         session.corpus = PairTexts(tuple(chosen), "" if read is None else read.sha256)
         return cls(loaded, chosen, of_task, None if read is None else read.inputs)
+
+
+def check_spans(opened: OpenedPairs, positions: Sequence[str]) -> None:
+    """Raise an error for pairs whose positions have no names: those of images, sounds and two stacks."""
+    if not positions:
+        raise AttnscopeError("positions (--positions) name spans: give one or more")
+    if opened.media:
+        raise AttnscopeError("positions (--positions) are spans of texts, not of images and sounds: leave them out")
+    reject_two_texts(opened.loaded)
 
 
 def receivers_of(given: object, what: str, *, alone: bool) -> tuple[Component, ...] | None:

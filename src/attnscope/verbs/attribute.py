@@ -11,6 +11,7 @@ from attnscope.options import (
     Heads,
     Metric,
     ModelsOrBundled,
+    Names,
     Pairs,
     Part,
     StudyReading,
@@ -68,6 +69,11 @@ def attribute(
         Flag("pairs"),
         "Read pairs in place of texts: answer against wrong after each clean text. See `attnscope.patch`.",
     ] = None,
+    positions: Annotated[
+        Names | None,
+        "Sum the part of each head over the tokens that it attends to in these spans of the clean texts, by name. See "
+        "`attnscope.patch`.",
+    ] = None,
     heads: Annotated[
         Heads | None,
         "Split off the parts of these heads only, as in 4.2,5.1; all others are one part, the rest. Tests count these "
@@ -117,7 +123,8 @@ def attribute(
         attention layers, normed by its own denominator; probability and rank are those of the token. ``token``, and
         ``query``, the position that predicts it ``(window, position)``; with `by_position`, ``part_at`` ``(window,
         position, component)``, and ``by_key`` ``(window, component, key)``: the part of a head by token that it attends
-        to, ``key_token`` (in cross-attention a token of the source).
+        to, ``key_token`` (in cross-attention a token of the source). With `positions`, ``by_span`` ``(window,
+        component, span)``: its sum over the tokens of each span.
 
         With `metric`, and of labels and embeddings, ``metric`` ``(window,)`` is the value, ``total`` its gradient times
         the logits, summed over all positions, and ``lens_metric`` ``(window, depth)`` its value if the stream ended
@@ -151,7 +158,7 @@ def attribute(
     from attnscope.intervention.attribution import Attribution, AttributionJob
     from attnscope.intervention.directions import Direction
     from attnscope.intervention.metrics import metric_of
-    from attnscope.intervention.pair_sources import pairs_of_input
+    from attnscope.intervention.pair_sources import pairs_of_input, spans_of
     from attnscope.intervention.pairs import PairTexts
     from attnscope.intervention.predictions import open_predictions, prediction_session
     from attnscope.intervention.score_parts import ScoreParts
@@ -179,6 +186,8 @@ def attribute(
     vector = None if direction is None else Direction.of(direction).vector.double()
     if chosen is not None and texts is not None:
         raise AttnscopeError("pairs (--pairs) are texts themselves: leave out texts")
+    if positions is not None and (chosen is None or not positions):
+        raise AttnscopeError("positions (--positions) name spans of pairs, one or more: add pairs (--pairs)")
     if head is not None and (by_position or any(one is not None for one in (*targets, heads))):
         raise AttnscopeError(
             "head (--head) splits scores: leave out token, direction, pairs, metric, heads and by_position"
@@ -216,19 +225,22 @@ def attribute(
 
     settings = {**session.settings, "token": token, "against": against, "by_position": by_position, "direction": None}
     settings |= {} if part is None else {"part": part}
-    settings["pairs"] = None if chosen is None else PairTexts(tuple(chosen)).sha256()
+    settings["pairs"] = None if chosen is None else PairTexts(tuple(chosen), positions=positions or ()).sha256()
     attributes = session.notes | ({} if chosen is None else {"pairs": "clean"})
     if head is None:
         if any(isinstance(side, tuple) for pair in chosen or () for side in (pair.answer, pair.wrong)):
             raise AttnscopeError("found pairs with several answers, which have no logit: use attnscope patch")
+        record = None if metric is None else metric_of(metric)
+        how: Any = {"by_position": by_position, "heads": chosen_heads, "metric": record}
+        if positions and listed is not None:
+            settings["positions"] = [*positions]
+            how["spans"] = spans_of(listed, positions, opened.model)
         words = [(pair.text("answer"), pair.text("wrong")) for pair in chosen or ()]
         words = words if words and session.kind != "output" else [(token, against)] * len(session.windows)
         settings["direction"] = None if vector is None else sha256(vector.numpy().tobytes()).hexdigest()
         if site is not None:
             settings["site"] = attributes["site"] = site
-        record = None if metric is None else metric_of(metric)
         settings |= heads_setting(heads) | ({} if record is None else {"metric": record.identity})
-        how: Any = {"by_position": by_position, "heads": chosen_heads, "metric": record}
         if is_whole and session.kind == "output" and chosen is not None:
             same: Any = {name: session.settings[name] for name in ("window", "limit", "seed", "batch_size")}
             others = texts_of([pair.corrupted for pair in chosen])

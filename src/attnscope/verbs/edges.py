@@ -10,6 +10,7 @@ from attnscope.options import (
     Heads,
     ModelReading,
     ModelsOrBundled,
+    Names,
     PairMetric,
     PairsOrBundled,
     Typed,
@@ -54,6 +55,11 @@ def edges(
         "Score only edges from these heads, as in 4.2,5.1. All other edges keep the clean activations, and tests count "
         "these edges alone. docs/guides/own-questions.md has all forms. By default from every part.",
     ] = None,
+    positions: Annotated[
+        Names | None,
+        "Score edges at these spans of each pair only, by name, as in patch. All other positions keep the clean "
+        "activations.",
+    ] = None,
     sizes: Annotated[
         Sequence[float],
         Flag("size"),
@@ -94,8 +100,9 @@ def edges(
         ``_high`` over pairs, for circuits of the edges that raise the metric most (``raising``), change it most
         (``changing``), and of random edges (``random``); ``cpr`` and ``cmd`` ``(order)``, the areas
         :math:`\int f` and :math:`\int |1 - f|` over the share of edges (Mueller et al. 2025, MIB). ``difference``
-        ``(pair, order, size)``: answer minus wrong answer of each circuit; ``without`` ``(pair)``, with `heads`, that
-        with none of their edges, which then stands for :math:`m_\emptyset`; ``half`` ``(pair)``: the pair's half.
+        ``(pair, order, size)``: answer minus wrong answer of each circuit; ``without`` ``(pair)``, with `heads` or
+        `positions`, that with none of these edges, which then stands for :math:`m_\emptyset`; ``half`` ``(pair)``: the
+        pair's half.
 
     Raises
     ------
@@ -120,7 +127,7 @@ def edges(
     from attnscope.intervention.edges import WITHOUT_GRADIENTS, measured_edges, with_own_layers
     from attnscope.intervention.metrics import metric_of
     from attnscope.intervention.pair_sources import note_of_task
-    from attnscope.intervention.patch import OpenedPairs, PatchJob
+    from attnscope.intervention.patch import OpenedPairs, PatchJob, check_spans
     from attnscope.opened import Opened
     from attnscope.store.run import Job, Once
     from attnscope.support.errors import AttnscopeError
@@ -132,6 +139,8 @@ def edges(
     record = None if metric is None else metric_of(metric)
     session = Opened.of(model)
     opened = OpenedPairs.open(session, pairs, reading, (answer, wrong), metric)
+    if positions is not None:
+        check_spans(opened, positions)
     loaded, of_task = replace(opened.loaded, model=with_own_layers(opened.loaded.model)), opened.of_task
     runs = PatchJob(
         loaded,
@@ -146,11 +155,13 @@ def edges(
         heads=chosen_heads,
         metric=record,
         media=opened.media,
+        positions=positions or (),
     )
     runs.read(batch_size, "" if method == "exact" else WITHOUT_GRADIENTS)
     settings = {"method": method, "steps": steps, "sizes": [*sizes], "draws": draws, "batch_size": batch_size}
     settings |= {"seed": reading["seed"], **({} if record is None else {"metric": record.identity}), **of_task}
-    settings |= heads_setting(heads)
+    settings |= heads_setting(heads) | ({"positions": [*positions]} if positions else {})
+    session.corpus = replace(session.corpus, positions=positions or ())
     how = method, steps, sizes, draws, reading["seed"], reading["progress"] or no_progress
 
     def measured(_: Job) -> "xr.Dataset":

@@ -42,6 +42,11 @@ def edit(
         "``cross``. By default layers are numbered as in `attnscope.scan`: encoder, then self- and cross-attention "
         "of the decoder.",
     ] = None,
+    positions: Annotated[
+        Any,
+        "Replace them at these positions only: ``(text, position)``, as an array of truth values. "
+        "`attnscope.intervention.pair_sources.positions_of` makes it of the name of a span of pairs.",
+    ] = None,
     inputs: Annotated[
         Mapping[str, Any] | None,
         "Find the layers with these arguments of a forward pass, for a model that reads no tokens.",
@@ -91,5 +96,6 @@ def edit(
     first = rejecting(pairs, "heads", kind)
     inner = inner if isinstance(inner, PreTrainedModel) else load_model(model, need_tokenizer=False, first=first).model
     anatomy = Anatomy(inner, inputs)
-    with alone(inner, anatomy.modules.values()), changed(anatomy, changes_of(changes, on, kind, anatomy)):
+    edits = changes_of(changes, on, kind, anatomy, positions)
+    with alone(inner, anatomy.modules.values()), changed(anatomy, edits):
         yield inner
