@@ -2,6 +2,10 @@
 
 import copy
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +27,7 @@ from attnscope.capture.functional import before_dropout
 from attnscope.capture.load import load_model
 from tests.tiny_models import tiny
 
+ROOT = Path(__file__).parents[1]
 TOKENS, WIDTH, LENGTH, STEPS, EVERY = 40, 32, 12, 6, 3
 SIZES = {"vocab_size": TOKENS, "hidden_size": WIDTH, "num_hidden_layers": 2, "intermediate_size": 64}
 SIDES = {
@@ -115,7 +120,8 @@ def by_eager(model, monkeypatch):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_numbers_are_eager_attentions_and_the_losses_do_not_change(name, tmp_path, monkeypatch):
-    monitor = HeadMonitor(HELD, every=EVERY)
+    tables = []
+    monitor = HeadMonitor(HELD, every=EVERY, table=lambda _, of_heads: tables.append(of_heads))
     own, _ = trained(built(name), tmp_path / "own", report_to=[])
     model = built(name)
     watched, logged = trained(model, tmp_path / "watched", monitor, report_to=[])
@@ -126,7 +132,10 @@ def test_the_numbers_are_eager_attentions_and_the_losses_do_not_change(name, tmp
     for number, expected in by_eager(model, monkeypatch).items():
         np.testing.assert_allclose(last[number].values, expected, rtol=1e-5, atol=1e-5, err_msg=number)
     assert logged[-1]["heads/logit_max"] == pytest.approx(float(last.logit.max()))
-    assert logged[-1]["heads/entropy_min/layer_1"] == pytest.approx(float(last.entropy[1].min()))
+    assert sum(name.startswith("heads/") for name in logged[-1]) == 5  # whatever the number of layers
+    assert len(tables) == 3
+    table = tables[-1].set_index(["layer", "head"])
+    assert float(table.entropy[1, 2]) == float(last.entropy.sel(layer=1, head=2))
 
 
 def test_a_model_that_draws_random_numbers_trains_alike():
@@ -183,7 +192,7 @@ def test_scalars_reach_tensorboard_and_mixed_precision_trains_alike(tmp_path, mo
     assert own == watched
     events = accumulator.EventAccumulator(str(tmp_path / "events"))
     events.Reload()
-    points = events.Scalars("train/heads/entropy_min/layer_0")
+    points = events.Scalars("train/heads/entropy_min")
     assert [point.step for point in points] == [0, EVERY, STEPS]
     np.testing.assert_allclose([point.value for point in points], monitor.dataset.entropy[:, 0].min("head"), rtol=1e-6)
 
@@ -363,3 +372,91 @@ def test_evaluations_before_the_pass_are_not_measured_and_a_second_call_replaces
     assert monitor.dataset.step.values.tolist() == [1]
     for number, values in expected.dataset.data_vars.items():
         np.testing.assert_allclose(monitor.dataset[number], values, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("how", ["wrapped", "in place", "flash"])
+def test_a_batch_of_a_training_whose_attention_is_out_of_reach_is_measured_before_it(how, monkeypatch):
+    """The batch that the training reads, in a pass without dropout: its losses do not change."""
+    model, expected, tables = dropping(built("llama"), 0.1), HeadMonitor({"input_ids": IDS[:6]}), []
+    expected(model, 3)
+    monitor = HeadMonitor(log=tables.append)
+    called = model
+    if how == "flash":  # a stand-in: the library needs a GPU
+        sdpa = AttentionInterface()["sdpa"]
+        monkeypatch.setitem(AttentionInterface._global_mapping, "flash_attention_2", sdpa)
+        model.config._attn_implementation = "flash_attention_2"
+    elif how == "wrapped":
+        called = torch.compile(model, backend="eager")
+    else:
+        model.compile(backend="eager")
+    losses = []
+    for watched in (False, True, False):
+        torch.manual_seed(0)
+        if watched:
+            monitor.measure_next(called, 3)
+            with torch.no_grad():
+                called(input_ids=IDS[6:12])  # an evaluation is not measured
+            torch.manual_seed(0)
+        losses.append(float(called(input_ids=IDS[:6], labels=IDS[:6]).loss.detach()))
+    assert losses[0] == losses[1] == losses[2]
+    assert len(tables) == 1
+    assert model.training
+    for number, values in expected.dataset.data_vars.items():
+        np.testing.assert_allclose(monitor.dataset[number], values, rtol=1e-6, atol=1e-6)
+
+
+SEVERAL = """
+import os, sys, torch
+from torch import distributed
+from tests.test_monitor import IDS, built, dropping, trained
+from attnscope.callbacks import HeadMonitor
+from pathlib import Path
+
+how, folder = sys.argv[1:]
+if how == "trainer":
+    monitor = HeadMonitor(every=3, statistics=["max_weight"])
+    _, logged = trained(dropping(built("llama"), 0.0), Path(folder), monitor, report_to=[], ddp_backend="gloo",
+                        per_device_train_batch_size=4)
+else:
+    distributed.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(dropping(built("llama"), 0.0))
+    if how == "compiled":
+        model = torch.compile(model, backend="eager")
+    monitor = HeadMonitor(statistics=["max_weight"])
+    monitor.measure_next(model, 0)
+    rank = distributed.get_rank()
+    model(input_ids=IDS[rank * 4 : rank * 4 + 4]).logits.sum().backward()
+rank = int(os.environ["RANK"])
+monitor.dataset.to_netcdf(Path(folder) / f"{how}-{rank}.nc")
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["compiled", "trainer"])
+def test_processes_measure_the_texts_of_all(how, tmp_path):
+    """Each of two processes has the numbers of both batches, which are those of one process that reads both."""
+    (tmp_path / "train.py").write_text(SEVERAL)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([*command, str(tmp_path / "train.py"), how, str(tmp_path)], env=environment,
+                          capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, other = (xr.load_dataset(tmp_path / f"{how}-{rank}.nc") for rank in (0, 1))
+    xr.testing.assert_identical(one, other)
+    if how != "trainer":
+        expected = HeadMonitor({"input_ids": IDS[:8]}, statistics=["max_weight"])
+        expected(dropping(built("llama"), 0.0), 0)
+        for number, values in expected.dataset.data_vars.items():
+            np.testing.assert_allclose(one[number], values, rtol=1e-5, atol=1e-6, err_msg=number)
+    else:
+        assert one.step.values.tolist() == [0, 3]
+        assert bool(one.max_weight_low.notnull().all())  # from eight texts; four have no interval
+
+
+def test_a_trainer_that_compiles_needs_a_held_batch():
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    arguments = TrainingArguments("unused", use_cpu=True, torch_compile=True)
+    with pytest.raises(AttnscopeError, match=r"the Trainer compiles the model \(torch_compile\): give the monitor"):
+        HeadMonitor().on_step_begin(arguments, TrainerState(), TrainerControl(), model=built("llama"))

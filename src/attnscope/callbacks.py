@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -11,10 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 import xarray as xr
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from transformers import PreTrainedModel, TrainerCallback
 
-from attnscope.capture.borrow import LoadedModel, borrowed, inner_model
+from attnscope.capture.borrow import COMPILED, LoadedModel, borrowed, implementations, inner_model
 from attnscope.capture.families import main_output
 from attnscope.capture.functional import PackedTexts, before_dropout, calls_inside
 from attnscope.capture.notes import layer_coordinates
@@ -38,10 +39,12 @@ from attnscope.statistics.intervals import interval
 from attnscope.store.arrays import padded_heads
 from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.state import own_random_numbers, own_state
+from attnscope.support.state import own_random_numbers, own_state, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pandas as pd
 
     from attnscope.capture.functional import CapturedCall
     from attnscope.capture.watch import Site
@@ -61,12 +64,29 @@ _NUMBERS = {
 }
 
 
+_MEASURED = ("entropy", "first_token", "attention_distance")  # statistics of a scan that they are made of
+
+
+def _is_main() -> bool:
+    """Whether this is the process that reports."""
+    return not distributed.is_available() or not distributed.is_initialized() or distributed.get_rank() == 0
+
+
+def _is_out_of_reach(model: nn.Module) -> bool:
+    """Whether attention of a training's own pass cannot be seen: it is compiled, or a library's (FlashAttention)."""
+    if any(hasattr(part, "_orig_mod") or vars(part).get(COMPILED) is not None for part in model.modules()):
+        return True
+    names = [str(name) for _, name in implementations(model.modules())]
+    return any(name.startswith("flash_attention") or "/" in name for name in names)
+
+
 class HeadMonitor(TrainerCallback):
     """Measure every attention head while a model trains, whose losses stay the same to the last bit.
 
     Before the first step and every `every` steps, the main process reads a held batch in eval mode, without gradients
-    and autocast. Without a held batch, it measures its next batch of the training in the training's own pass, before
-    dropout, which also works if parameters are spread over processes (FSDP).
+    and autocast. Without a held batch, every process measures its next batch of the training, and the numbers are those
+    of all their texts: in the training's own pass, before dropout, which also works if parameters are spread over
+    processes (FSDP); of models that are compiled or have FlashAttention, in a pass of its own before that.
 
     Parameters
     ----------
@@ -88,20 +108,23 @@ class HeadMonitor(TrainerCallback):
         `attnscope.intervene`. Its mean is measured and logged, and with `heads` also its change without each of them.
     log
         Function that takes a dict of scalars. ``trainer.log`` sends them to TensorBoard, wandb or trackio:
-        ``heads/logit_max``, ``entropy_min``, ``entropy_share_min``, ``sink_max`` and ``reach_min`` over all heads, and
-        by layer (``heads/logit_max/layer_3``).
+        ``heads/logit_max``, ``entropy_min``, ``entropy_share_min``, ``sink_max`` and ``reach_min`` over all heads.
+    table
+        Function that takes the step and a data frame of it, a row for each head, such as
+        ``lambda step, heads: wandb.log({"heads": wandb.Table(dataframe=heads)}, step)``.
 
     Raises
     ------
     AttnscopeError
-        If the texts lack a tokenizer, or the attention of the model cannot be captured: in the training's own pass,
-        that of PyTorch's functions (``sdpa``, ``eager``, ...), without ``torch.compile``.
+        If the texts lack a tokenizer, or the attention of the model cannot be captured. If the Trainer compiles the
+        model (``torch_compile``) and there is no held batch.
 
     Notes
     -----
     A line in the log names the first head whose entropy is below 1% of the uniform row's, whose largest score is above
     100, or whose scores are not finite. The first two prove no failure: a previous-token head has no entropy either,
-    and the softmax does not change if all scores of a row grow alike.
+    and the softmax does not change if all scores of a row grow alike. In a loop with several processes, all of them
+    call `measure_next`.
 
     Examples
     --------
@@ -127,11 +150,13 @@ class HeadMonitor(TrainerCallback):
         heads: Heads | None = None,
         metric: OwnMetric | None = None,
         log: Log | None = None,
+        table: Callable[[int, pd.DataFrame], object] | None = None,
     ) -> None:
         """Read nothing yet: the batch is read with the model."""
         if batch is not None and not isinstance(batch, Mapping) and tokenizer is None:
             raise AttnscopeError("texts need a tokenizer: give it, or one batch as the model takes it")
-        self.batch, self.tokenizer, self.every, self.log = batch, tokenizer, every, log
+        self.batch, self.tokenizer, self.every = batch, tokenizer, every
+        self.log, self.table = log, table
         self.statistics = choose(statistics, default=())
         several = [name for name in self.statistics if KNOWN[name].along]
         if several:
@@ -142,7 +167,9 @@ class HeadMonitor(TrainerCallback):
         self.metric = None if metric is None else metric_of(metric)
         self._inputs, self._sites = dict[str, Tensor](), list["Site"]()
         self._steps, self._reported, self._next = list[xr.Dataset](), set[str](), ExitStack()
-        self._found: dict[int, dict[str, np.ndarray]] = {}  # by layer, at the last step
+        # by layer, at the last step: numbers ``(text, head)`` of each measure, and then ``(head,)`` of all texts
+        self._of_texts: dict[int, dict[str, Tensor]] = {}
+        self._found: dict[int, dict[str, np.ndarray]] = {}
 
     @property
     def dataset(self) -> xr.Dataset:
@@ -167,19 +194,23 @@ class HeadMonitor(TrainerCallback):
         if broken is not None:
             _log.warning("step %d: the weights are not finite in %s, so no head is measured", step, broken)
             return {}
-        autocast = vars(inner).pop("forward") if "_original_forward" in vars(inner) else None  # of accelerate
+        self._inputs = self._inputs or self._read(inner)
+        return self._recorded(step, self._pass(inner))
+
+    def _pass(self, model: PreTrainedModel) -> dict[tuple[int, int] | None, float]:
+        """Measure the heads in a pass over the inputs, and the metric of its logits if there is one."""
+        autocast = vars(model).pop("forward") if "_original_forward" in vars(model) else None  # of accelerate
         try:
-            with borrowed(inner), own_random_numbers(), own_state(gradients=False), torch.no_grad():
-                self._inputs = self._inputs or self._read(inner)
-                inputs = {name: value.to(device_of(inner)) for name, value in self._inputs.items()}
-                self._sites = self._sites or verify(inner, inputs, text="the held batch")
+            with borrowed(model), own_random_numbers(), own_state(gradients=False), torch.no_grad():
+                inputs = {name: value.to(device_of(model)) for name, value in self._inputs.items()}
+                which = "the batch" if self.batch is None else "the held batch"
+                self._sites = self._sites or verify(model, inputs, text=which)
                 reject_absent(self.heads or (), self._sites, "heads")
-                with watching(inner, self._observe):
-                    output = inner(**inputs)
-                changes = {} if self.metric is None else self._metric(self.metric, inner, inputs, main_output(output))
+                with watching(model, self._observe):
+                    output = model(**inputs)
+                return {} if self.metric is None else self._metric(self.metric, model, inputs, main_output(output))
         finally:
-            vars(inner).update({} if autocast is None else {"forward": autocast})
-        return self._recorded(step, changes)
+            vars(model).update({} if autocast is None else {"forward": autocast})
 
     def _metric(
         self, metric: Metric, model: PreTrainedModel, inputs: dict[str, Any], logits: Tensor
@@ -204,8 +235,15 @@ class HeadMonitor(TrainerCallback):
         return {None: value} | {head: mean(without(head)) - value for head in self.heads or ()}
 
     def measure_next(self, model: nn.Module, step: int) -> None:
-        """Measure the heads in the next forward pass with gradients, before dropout, and log the scalars at its end."""
+        """Measure the heads in the next forward pass with gradients, before dropout, and log the scalars at its end.
+
+        If the model is compiled or has FlashAttention, in a pass of its own over the same batch, without dropout. In a
+        training with several processes, each calls this, and the numbers are those of the texts of all.
+        """
         self._next.close()
+        if _is_out_of_reach(model):
+            self._measure_before(model, step)
+            return
         model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         hooks, self._sites = self._next, []
         packed = PackedTexts()
@@ -233,27 +271,64 @@ class HeadMonitor(TrainerCallback):
                 self._reported.add("packed")
                 _log.warning("rows pack several documents: sink is the weight on the first token of a row")
             reject_absent(self.heads or (), self._sites, "heads")
-            scalars = self._recorded(step, {})
-            if self.log is not None:
-                self.log(scalars)
+            self._log(self._recorded(step, {}))
 
         inside = hooks.enter_context(calls_inside(model, see, done, hooks.close))
         hooks.callback(before_dropout.reset, before_dropout.set(True))
 
+    def _measure_before(self, model: nn.Module, step: int) -> None:
+        """Measure the batch of the next pass with gradients before that pass, in which attention is out of reach."""
+        inner = inner_model(model)
+        if not isinstance(inner, PreTrainedModel):
+            raise AttnscopeError(f"the model is a {type(model).__name__}; expected a model of transformers")
+        compiled = vars(model).get(COMPILED)
+
+        def measured(_: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+            if not torch.is_grad_enabled():
+                return
+            self._next.close()
+            named = inspect.signature(inner.forward).bind(*arguments, **options).arguments
+            more = named.pop("kwargs", {})
+            self._inputs = self._arguments(inner, {**named, **more})
+            self._pass(inner)
+            self._log(self._recorded(step, {}))
+
+        def first_measured(*arguments: Any, **options: Any) -> Any:
+            measured(model, arguments, options)
+            return compiled(*arguments, **options)
+
+        if compiled is None:
+            self._next.callback(model.register_forward_pre_hook(measured, with_kwargs=True).remove)
+        else:  # by `model.compile()`: hooks would be compiled too
+            self._next.enter_context(replaced(vars(model), **{COMPILED: first_measured}))
+
+    def _log(self, scalars: dict[str, float]) -> None:
+        if self.log is not None and _is_main():
+            self.log(scalars)
+
+    def _of_all_processes(self) -> dict[int, dict[str, Tensor]]:
+        """Numbers of the texts of every process, by layer."""
+        mine = self._of_texts
+        if self.batch is not None or not distributed.is_available() or not distributed.is_initialized():
+            return mine
+        every: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(every, mine)
+        return {
+            layer: {name: torch.cat([one[layer][name] for one in every]) for name in measured}
+            for layer, measured in mine.items()
+        }
+
     def _recorded(self, step: int, changes: dict[tuple[int, int] | None, float]) -> dict[str, float]:
         """Add what was found at a step, and return its scalars."""
+        self._found = {layer: self._summary(layer, of) for layer, of in self._of_all_processes().items()}
         sites = [site for site in self._sites if site.index in self._found]
         recorded = xr.Dataset(coords={"step": step, **layer_coordinates(sites)})
         scalars: dict[str, float] = {}
         for name, (long_name, units, end) in _NUMBERS.items():
             rows = [self._found[site.index][name] for site in sites]
             recorded[name] = ("layer", "head"), padded_heads(rows), {"long_name": long_name, "units": units}
-            layers = {
-                f"/layer_{site.index}": float(getattr(row[self._chosen(site.index, len(row))], end)())
-                for site, row in zip(sites, rows, strict=True)
-            }
-            layers[""] = float(getattr(np, end)([*layers.values()]))
-            scalars |= {f"heads/{name}_{end}{of}": value for of, value in layers.items()}
+            chosen = [row[self._chosen(site.index, len(row))] for site, row in zip(sites, rows, strict=True)]
+            scalars[f"heads/{name}_{end}"] = float(getattr(np, end)(np.concatenate(chosen)))
         further = self._found[sites[0].index].keys() - _NUMBERS.keys()
         for name in sorted(further):
             rows = [self._found[site.index][name] for site in sites]
@@ -271,14 +346,24 @@ class HeadMonitor(TrainerCallback):
                 scalars["metric/{}_without_{}.{}".format(words, *chosen)] = change
             about = {"long_name": f"Change of {words} without the head", **units}
             recorded["metric_change"] = ("layer", "head"), values, about
-        self._steps.append(recorded.assign_coords(head=np.arange(recorded.sizes["head"])))
-        self._report(step)
+        recorded = recorded.assign_coords(head=np.arange(recorded.sizes["head"]))
+        self._steps.append(recorded)
+        self._of_texts = {}
+        if _is_main():
+            self._report(step)
+            if self.table is not None:
+                of_heads = [name for name, values in recorded.data_vars.items() if "head" in values.dims]
+                rows = recorded[of_heads].to_dataframe().dropna(how="all", subset=of_heads)
+                self.table(step, rows.reset_index().drop(columns="step"))
         return scalars
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Measure the first pass of every `every` steps, without a held batch."""
-        if self.batch is None and not state.global_step % self.every and state.is_world_process_zero:
-            self.measure_next(kwargs["model"], state.global_step)
+        """Measure the first pass of every `every` steps, without a held batch, in every process."""
+        if self.batch is not None or state.global_step % self.every:
+            return
+        if getattr(args, "torch_compile", False):
+            raise AttnscopeError("the Trainer compiles the model (torch_compile): give the monitor a held batch")
+        self.measure_next(kwargs["model"], state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Measure the held batch every `every` steps."""
@@ -297,7 +382,12 @@ class HeadMonitor(TrainerCallback):
             longest = window_length(LoadedModel(model, self.tokenizer, "", {}), None)
             windows = windows_of(texts_of(self.batch), self.tokenizer, length=min(longest, 128), limit=8)
             return WindowBatch.of([*windows], 0).inputs(model)
-        inputs = {name: torch.as_tensor(value) for name, value in cast("Mapping[str, Any]", self.batch).items()}
+        return self._arguments(model, cast("Mapping[str, Any]", self.batch))
+
+    @staticmethod
+    def _arguments(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of a model, without labels, which the decoder of an encoder-decoder reads."""
+        inputs = {name: torch.as_tensor(value) for name, value in batch.items() if value is not None}
         labels, decoder = inputs.pop("labels", None), cast("Any", model)
         if labels is not None and model.config.is_encoder_decoder and "decoder_input_ids" not in inputs:
             inputs["decoder_input_ids"] = decoder.prepare_decoder_input_ids_from_labels(labels)
@@ -322,34 +412,40 @@ class HeadMonitor(TrainerCallback):
         return self._measure(site, call, queries, real(decoder if site.kind == "causal" else "", call.key))
 
     def _measure(self, site: Site, call: AttentionCall, queries: Tensor, keys: Tensor) -> Tensor:
-        """Store the numbers of a call, ``(head,)`` each; `queries` and `keys` are real tokens."""
-        names = ("entropy", "first_token", "attention_distance")
+        """Store the numbers of a call, ``(text, head)`` each; `queries` and `keys` are real tokens."""
         reach, marks = max(call.query.shape[2], call.key.shape[2]) - 1, Marks(queries, keys, torch.zeros_like(keys))
-        means = {name: of.nanmean(0) for name, of in measure_call(call, names, 0, reach, marks)[1].items()}
-        # a head that gives its weight to a learned sink attends to no single token
-        entropy = means["entropy"]
-        if call.sinks is not None:
-            of_tokens = measure_call(replace(call, sinks=None), names[:1], 0, reach, marks)[1]
-            entropy = of_tokens["entropy"].nanmean(0)
+        of_texts = dict(measure_call(call, _MEASURED, 0, reach, marks)[1])
+        of_texts["entropy_of_tokens"] = of_texts["entropy"]
+        if call.sinks is not None:  # a head that gives its weight to a learned sink attends to no single token
+            of_tokens = measure_call(replace(call, sinks=None), ("entropy",), 0, reach, marks)[1]
+            of_texts["entropy_of_tokens"] = of_tokens["entropy"]
         output, rows = measure(call, Need(largest=True))
         hidden = ~queries[:, None] | (rows.mass == 0)  # NaN stays
-        logit = (rows.log_sum_exp + cast("Tensor", rows.largest).log()).masked_fill(hidden, -torch.inf).amax((0, 2))
-        values = (logit, means["entropy"], entropy / means[f"{EQUAL}entropy"], *(means[n] for n in names[1:]))
-        self._found[site.index] = {name: of.cpu().numpy() for name, of in zip(_NUMBERS, values, strict=True)}
+        logit = (rows.log_sum_exp + cast("Tensor", rows.largest).log()).masked_fill(hidden, -torch.inf)
+        of_texts["logit"] = logit.amax(2)
         if self.statistics:
-            further = measure_call(call, self.statistics, min(BAND, reach), reach, marks)[1]
-            for name, of in further.items():
-                mean = of.nanmean(0).cpu().numpy()
-                self._found[site.index][name] = mean[0] if name.startswith(EQUAL) else mean
-                if not name.startswith(EQUAL):
-                    low, high = interval(of.cpu().numpy(), range(len(of)))
-                    self._found[site.index] |= {f"{name}_low": low, f"{name}_high": high}
-        others = np.ones(call.query.shape[1], dtype=bool)
-        others[self._chosen(site.index, len(others))] = False
-        self._found[site.index] = {
-            name: np.where(others, np.nan, of) if of.ndim else of for name, of in self._found[site.index].items()
-        }
+            of_texts |= measure_call(call, self.statistics, min(BAND, reach), reach, marks)[1]
+        self._of_texts[site.index] = {name: of.cpu() for name, of in of_texts.items()}
         return output
+
+    def _summary(self, layer: int, of_texts: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+        """The numbers of a layer over all texts, ``(head,)`` each; NaN for heads that were not asked for."""
+        mean = {name: of.nanmean(0).numpy() for name, of in of_texts.items()}
+        found = {
+            "logit": of_texts["logit"].amax(0).numpy(),
+            "entropy": mean["entropy"],
+            "entropy_share": mean["entropy_of_tokens"] / mean[f"{EQUAL}entropy"],
+            "sink": mean["first_token"],
+            "reach": mean["attention_distance"],
+        }
+        for name in self.statistics:
+            found[name] = mean[name]
+            found[f"{name}_low"], found[f"{name}_high"] = interval(of_texts[name].numpy(), range(len(of_texts[name])))
+        others = np.ones(len(found["logit"]), dtype=bool)
+        others[self._chosen(layer, len(others))] = False
+        found = {name: np.where(others, np.nan, of) for name, of in found.items()}
+        equal = [f"{EQUAL}{name}" for name in self.statistics if f"{EQUAL}{name}" in mean]
+        return found | {name: mean[name][0] for name in equal}
 
     def _report(self, step: int) -> None:
         """A line in the log for the first head of each kind."""

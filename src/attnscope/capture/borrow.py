@@ -47,7 +47,7 @@ R = TypeVar("R")
 _locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 _of_locks = threading.Lock()
 _PATIENCE = 60  # seconds to wait for a pass of another thread
-_COMPILED = "_compiled_call_impl"  # result of ``module.compile()``, which cannot be hooked
+COMPILED = "_compiled_call_impl"  # result of ``module.compile()``, which cannot be hooked
 
 
 @contextmanager
@@ -58,10 +58,10 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
     with lock:
         modes = [(module, module.training) for module in model.modules()]
         before = implementations(model.modules())
-        compiled = {part: vars(part)[_COMPILED] for part in model.modules() if _COMPILED in vars(part)}
+        compiled = {part: vars(part)[COMPILED] for part in model.modules() if COMPILED in vars(part)}
         try:
             for part in compiled:
-                del vars(part)[_COMPILED]
+                del vars(part)[COMPILED]
             with alone(model):
                 model.eval()
                 yield
@@ -69,7 +69,7 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
             for module, training in modes:
                 module.training = training
             for part, call in compiled.items():
-                vars(part)[_COMPILED] = call
+                vars(part)[COMPILED] = call
             restore(before)
 
 
