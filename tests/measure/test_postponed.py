@@ -1,12 +1,18 @@
 """The sums of all layers are taken at once: the same numbers as layer by layer."""
 
+from collections import Counter
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import BertConfig, BertForMaskedLM
 
+from attnscope.capture.forward import forward
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.kernels.call import AttentionCall
+from attnscope.kernels import engines
+from attnscope.kernels.call import AttentionCall, checked_at_the_end
 from attnscope.measure import passes
 from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT
@@ -75,3 +81,57 @@ def test_layers_of_one_kind_that_see_different_keys():
 
     text = batch_of(torch.ones(2, 12, dtype=torch.bool))
     compare(WindowBatch(text, text), run)
+
+
+class Operators(TorchDispatchMode):
+    """Counts operators that launch a kernel on a GPU, without those of the kernel of attention."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.names, self.in_kernel = Counter(), False
+        kernel = engines.tiles_by_head
+
+        def apart(*arguments):
+            self.in_kernel = True
+            try:
+                return kernel(*arguments)
+            finally:
+                self.in_kernel = False
+
+        monkeypatch.setattr(engines, "tiles_by_head", apart)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.__name__.partition(".")[0]
+        if not (self.in_kernel or function.is_view or name in {"empty", "empty_like", "_unsafe_view", "detach"}):
+            self.names[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def operators_of(layers, monkeypatch):
+    """Operators of the scan of a batch beyond those of the model's body, which attends by one itself."""
+    sizes = {"vocab_size": 20, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
+    model = BertForMaskedLM(BertConfig(num_hidden_layers=layers, **sizes)).eval()
+    ids = torch.arange(24).reshape(2, 12) % 20
+    text = batch_of(torch.ones_like(ids, dtype=torch.bool), ids)
+    verify(model, {"input_ids": ids})
+
+    def scanned():
+        observer = StatisticsObserver(DEFAULT, 10, WindowBatch(text, text), 11)
+        with watching(model, observer):
+            forward(model, {"input_ids": ids}, str, with_head=False)
+        return observer.layers()
+
+    with torch.no_grad():
+        checked_at_the_end(scanned)  # constants are made
+        with Operators(monkeypatch) as ours:
+            checked_at_the_end(scanned)
+        with Operators(monkeypatch) as own:
+            model.base_model(ids)
+    return ours.names - own.names
+
+
+def test_a_further_layer_launches_its_kernel_one_norm_and_one_copy(monkeypatch):
+    few, many = (operators_of(layers, monkeypatch) for layers in (3, 7))
+    # whether its output is finite, and its output with the heads last
+    assert dict(many - few) == {"linalg_vector_norm": 4, "clone": 4}
+    assert many.total() <= 2 * 7 + 167, many  # of a batch, whatever the number of layers

@@ -114,8 +114,9 @@ def once_for_state(model: PreTrainedModel, inputs: Mapping[str, Any], name: Hash
 
 
 def _state_of(model: PreTrainedModel) -> tuple[Any, ...]:
-    """All of a model that a check depends on: settings, modules and their code, weights by their sums, hooks."""
+    """All of a model that a check depends on: modules with code and settings, weights by their sums, hooks."""
     modules = list(model.modules())
+    settings = [(name, value) for one in modules for name, value in vars(one).items() if isinstance(value, _PLAIN)]
     code = [id(getattr(module.forward, "__func__", module.forward)) for module in modules]
     weights = [
         (tensor.dtype, float(plain(tensor).detach().sum(dtype=torch.float32))) for _, tensor in parameters_of(model)
@@ -123,7 +124,10 @@ def _state_of(model: PreTrainedModel) -> tuple[Any, ...]:
     every = [vars(module)[kind] for module in modules for kind in ("_forward_hooks", "_forward_pre_hooks")]
     hooks = [number for of_one in every for number, hook in of_one.items() if not is_own_hook(hook)]
     attention = [implementation for _, implementation in implementations(modules)]
-    return str(model.config), attention, device_of(model), list(map(id, modules)), code, weights, hooks
+    return str(model.config), settings, attention, device_of(model), list(map(id, modules)), code, weights, hooks
+
+
+_PLAIN = (bool, int, float, str)  # settings that a caller may change
 
 
 def _forms_of(inputs: Mapping[str, Any]) -> tuple[Any, ...]:

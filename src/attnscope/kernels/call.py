@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field, fields, replace
 from functools import cached_property
-from typing import cast
+from typing import TypeVar, cast
 from weakref import ref
 
 import torch
@@ -280,6 +280,7 @@ class RowMeasures:
     columns: Float[Tensor, "batch head query column"] | None = None
 
 
+Result = TypeVar("Result")
 Pass = Callable[[AttentionCall, Need], tuple[Tensor, RowMeasures]]
 
 _ROWS = 512  # scores written out at once in the search for such numbers
@@ -294,15 +295,39 @@ def magnitude(tensor: Tensor) -> Tensor:
 _finite: ContextVar[tuple[ref[Tensor], int] | None] = ContextVar("attnscope_finite", default=None)
 
 
+#: Magnitudes of tensors that are taken for finite until all are checked; None where each is checked at once.
+_unchecked: ContextVar[list[Tensor] | None] = ContextVar("attnscope_unchecked", default=None)
+
+
 def is_finite(tensor: Tensor) -> bool:
     """Whether every entry is finite; asked again of the last tensor that was, it does not look (or wait for a GPU)."""
     version = -1 if tensor.is_inference() else tensor._version  # noqa: SLF001 changes in place
-    last = _finite.get()
+    last, unchecked = _finite.get(), _unchecked.get()
     if last is None or last[0]() is not tensor or last[1] != version:
-        if not bool(magnitude(tensor) < torch.inf):
+        if unchecked is not None:
+            unchecked.append(magnitude(tensor))
+        elif not bool(magnitude(tensor) < torch.inf):
             return False
         _finite.set((ref(tensor), version))
     return True
+
+
+def checked_at_the_end(run: Callable[[], Result]) -> Result | None:
+    """The result of `run`, in which `is_finite` waits for no GPU: all tensors are checked once at the end.
+
+    None if one is not finite: run it again, so that each is checked in its place, where something may follow from it.
+    """
+    unchecked: list[Tensor] = []
+    token = _unchecked.set(unchecked)
+    try:
+        result = run()
+    finally:
+        _unchecked.reset(token)
+        _finite.set(None)
+    for device in {each.device for each in unchecked}:
+        if not bool((torch.stack([each.float() for each in unchecked if each.device == device]) < torch.inf).all()):
+            return None
+    return result
 
 
 def shows_scores(call: AttentionCall) -> bool:

@@ -17,9 +17,10 @@ import xarray as xr
 from attnscope.capture.forward import forward
 from attnscope.capture.load import Hashed, signature_of
 from attnscope.capture.notes import capture_notes
+from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import held, watching
-from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.call import AttentionCall, checked_at_the_end
 from attnscope.kernels.engines import output_of
 from attnscope.measure import pools
 from attnscope.measure.labels import kinds_of
@@ -192,6 +193,7 @@ class Reader(Job, ABC):
     count: int  # number of inputs
     batch_size: int = 1
     seen: int = 0  # inputs so far, in this process
+    overflows = False  # whether a batch had numbers that are not finite, on a GPU
     enough: Enough | None = None  # of a scan that may end before all inputs are read
 
     def __init__(
@@ -408,12 +410,21 @@ class Reader(Job, ABC):
         read, settings = self.read(items, numbers), self.settings
         sample = None if settings["rows"] is None else RowSample(settings["rows"], settings["seed"], numbers[0])
         options = len(self.groups), read.words, sample, settings["observation"], self.chosen
-        observer = StatisticsObserver(self.names, self.band, read.batch, self.reach, *options)
-        self.run(read, observer, numbers)
+
+        def observed() -> list[dict[str, Tensor]]:
+            observer = StatisticsObserver(self.names, self.band, read.batch, self.reach, *options)
+            self.run(read, observer, numbers)
+            return observer.layers()
+
+        is_waited_for = device_of(self.watched).type != "cpu" and not self.overflows
+        layers = checked_at_the_end(observed) if is_waited_for else None
+        if layers is None:
+            self.overflows = is_waited_for or self.overflows
+            layers = observed()
         by = [window.by for window in read.windows]
         sources = [(window.source, window.start) for window in read.windows]
         named = numbers[0], self.groups, "tokens" if read.words is None else "words", by if by[0] else None, self.chosen
-        arrays, lengths = stacked(observer.layers()), self.lengths(read)
+        arrays, lengths = stacked(layers), self.lengths(read)
         return labelled(arrays, self.sites, self.band, self.reach, lengths, sources, *named)
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:

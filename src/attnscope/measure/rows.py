@@ -314,8 +314,12 @@ class Rows:
 
     def total(self, values: Tensor) -> Tensor:
         """Sum over the counted rows of ``(batch, head, query, ...)``: ``(batch, head, ...)``, float64."""
-        counted = self.counted[(...,) + (None,) * (values.ndim - self.counted.ndim)]
-        return values.where(counted, 0.0).sum(2, dtype=torch.float64)
+        left_out = self._left_out[(...,) + (None,) * (values.ndim - self.counted.ndim)]
+        return values.masked_fill(left_out, 0.0).sum(2, dtype=torch.float64)
+
+    @cached_property
+    def _left_out(self) -> Tensor:
+        return ~self.counted
 
     @cached_property
     def count(self) -> Tensor:
@@ -340,7 +344,10 @@ class Rows:
         band = self.band_sum
         reach = band.shape[-1] // 2
         ranges = [(first, last) for first, last in bin_ranges(0, reach) if max(-first, last) <= reach]
-        near = [band[..., first + reach : last + reach + 1].sum(-1) for first, last in ranges]
+        near = [
+            band[..., first + reach] if first == last else band[..., first + reach : last + reach + 1].sum(-1)
+            for first, last in ranges
+        ]
         # the pass has only far bins, farthest left to farthest right: the near ones belong in their middle
         left, right = far.split(far.shape[-1] // 2, dim=-1)
         return torch.cat([left, torch.stack(near, -1), right], dim=-1)

@@ -52,7 +52,7 @@ class ShownTokens(Sequence[str]):
 
 
 class Spans(Sequence[tuple[int, int]]):
-    """First character of each token and one past its last: an array, and pairs where one is asked for."""
+    """First character of each token and one past its last: an array, which gives pairs."""
 
     def __init__(self, ends: Int[np.ndarray, "token 2"]) -> None:
         self.ends = ends
