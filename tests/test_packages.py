@@ -32,6 +32,7 @@ ORDER = (
     {"explanation"},
     {"measure"},
     {"opened"},
+    {"plan"},
     {"capture"},
     {"options"},
     {"head_names", "model_names"},

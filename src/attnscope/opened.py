@@ -135,7 +135,11 @@ class Opened:
         task: Task | None = None,
         attributes: Mapping[str, str] | None = None,
     ) -> Any:
-        """Run the job of a verb, with everything behind its numbers as its signature."""
+        """Run the job of a verb, with everything behind its numbers as its signature; in a dry run, plan it."""
+        if reading.get("dry_run"):
+            from attnscope.plan import planned
+
+            return planned(verb, self.source, self.model, job.work(), reading)
         job.signature = self.signature(verb, settings)
         job.attributes = {
             "signature": job.signature.to_json(),

@@ -504,11 +504,23 @@ class RunOptions(FolderOptions, total=False):
     repair: Annotated[bool, SCALE, "Measure damaged files of a finished run again. Without it such a run is rejected."]
 
 
+class PlanOptions(TypedDict, total=False):
+    """Whether a run is planned in place of being done."""
+
+    dry_run: Annotated[
+        bool,
+        SCALE,
+        "Report the passes, memory, disk and time of the run; write nothing. The folder of a model needs only its "
+        "config and tokenizer. If its weights are there and fit into memory, a pass is timed. Returns a "
+        "`attnscope.report.schema.Report`. See docs/scale/planning.md.",
+    ]
+
+
 class SharedRunOptions(RunOptions, UnitOptions, total=False):
     """Where results go, and which processes measure them."""
 
 
-class ModelReading(TextModelOptions, RunOptions, SeedOptions, total=False):
+class ModelReading(TextModelOptions, RunOptions, SeedOptions, PlanOptions, total=False):
     """A model of texts and where results go, for a verb that reads no texts."""
 
 
@@ -536,7 +548,7 @@ class ChatOptions(TypedDict, total=False):
     ]
 
 
-class Reading(TextModelOptions, CorpusOptions, RunOptions, total=False):
+class Reading(TextModelOptions, CorpusOptions, RunOptions, PlanOptions, total=False):
     """A model of texts, the texts, and where results go."""
 
 
@@ -555,15 +567,15 @@ class SessionReading(TextModelOptions, CorpusOptions, total=False):
     ]
 
 
-class StudyReading(SessionReading, SharedRunOptions, total=False):
+class StudyReading(SessionReading, SharedRunOptions, PlanOptions, total=False):
     """The same, where results go, and which processes measure them."""
 
 
-class PairReading(TextModelOptions, SharedRunOptions, SeedOptions, total=False):
+class PairReading(TextModelOptions, SharedRunOptions, SeedOptions, PlanOptions, total=False):
     """The same without texts, for a verb that reads pairs."""
 
 
-class EveryScanReading(ModelOptions, LimitOptions, RunOptions, total=False):
+class EveryScanReading(ModelOptions, LimitOptions, RunOptions, PlanOptions, total=False):
     """How `attnscope.scan` reads and measures inputs of every modality."""
 
     tokenizer: Annotated[

@@ -107,8 +107,8 @@ class Checkpoint:
     weights: tuple[Path, ...]  # the files of weights, as `transformers` chooses and orders them
 
     @classmethod
-    def of(cls, repository: Repository) -> Checkpoint:
-        """Find the files of a model."""
+    def of(cls, repository: Repository, *, shapes: bool = False) -> Checkpoint:
+        """Find the files of a model; for its `shapes` alone, none of weights."""
         source, config = repository.source, repository.read("config.json")
         if config is None:
             raise AttnscopeError(f"{source} contains no config.json: {_instead(source)}")
@@ -118,7 +118,8 @@ class Checkpoint:
                 f"{source} contains a model and an adapter (adapter_config.json). Merge the adapter into the weights, "
                 "or remove it"
             )
-        return cls(repository, config, repository.read("generation_config.json"), _weights(repository, config))
+        weights = () if shapes else _weights(repository, config)
+        return cls(repository, config, repository.read("generation_config.json"), weights)
 
     @contextmanager
     def tensors(self) -> Generator[dict[str, Any]]:

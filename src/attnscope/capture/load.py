@@ -74,6 +74,7 @@ def load_model(
     dtype: str | None = None,
     trust_remote_code: bool = False,
     placement: Placement | None = None,
+    dry_run: bool = False,
     need_tokenizer: bool = True,
     first: Callable[[LoadedModel], object] | None = None,
 ) -> LoadedModel:
@@ -100,6 +101,8 @@ def load_model(
         Run code from the checkpoint. Only for sources that you trust.
     placement
         Devices of the layers of a model that is larger than one device.
+    dry_run
+        Whether shapes suffice: a folder or a hub id becomes a model on the meta device, by its config alone.
     need_tokenizer
         Whether to look for a tokenizer.
     first
@@ -146,16 +149,20 @@ def load_model(
             repository = _repository(str(adapter["base_model_name_or_path"]), adapter.get("revision"))
         loading, of_model = Loading(revision, device, dtype, trust_remote_code, placement), repository
         repository = beside if adapter is not None and has_tokenizer(beside) else repository
-        if first is not None and (outline := _outline(of_model, loading)) is not None:
+        outline = None if first is None else empty_model(of_model, loading) if dry_run else _outline(of_model, loading)
+        if first is not None and outline is not None:
             if need_tokenizer:
                 tokenizer = tokenizer_of(given, tokenizer, outline, repository, trust_remote_code=trust_remote_code)
             first(LoadedModel(outline, tokenizer, name, {}))
-        model, identity = _placed(of_model, name, loading)
-        if adapter is not None:
-            identity |= {"adapter": _adapted(model, beside)}
-        _reject_broken_numbers(model)
-        if dtype in INTEGERS:
-            identity |= {"weights": quantised(model, dtype)}
+        if dry_run:
+            model, identity = empty_model(of_model, loading), dict[str, str]()
+        else:
+            model, identity = _placed(of_model, name, loading)
+            if adapter is not None:
+                identity |= {"adapter": _adapted(model, beside)}
+            _reject_broken_numbers(model)
+            if dtype in INTEGERS:
+                identity |= {"weights": quantised(model, dtype)}
     if need_tokenizer:
         read = tokenizer_of(given, tokenizer, model, repository, trust_remote_code=trust_remote_code)
         return LoadedModel(model, read, name, identity)
@@ -430,7 +437,7 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
 
 def _described(repository: Repository, loading: Loading) -> tuple[Checkpoint, Any, Any]:
     """The files of a model, its config and its class."""
-    checkpoint, trust_remote_code = Checkpoint.of(repository), loading.trust_remote_code
+    checkpoint, trust_remote_code = Checkpoint.of(repository, shapes=loading.dry_run), loading.trust_remote_code
     models = _models_beside(str(checkpoint.config.get("model_type")))
     if trust_remote_code and "auto_map" in checkpoint.config:
         for code in repository.folder.glob("*.py"):
@@ -469,6 +476,24 @@ def _outline(repository: Repository, loading: Loading) -> PreTrainedModel | None
             with tight:
                 return maker._from_config(config)  # noqa: SLF001
     return None
+
+
+def empty_model(repository: Repository, loading: Loading) -> PreTrainedModel:
+    """The model on the meta device, with shapes and without numbers, by its config alone."""
+    source = repository.source
+    with quiet(), _one_at_a_time, own_random_numbers(), explaining(f"{source} cannot be planned", _ADVICE):
+        with asking_trust(source):
+            _, config, maker = _described(repository, replace(loading, dry_run=True))
+        with torch.device("meta"):
+            model = maker._from_config(config)  # noqa: SLF001
+        model.config.name_or_path = source
+    if model.main_input_name != "input_ids":
+        raise AttnscopeError(
+            f"a dry run (--dry-run) plans runs over texts, and {type(model).__name__} reads {what_is_read(model)}: "
+            "measure a few of them instead (--limit)"
+        )
+    with quiet():
+        return model.to(DTYPES.get(loading.dtype or "") or config.dtype or torch.float32).eval()
 
 
 def _models_beside(model_type: str) -> ModuleType:

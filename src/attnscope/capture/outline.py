@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, masking_utils
 
 from attnscope.capture.borrow import LoadedModel, quiet
 from attnscope.capture.families import unrelated
@@ -17,6 +18,7 @@ from attnscope.capture.verify import attention_modules
 from attnscope.capture.watch import Site, current, passes_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.support.errors import AttnscopeError
+from attnscope.support.state import replaced
 
 _NAME = "attnscope outline"
 _TOKENS = 8  # of the text, whose tokens do not matter
@@ -36,6 +38,26 @@ def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: An
 
 AttentionInterface.register(_NAME, _attend)
 AttentionMaskInterface.register(_NAME, lambda *_, **__: None)
+
+
+@contextmanager
+def without_numbers(model: PreTrainedModel, observe: Callable[[Site, AttentionCall], object]) -> Generator[None]:
+    """Pass the attention calls of a model on the meta device to ``observe(site, call)``."""
+
+    def seen(site: Site, call: AttentionCall) -> Tensor:
+        observe(site, call)
+        return call.query
+
+    with quiet():
+        model.set_attn_implementation(_NAME)
+    with _unpacked(), passes_of(model, seen, dict(model.named_modules())):
+        yield
+
+
+def _unpacked() -> AbstractContextManager[None]:
+    """Let transformers look for no packed texts among positions, which have no numbers."""
+    names: Any = vars(masking_utils)
+    return replaced(names, find_packed_sequence_indices=lambda _: None)
 
 
 @torch.no_grad()
@@ -58,7 +80,8 @@ def outlined(model: PreTrainedModel) -> list[Site]:
             model.set_attn_implementation(_NAME)
             model.eval().bfloat16()  # products of experts take no other dtype on this device
         modules = dict(model.named_modules())
-        with attention_modules(model, cross_only=False) as (running, ran), passes_of(model, observe, modules):
+        hooked = attention_modules(model, cross_only=False), passes_of(model, observe, modules)
+        with _unpacked(), hooked[0] as (running, ran), hooked[1]:
             model(**inputs)
     except Exception:  # noqa: BLE001 on the way to its attention, a family may compute whatever it likes
         return []

@@ -19,6 +19,7 @@ class Loading:
     dtype: str | None = None
     trust_remote_code: bool = False
     placement: Placement | None = None
+    dry_run: bool = False  # whether shapes suffice: no weights are read
 
     @classmethod
     def of(cls, reading: Mapping[str, Any]) -> Loading:
@@ -28,7 +29,8 @@ class Loading:
             raise AttnscopeError("max_memory (--max-memory) needs device_map (--device-map): give both")
         if device_map is not None:
             placement = Placement(device_map, most)
-        return cls(reading["revision"], reading["device"], reading["dtype"], reading["trust_remote_code"], placement)
+        options = {name: reading[name] for name in ("revision", "device", "dtype", "trust_remote_code")}
+        return cls(**options, placement=placement, dry_run=reading.get("dry_run", False))
 
 
 AS_SAVED = Loading()

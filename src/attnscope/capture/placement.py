@@ -72,6 +72,19 @@ class Placement:
             )
         check_installed("device_map (--device-map)", "accelerate", "devices")
 
+    def devices(self, model: PreTrainedModel) -> dict[str, int | str]:
+        """The devices of the modules of a model on the meta device, by name, as `from_pretrained` assigns them."""
+        from transformers.integrations.accelerate import _get_device_map  # pyright: ignore[reportPrivateUsage]
+
+        most: Any = None if self.max_memory is None else dict(self.max_memory)
+        device_map: Any = self.device_map if isinstance(self.device_map, str) else dict(self.device_map)
+        if most is None and not torch.cuda.is_available():
+            return {"": "cpu"}
+        try:
+            return _get_device_map(model, device_map, most, None)
+        except (KeyError, IndexError, ValueError, RuntimeError) as error:
+            raise _not_placed(error) from error
+
     def load(self, make: Callable[..., tuple[PreTrainedModel, Any]]) -> tuple[PreTrainedModel, Any]:
         """Call `make` with the arguments of ``from_pretrained`` that place a model."""
         folder = tempfile.mkdtemp(prefix="attnscope-")
@@ -98,6 +111,11 @@ def device_of(model: nn.Module) -> torch.device:
     if device is not None:
         return torch.device(device)
     return next((parameter.device for parameter in model.parameters() if not parameter.is_meta), torch.device("cpu"))
+
+
+def is_empty(model: nn.Module) -> bool:
+    """Whether a model has shapes and no numbers, which a plan needs; offloaded numbers are somewhere."""
+    return not hasattr(model, "_hf_hook") and all(parameter.is_meta for parameter in model.parameters())
 
 
 @contextmanager

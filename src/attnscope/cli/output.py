@@ -320,6 +320,9 @@ def run(
     if several is not None:
         _show_models(result, output)
         return
+    if arguments.get("dry_run"):
+        show(result, output)
+        return
     if "task" in result.attrs:  # another process stores and prints the results
         print_note(result.attrs["task"])
         return

@@ -48,7 +48,7 @@ from attnscope.report import registry
 from attnscope.statistics.intervals import interval
 from attnscope.statistics.units import units_of
 from attnscope.store.arrays import padded_heads
-from attnscope.store.run import Job
+from attnscope.store.run import Job, Work
 from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -123,6 +123,15 @@ class Scoring:
     def length(self) -> int:
         """Tokens of a window."""
         return self.settings["window"]
+
+    def work(self) -> Work:
+        """Passes over texts and over probes of as many tokens, of the model and of each control."""
+        text = text_probe(self.windows, self.length, self.reach, self.settings["batch_size"])
+        shapes = [(len(numbers), len(text.windows[numbers[0]])) for numbers in text.batches()]
+        probes = {ROLES[name].probe for name in self.settings["roles"]} - {"needle"}
+        controls = len(self.settings["controls"])
+        uncounted = "prompts with needles" if self.command == "roles" else "prompts with needles, effects and limits"
+        return Work(shapes, passes=len(probes) * (1 + controls), copies=bool(controls), uncounted=uncounted)
 
     def scores(self, job: Job) -> xr.Dataset:
         """Scores of all roles that the model can have, next to the controls; see `roles`."""

@@ -22,7 +22,7 @@ from attnscope.explanation.evidence import labelled_sums, sums_of
 from attnscope.explanation.study import Analysis, Study
 from attnscope.explanation.tables import position_table
 from attnscope.opened import Opened
-from attnscope.store.run import Batch, Job
+from attnscope.store.run import Batch, Job, Work
 from attnscope.store.runs import RunFolder
 from attnscope.store.units import Parts
 from attnscope.support.errors import AttnscopeError
@@ -91,6 +91,11 @@ class Explanation(Job):
     more: Sequence[Analysis]
     others: Sequence[OtherTable]
     keeps_batches = False
+
+    def work(self) -> Work:
+        """One pass over each text that holds queries and keys; analyses have few further ones."""
+        shapes = [(1, len(window)) for window in self.study.windows]
+        return Work(shapes, holds=True, uncounted="interventions and passes of single analyses")
 
     def batches(self) -> Iterator[Batch]:
         return map(Batch, self.study.units())

@@ -37,6 +37,7 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.statistics.effects import by_document, effect_variables
 from attnscope.statistics.units import LEAST, numbered
+from attnscope.store.run import Work
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell
 from attnscope.support.state import frozen
@@ -120,6 +121,17 @@ def measured_edges(
         results[f"faithfulness{end}"] = ("order", "size"), of_curve
         results[f"cpr{end}"] = "order", of_area
     return results.assign(cmd=("order", np.trapezoid(abs(1 - curve.mean), sizes)))
+
+
+def work_of(job: PatchJob, method: str, steps: int, sizes: int, draws: int) -> Work:
+    """Passes over each pair: both runs, the scores of edges, and circuits. Whatever reads a head reads a head alone."""
+    senders, edges = 1, 0  # of blocks with attention before an MLP
+    for site in job.sites:
+        edges += senders * (site.heads + 2 * site.heads // site.group) + senders + site.heads
+        senders += site.heads + 1
+    scores = {"exact": edges + senders, "eap_ig": 3 * steps}.get(method, 3)
+    passes = 2 + scores + (2 + draws) * sizes
+    return Work(job.shapes, passes, has_head=True, holds=True, gradients=method != "exact")
 
 
 def base_of(results: xr.Dataset) -> xr.DataArray:

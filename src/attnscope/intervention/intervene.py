@@ -24,7 +24,7 @@ from attnscope.measure.ranking import majority_names, peaks
 from attnscope.measure.texts import statistics_of
 from attnscope.opened import Opened, window_length
 from attnscope.read.windows import Window
-from attnscope.store.run import Batch, Job
+from attnscope.store.run import Batch, Job, Work
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell
 
@@ -50,6 +50,22 @@ class Effects(Job):
     def share(self) -> float:
         """Share of the work that the effects take, about."""
         return 0.6 if self.settings["curves"] or self.settings["search"] else 0.9
+
+    def work(self) -> Work:
+        """A plain pass over each batch, and one for each head and ablation, from the layer of the head on."""
+        session, kinds = self.session, len(self.ablations)
+        each = [
+            len([head for head in range(count) if self.alone is None or (layer, head) in self.alone])
+            for layer, count in enumerate(session.heads)
+        ]
+        ablated = sum(count * (1 - layer / len(each)) for layer, count in enumerate(each)) * kinds
+        estimates = 3 * (1 + self.settings["steps"]) if self.settings["steps"] else 0
+        return session.work(
+            self.variants,
+            passes=1 + ("mean" in self.ablations) + ablated + estimates,
+            gradients=bool(estimates),
+            uncounted="what explains heads, sets, curves and searches",
+        )
 
     def batches(self) -> Iterator[Batch]:
         count = len(self.session.windows)

@@ -22,7 +22,9 @@ from attnscope.capture.borrow import LoadedModel, borrowed
 from attnscope.capture.load import Model
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.outline import outlined, reject_absent
+from attnscope.capture.placement import is_empty
 from attnscope.capture.verify import TOLERANCE, verify
+from attnscope.capture.watch import Site
 from attnscope.capture.weights import blocks_of
 from attnscope.explanation.sublayers import BlockRun, sublayers
 from attnscope.intervention import stack
@@ -56,7 +58,7 @@ from attnscope.statistics.effects import (
     random_variables,
 )
 from attnscope.store.arrays import by_layer, padded_heads
-from attnscope.store.run import Batch, Job
+from attnscope.store.run import Batch, Job, Work
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell
 
@@ -180,6 +182,7 @@ class PatchJob(Job):
     media: Mapping[str, Tensor] | None = None  # images or sounds, by the names that pairs have of them
     positions: Sequence[str] = ()  # spans that are patched in place of single positions, by name
     encoded: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with numbers of pairs, from 1
+    sites: list[Site] = field(default_factory=list[Any])
     skips: bool = True  # whether passes skip the computations that all variants share
     scale: str = "logits"  # of differences; nats, if an answer has several tokens
     blocks: list[BlockRun] = field(default_factory=list[Any])  # if MLPs are replaced
@@ -232,7 +235,9 @@ class PatchJob(Job):
             )
         numbers, encoded = self.encoded[0]
         inputs = {name: ids[:1] for name, ids in encoded.inputs[0].items()}
-        sites = verify(loaded.model, inputs, text=f"pair {numbers[0]}")
+        self.sites = sites = verify(loaded.model, inputs, text=f"pair {numbers[0]}")
+        if is_empty(loaded.model):
+            return
         check_read(loaded, inputs)
         positions, states = encoded.positions[:1], self.what == "residual"
         self.scale = "nats" if any(encoded.answers.shape[1] > 1 for _, encoded in self.encoded) else "logits"
@@ -306,6 +311,31 @@ class PatchJob(Job):
                 )
             like = sets_like(names, groups, self.random, generator)
             self.drawn.append([tuple(Component(*cell, *kinds) for cell in one) for one in like])
+
+    def work(self) -> Work:
+        """Both runs of each pair, and a pass for each patched activation, from its layer on."""
+        layers = [
+            len([head for head in range(site.heads) if self.heads is None or (site.index, head) in self.heads])
+            for site in self.sites
+        ]
+        spots = len(self.positions) or self.shapes[0][1] if self.by_position else 1
+        wanted = [1] * len(layers) if self.what in OF_BLOCKS else layers
+        patched = sum(number * (1 - layer / len(layers)) for layer, number in enumerate(wanted)) * spots
+        estimates = 3 * (1 + self.steps) if self.steps else 0
+        return Work(
+            self.shapes,
+            2 + patched + estimates,
+            self.variants or stack.planned_variants(self.loaded.model, (self.shapes[0][0], 1)),
+            holds=True,
+            gradients=bool(estimates),
+            uncounted="sets of components" if self.together else "",
+        )
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Pairs and tokens of each batch."""
+        each = ((len(numbers), encoded.inputs[0]) for numbers, encoded in self.encoded)
+        return [(number, max(ids.shape[1] for ids in inputs.values())) for number, inputs in each]
 
     def batches(self) -> Iterator[Batch]:
         first = 0

@@ -23,7 +23,7 @@ from attnscope.bundled import NOUNS, SENTENCES
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.families import result_of, returns_embedding
 from attnscope.capture.load import Model
-from attnscope.capture.placement import device_of
+from attnscope.capture.placement import device_of, is_empty
 from attnscope.capture.verify import TOLERANCE, is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
 from attnscope.capture.weights import output_layer
@@ -42,6 +42,7 @@ from attnscope.read.spans import field_of_part, tokens_of_part
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, padded, window_name
 from attnscope.report import registry
+from attnscope.store.run import Work
 from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
@@ -446,6 +447,8 @@ class PredictionSession:
     @cached_property
     def heads(self) -> list[int]:
         """Number of heads of each attention call."""
+        if is_empty(self.model):
+            return [site.heads for site in self.sites]
         with stack.stacked_passes(self.model, skips=False) as passes:
             passes.plain(self.inputs(slice(0, 1)).inputs(self.model))
         return [output.shape[1] for output in passes.outputs]
@@ -463,6 +466,14 @@ class PredictionSession:
                 starts.pop()  # a single last text joins the previous batch
             slices += [slice(*ends) for ends in pairwise([*starts, numbers[-1] + 1])]
         return slices
+
+    def work(self, variants: int | None = 1, **more: Any) -> Work:
+        """Passes over each batch, for a plan; None stands for as many variants as run side by side."""
+        windows = [self.windows[part] for part in self.slices()]
+        shapes = [(len(some), max(len(one.target or one) for one in some)) for some in windows]
+        if variants is None:
+            variants = stack.planned_variants(self.model, shapes[0])
+        return Work(shapes, variants=variants, holds=True, **more)
 
     def inputs(self, part: slice) -> WindowBatch:
         """Some of the windows as the model reads them."""
@@ -568,6 +579,9 @@ class PredictionSession:
     def check(self, *, ablates: bool = True) -> None:
         """Raise an error if the model's heads cannot be captured, or ablated, before anything is measured."""
         at, longest = max(enumerate(self.windows), key=lambda numbered: len(numbered[1]))
+        if is_empty(self.model):
+            self.sites = verify(self.model, {}, text=window_name(longest, at))
+            return
         shortest = min(self.windows, key=len)
         first = self.batch(slice(at, at + 1))
         inputs = first.batch.inputs(self.model)

@@ -4,6 +4,7 @@ All variants are equal up to the first edited attention call: layers below it re
 pass, and linear layers of its block compute one copy.
 """
 
+import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.families import result_of, without_cache
 from attnscope.capture.forward import forward
+from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
@@ -340,6 +342,13 @@ def same_without_what_is_skipped(
 _LOGITS = 1 << 28  # bytes of the logits of variants at once
 _TOKENS = 1 << 15  # tokens of variants at once on a GPU
 _STATES = 1 << 19  # numbers of their states at once on a CPU, so that a layer fits the cache
+
+
+def planned_variants(model: PreTrainedModel, shape: tuple[int, int]) -> int:
+    """Number of variants for a pass over a batch of this shape, with logits of all tokens."""
+    config, tokens = model.config.get_text_config(), math.prod(shape)
+    logits = torch.empty(1, device=device_of(model), dtype=model.dtype).expand(tokens, config.vocab_size)
+    return variants_at_once(logits, tokens, [torch.empty(1).expand(1, 1, 1, config.hidden_size)])
 
 
 def variants_at_once(logits: Tensor, tokens: int, outputs: Outputs) -> int:

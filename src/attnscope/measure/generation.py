@@ -24,7 +24,7 @@ from attnscope.read.shown import IdNames
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Frame, Window, Windows, padded
 from attnscope.report.signature import short_hash
-from attnscope.store.run import Batch, Job
+from attnscope.store.run import Batch, Job, Work
 from attnscope.store.runs import RunFolder, load_tree
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.progress import Progress, Tell
@@ -212,6 +212,13 @@ class Generation(Job):
             "groups": None if self.grouping is None else self.grouping.signature,
             "generation_config": short_hash(self.loaded.model.generation_config.to_diff_dict()),
         }
+
+    def work(self) -> Work:
+        """A pass over each prompt with its new tokens, in as many steps, with a cache of keys."""
+        size, new = self.settings["batch_size"], self.settings["new_tokens"]
+        parts = [self.prompts[first : first + size] for first in range(0, len(self.prompts), size)]
+        beams = self.settings["beams"]
+        return Work([(len(part), max(map(len, part)) + new) for part in parts], 1 + new, beams, has_cache=True)
 
     def batches(self) -> Iterator[Batch]:
         size, count = self.settings["batch_size"], len(self.prompts)

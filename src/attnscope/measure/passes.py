@@ -16,6 +16,7 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.placement import device_of
 from attnscope.kernels.bins import bin_ranges, far_starts
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, with_mass
 from attnscope.kernels.engines import measure, output_of
@@ -106,6 +107,16 @@ def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, eq
     wanted = needs_of(names, equal=equal)
     need = _planned(wanted, band, reach)
     return replace(need, columns=columns) if "columns" in wanted else need
+
+
+def planned_need(names: Sequence[str], band: int, reach: int) -> Need:
+    """The measures of each row, for the plan of a run, with columns of the first and the special tokens."""
+    return plan(names, band, torch.zeros(1, 2, 2), reach)
+
+
+def waiting_bytes(model: torch.nn.Module) -> int:
+    """Bytes of rows that wait on the device of a model."""
+    return _WAIT if device_of(model).type == "cuda" else _WAIT >> 4
 
 
 @lru_cache(maxsize=32)

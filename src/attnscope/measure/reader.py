@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -20,14 +21,23 @@ from attnscope.capture.notes import capture_notes
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import held, watching
+from attnscope.kernels.bins import bin_ranges
 from attnscope.kernels.call import AttentionCall, checked_at_the_end
 from attnscope.kernels.engines import output_of
 from attnscope.measure import pools
 from attnscope.measure.labels import kinds_of
-from attnscope.measure.maps import ROWS, long_block, share_room
+from attnscope.measure.maps import KEPT, ROWS, long_block, share_room
 from attnscope.measure.offset_shares import without_profile
-from attnscope.measure.passes import StatisticsObserver, WindowBatch, labelled, settings_of, stacked
-from attnscope.measure.quantities import EVERY_WEIGHT, KNOWN
+from attnscope.measure.passes import (
+    StatisticsObserver,
+    WindowBatch,
+    labelled,
+    planned_need,
+    settings_of,
+    stacked,
+    waiting_bytes,
+)
+from attnscope.measure.quantities import EQUAL, EVERY_WEIGHT, KNOWN, dimensions
 from attnscope.measure.row_samples import RowSample
 from attnscope.measure.sample import (
     KEYS,
@@ -42,6 +52,7 @@ from attnscope.measure.sample import (
 )
 from attnscope.measure.stored import EXAMPLES, HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.options import OBSERVATION, ScanReading
+from attnscope.plan import planned
 from attnscope.read.windows import Window
 from attnscope.read.words import in_words
 from attnscope.report import registry
@@ -49,7 +60,7 @@ from attnscope.report.signature import Signature
 from attnscope.statistics.intervals import FEW, interval, mean_by_document
 from attnscope.statistics.units import LEAST, called_in, overlap_of, units_of
 from attnscope.store.arrays import in_a_row
-from attnscope.store.run import Batch, Job, run
+from attnscope.store.run import Batch, Job, Work, run
 from attnscope.store.runs import RunFolder
 from attnscope.support.checked import left_out
 from attnscope.support.errors import AttnscopeError
@@ -178,6 +189,7 @@ class Reader(Job, ABC):
     rows = staticmethod(pools.part_rows)
 
     command: str = "scan"  # verb that measures
+    origin: Any = None  # the model as a caller names it
     accepts: frozenset[str] = frozenset()  # settings of texts that it uses
     called: str = "windows"  # name of its inputs in the progress
     packages: tuple[str, ...] = ()  # packages whose versions are part of the signature
@@ -221,6 +233,22 @@ class Reader(Job, ABC):
     def measuring(self) -> AbstractContextManager[None]:
         return held(self.watched)
 
+    def shapes(self) -> list[tuple[int, int]]:
+        """Inputs and tokens of each batch, for a plan."""
+        tokens = len(self.read([next(iter(self.items()))], [0]).windows[0])
+        return [(1, tokens) for _ in self.items()]
+
+    def work(self) -> Work:
+        """One pass over each batch, and the numbers of a window."""
+        need = planned_need(self.names, self.band, self.reach)
+        bins, sites = len(bin_ranges(self.band, self.reach)), self.sites
+        along = {"offset": 2 * self.band + 1, "offset_bin": bins, "part": 3, "chosen_offset": len(self.chosen)}
+        along |= {"head": max(site.heads for site in sites), "every_offset": 2 * self.reach + 1, "kept": len(KEPT)}
+        along |= dict.fromkeys(("group_query", "group_key"), len(self.groups))
+        every = [*self.names, *(f"{EQUAL}{name}" for name in self.names if KNOWN[name].has_equal)]
+        numbers = sum(math.prod(along.get(dim, 1) for dim in dimensions(name)[2:]) for name in every)
+        return Work(self.shapes(), need=need, waits=waiting_bytes(self.model), result=8 * numbers * len(sites))
+
     @abstractmethod
     def items(self) -> Iterable[Any]:
         """The inputs from the first on."""
@@ -248,8 +276,10 @@ class Reader(Job, ABC):
         """The function that labels heads in the results; None without the statistics that it needs."""
         return kinds_of(self.signature_settings())
 
-    def scan(self, task: Task | None) -> xr.Dataset:
-        """Measure all inputs: in memory, into a run folder, or one task of a run."""
+    def scan(self, task: Task | None) -> Any:
+        """Measure all inputs: in memory, into a run folder, or one task of a run; in a dry run, plan it."""
+        if self.settings["dry_run"]:
+            return planned(self.command, self.origin, self.loaded, self.work(), self.settings)
         if self.show:
             reject_absent(self.show, len(self.sites), max(site.heads for site in self.sites))
         self.attributes = {"signature": self.signature.to_json()} | self.attributes

@@ -18,7 +18,7 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.families import configured_length, image_token_of
 from attnscope.capture.forward import decoder_note, decoder_start
 from attnscope.capture.load import Model
-from attnscope.capture.placement import device_of
+from attnscope.capture.placement import device_of, is_empty
 from attnscope.capture.verify import is_causal_model, once_for_state, padding_difference
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall
@@ -191,6 +191,7 @@ class TextReader(Reader):
             self.windows = GroupedWindows(self.windows, self.grouping)
         settings = scan_settings(settings, window=length)
         super().__init__(loaded, loaded.model, corpus, settings, (*names, *of_offsets, *of_groups))
+        self.origin = model
         self.target, self.reach, self.band = target, longest - 1, settings["band"] or BAND
         self.session = session
         self.reader = session.reader if windows is None else None  # cut windows are signed by nobody
@@ -262,6 +263,11 @@ class TextReader(Reader):
         # words and groups are of functions of the caller, and counted as they are read
         is_counted = self.words is not None or self.grouping is not None or self.settings["until"] is not None
         return parts if is_counted or device_of(self.model).type == "cpu" else ahead(parts)
+
+    def shapes(self) -> list[tuple[int, int]]:
+        parts = chunked(enumerate(self.windows), self.batch_size)
+        both = ((len(part), (side for one in part.values() for side in (one, one.target or one))) for part in parts)
+        return [(number, max(map(len, sides))) for number, sides in both]
 
     def note_read(self, *, whole: bool) -> None:
         notes, of = self.notes, f"of {self.furthest + 1}"
@@ -354,6 +360,8 @@ class TextReader(Reader):
 
     def _note_capture(self, first: Read) -> None:
         """Notes on the model's attention from the first window, before anything is written."""
+        if is_empty(self.model):
+            return
         name, inputs = type(self.model).__name__, first.batch.inputs(self.model)
         if self.settings["rows"] is not None:
             self.notes["rows"] = rows_note(self.settings["rows"], self.names)

@@ -32,6 +32,24 @@ class Batch(NamedTuple):
     inputs: Any = None  # for `Job.measure`
 
 
+@dataclass(frozen=True)
+class Work:
+    """The forward passes of a job, for a plan."""
+
+    shapes: Sequence[tuple[int, int]] = ()  # texts and tokens of each batch, padding included
+    passes: float = 1.0  # of the whole model over each batch, about; a gradient counts as two
+    variants: int = 1  # copies of a batch in one pass
+    has_head: bool = False  # whether the logits of all tokens are computed
+    has_cache: bool = False  # whether keys and values of all layers are kept
+    holds: bool = False  # whether the attention calls of all layers are held
+    gradients: bool = False
+    copies: int = 0  # of the weights, besides the model
+    need: Any = None  # measures of rows, if any
+    waits: int = 0  # bytes of rows that wait for those of other layers
+    result: int = 0  # bytes of the results of a text
+    uncounted: str = ""  # passes that are not among these
+
+
 class Job:
     """One call of a verb: its batches, how each is measured, and the summaries of all.
 
@@ -52,6 +70,10 @@ class Job:
     def notes(self) -> dict[str, str]:
         """Attributes that are known once everything is measured."""
         return {}
+
+    def work(self) -> Work:
+        """Its forward passes, for a plan."""
+        return Work()
 
     def measuring(self) -> AbstractContextManager[object]:
         """What is set up once for all batches, such as hooks of the model."""
@@ -120,6 +142,10 @@ class Once(Job):
     """A result without batches, from one function, which may keep what it made on the way by `Job.made`."""
 
     make: Callable[[Job], xr.Dataset]
+    passes: Callable[[], Work] = Work
+
+    def work(self) -> Work:
+        return self.passes()
 
     def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:  # noqa: ARG002
         name = self.signature.command

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from attnscope.model_names import models_of
 from attnscope.support.checked import checked, declaration, marked
+from attnscope.support.errors import AttnscopeError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,6 +67,8 @@ def _over_models(function: Callable[P, Any]) -> Callable[P, Any]:
         models = models_of(arguments[0] if arguments else named.get("model"))
         if models is None:
             return function(*arguments, **named)
+        if named.get("dry_run"):
+            raise AttnscopeError(f"a dry run (--dry-run) plans one model, and found {len(models)}: name one of them")
         from attnscope.results.several import on_each
 
         return on_each(function, models, signature(function).bind(*arguments, **named).arguments)

@@ -162,6 +162,7 @@ def attribute(
     from attnscope.intervention.pairs import PairTexts
     from attnscope.intervention.predictions import open_predictions, prediction_session
     from attnscope.intervention.score_parts import ScoreParts
+    from attnscope.plan import planned
     from attnscope.read.encoded import texts_of
     from attnscope.store.units import task_for
     from attnscope.support.errors import AttnscopeError
@@ -222,6 +223,8 @@ def attribute(
     if chosen is not None and len(session.windows) != len(chosen):
         raise AttnscopeError(f"found pairs of one token, or of more than {length}; expected 2 to {length} tokens")
     session.check(ablates=False)
+    if reading["dry_run"]:  # how the stream splits is found with numbers
+        return planned("attribute", model, opened.model, session.work(has_head=head is None), reading)
 
     settings = {**session.settings, "token": token, "against": against, "by_position": by_position, "direction": None}
     settings |= {} if part is None else {"part": part}

@@ -180,4 +180,4 @@ def card(
         **({"check": True} if check else {}),
     }
     beyond = beyond_note(session.model, scoring.length)
-    return session.run("card", Once(scoring.scores), settings, reading, attributes=beyond)
+    return session.run("card", Once(scoring.scores, scoring.work), settings, reading, attributes=beyond)

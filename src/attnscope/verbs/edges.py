@@ -121,10 +121,11 @@ def edges(
     (('sender', 'receiver'), ['a0.h0<q>', 'logits'])
     """
     from dataclasses import replace
+    from functools import partial
 
     from attnscope.capture.borrow import borrowed
     from attnscope.head_names import checked_choice, heads_setting
-    from attnscope.intervention.edges import WITHOUT_GRADIENTS, measured_edges, with_own_layers
+    from attnscope.intervention.edges import WITHOUT_GRADIENTS, measured_edges, with_own_layers, work_of
     from attnscope.intervention.metrics import metric_of
     from attnscope.intervention.pair_sources import note_of_task
     from attnscope.intervention.patch import OpenedPairs, PatchJob, check_spans
@@ -169,5 +170,9 @@ def edges(
             return measured_edges(runs, *how)
 
     return session.run(
-        "edges", Once(measured), settings, reading, attributes=runs.attributes_of_answers | note_of_task(of_task)
+        "edges",
+        Once(measured, partial(work_of, runs, *how[:2], len(sizes), draws)),
+        settings,
+        reading,
+        attributes=runs.attributes_of_answers | note_of_task(of_task),
     )

@@ -121,7 +121,7 @@ def intervene(
     ] = True,
     band: Band = 10,
     batch_size: Annotated[
-        Count | None, SCALE, "Measure this many windows at a time. By default about 1,024 tokens' worth."
+        Count | None, SCALE, "Measure this many windows at a time. By default about 1,024 tokens."
     ] = None,
     variants: Annotated[
         Count | None,

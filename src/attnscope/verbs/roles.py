@@ -98,4 +98,4 @@ def roles(
     session = Opened.open("roles", model, reading, texts, heads=chosen_heads or (), option="heads, --heads")
     scoring = Scoring.of("roles", session, reading, names, hidden, drawn, batch_size, heads=chosen_heads)
     beyond = beyond_note(session.model, scoring.length)
-    return session.run("roles", Once(scoring.scores), scoring.settings, reading, attributes=beyond)
+    return session.run("roles", Once(scoring.scores, scoring.work), scoring.settings, reading, attributes=beyond)

@@ -86,6 +86,7 @@ def scan(
     from attnscope.measure.texts import TextReader
     from attnscope.read.sources import as_list
     from attnscope.store.units import task_for
+    from attnscope.support.errors import AttnscopeError
 
     task = task_for(scan, locals(), in_memory=True)
     local_rank = os.environ.get("LOCAL_RANK") if reading["task"] == "env" and torch.cuda.is_available() else None
@@ -97,6 +98,10 @@ def scan(
     texts = as_list(texts) if isinstance(texts, Iterator) else texts
     model = MODEL if model is None else model
     modality = modality_of(model, texts, field=reading["field"], revision=reading["revision"])
+    if modality is not None and reading["dry_run"]:
+        raise AttnscopeError(
+            "a dry run (--dry-run) plans runs over texts: scan a few images, videos or sounds instead (--limit)"
+        )
     if modality is None:
         return TextReader(model, texts, reading).scan(task)
     return reader_of(model, modality, reading).scan(task)

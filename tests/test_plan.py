@@ -1,0 +1,169 @@
+"""A dry run counts the passes of a run, finds their memory without weights, and writes nothing."""
+
+import json
+import shutil
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import transformers as T
+from torch import nn
+
+import attnscope
+from attnscope.bundled import MODEL, MODELS
+from attnscope.catalogue import function_of, verbs
+from attnscope.plan import Live
+from attnscope.report.render import as_json
+from attnscope.report.schema import Report
+from attnscope.support.checked import declaration
+from attnscope.support.errors import AttnscopeError
+from tests.cli.command import attnscope as typed
+
+TASKS = MODELS["bundled:tasks"]
+TEXTS = ["The tide comes in twice a day, and twice a day it goes out again. " * 8, "The moon pulls at the sea. " * 20]
+PLANNED = [name for name in verbs() if "dry_run" in declaration(function_of(name))]
+
+
+def run_of(report):
+    return as_json(report, "")["tables"]["run"][0]
+
+
+def memory_of(report):
+    return {row["device"]: row for row in as_json(report, "")["tables"]["memory"]}
+
+
+@pytest.fixture(scope="module")
+def without_weights(tmp_path_factory):
+    """The bundled causal model without its weights."""
+    folder = tmp_path_factory.mktemp("config") / "model"
+    shutil.copytree(TASKS, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    return folder
+
+
+OPTIONS = {
+    "circuits": {},
+    "patch": {"pairs": "agreement"},
+    "edges": {"pairs": "agreement"},
+    "examples": {"heads": [(0, 1)]},
+}
+OPTIONS |= {"find": {"query": "the", "key": "the"}}
+
+
+@pytest.mark.parametrize("verb", PLANNED)
+def test_every_verb_with_a_model_is_planned_with_and_without_weights(verb, without_weights, tmp_path):
+    options = OPTIONS.get(verb, {"texts": TEXTS})
+    options |= {"texts": TEXTS} if "texts" in declaration(function_of(verb)) else {}
+    plans = [
+        function_of(verb)(model, dry_run=True, out=tmp_path / "run", **options) for model in (TASKS, without_weights)
+    ]
+    runs = [*map(run_of, plans)]
+    assert all(isinstance(plan, Report) for plan in plans)
+    assert memory_of(plans[0])["cpu"]["weights"] == memory_of(plans[1])["cpu"]["weights"] > 0
+    assert [run["passes"] for run in runs] == [runs[0]["passes"]] * 2
+    assert (runs[0]["seconds"] is not None) == (verb != "circuits")
+    assert runs[1]["seconds"] is None
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_scan_has_the_windows_and_the_results_that_are_planned():
+    settings = {"window": 12, "batch_size": 2, "limit": 5}
+    plan, results = (attnscope.scan(TASKS, TEXTS, dry_run=dry, **settings) for dry in (True, False))
+    run = run_of(plan)
+    assert (run["texts"], run["tokens"]) == (results.sizes["window"], int(results.length.sum()))
+    assert run["batches"] == run["passes"] == -(-run["texts"] // 2)
+    summary = {"label", "label_share", "majority_share"}
+    stored = sum(
+        values.nbytes
+        for name, values in results.data_vars.items()
+        if "window" in values.dims and "layer" in values.dims and name not in summary
+    )
+    assert run["disk"] * 1e9 == pytest.approx(stored, rel=0.1)
+
+
+def test_blocks_run_as_often_as_planned():
+    """Between runs over two and over four batches, so that what comes before the first does not count."""
+    model = T.AutoModelForCausalLM.from_pretrained(TASKS)
+    tokenizer = T.AutoTokenizer.from_pretrained(TASKS)
+    texts = [" ".join(TEXTS)] * 4
+    calls = []
+    model.base_model.get_submodule("layers.0").register_forward_hook(lambda *_: calls.append(1))
+    for verb, options in (("scan", {}), ("attribute", {}), ("roles", {"controls": "none", "only": ["previous_token"]})):
+        seen, planned = [], []
+        for limit in (2, 4):
+            settings = {"limit": limit, "window": 16, "batch_size": 1, "tokenizer": tokenizer, **options}
+            plan = function_of(verb)(model, texts, dry_run=True, **settings)
+            calls.clear()
+            function_of(verb)(model, texts, **settings)
+            seen.append(len(calls))
+            planned.append(run_of(plan)["passes"])
+        assert seen[1] - seen[0] == planned[1] - planned[0] > 0, verb
+
+
+def test_an_ablation_of_a_later_layer_is_a_smaller_part_of_a_pass(without_weights):
+    config = T.AutoConfig.from_pretrained(without_weights)
+    layers = config.num_hidden_layers
+    settings = {"window": 16, "limit": 1, "steps": 0, "ablations": ["zero"]}
+    passes = [
+        run_of(attnscope.intervene(without_weights, TEXTS, heads=[(layer, 0)] * 1, dry_run=True, **settings))["passes"]
+        for layer in (0, layers - 1)
+    ]
+    assert passes == [2, round(1 + 1 / layers)]
+
+
+def test_memory_is_that_of_tensors_alive_at_once():
+    with torch.device("meta"):
+        model, given = nn.Sequential(nn.Linear(8, 1000), nn.ReLU(), nn.Linear(1000, 4)), torch.zeros(5, 8)
+    with torch.no_grad(), Live(model, "cpu") as live:
+        model(given)
+    assert live.most["cpu"] == 2 * 5 * 1000 * 4  # before and after the ReLU
+    assert live.now["cpu"] == 0
+
+
+def test_a_large_model_is_planned_on_devices_that_are_not_here(tmp_path):
+    sizes = {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8}
+    config = T.LlamaConfig(**sizes, intermediate_size=28672, vocab_size=128256, dtype="bfloat16")
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(tmp_path)
+    how = {"window": 2048, "batch_size": 1, "tokenizer": MODEL, "dry_run": True, "device_map": "auto"}
+    ids = np.random.default_rng(0).integers(5, 99, (2, 2048)).tolist()
+    plan = attnscope.scan(tmp_path, ids, max_memory={0: "80GB", 1: "80GB", 2: "80GB"}, **how)
+    memory = memory_of(plan)
+    assert [*memory] == ["cuda:0", "cuda:1", "cuda:2"]
+    assert sum(row["weights"] for row in memory.values()) == pytest.approx(141.1, abs=0.1)  # 70.55 billion, of 2 bytes
+    ends = [tuple(map(int, row["layers"].split("-"))) for row in memory.values()]
+    assert [ends[0][0], ends[-1][1]] == [0, 79]
+    assert all(first[1] + 1 == second[0] for first, second in pairwise(ends))
+    assert all(row["available"] == 80 > row["total"] > row["weights"] for row in memory.values())
+    small = attnscope.scan(tmp_path, ids, max_memory={0: "40GB", "cpu": "20GB"}, **how)
+    assert "disk" in memory_of(small)
+
+
+def test_what_does_not_fit_is_told_with_what_would_help(without_weights):
+    settings = {"device_map": {"": 0}, "max_memory": {0: "3MB"}, "batch_size": 8, "window": 16}
+    plan = attnscope.scan(without_weights, TEXTS * 20, dry_run=True, **settings)
+    _, lacks, helps, time = plan.finding.sentences
+    assert "It does not fit:" in lacks
+    assert "--dtype bfloat16" in helps
+    assert "does not fit" in time
+    assert run_of(plan)["seconds"] is None
+
+
+def test_several_models_and_images_are_rejected(tmp_path):
+    with pytest.raises(AttnscopeError, match="plans one model"):
+        attnscope.scan([MODEL, TASKS], TEXTS, dry_run=True)
+    T.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8).save_pretrained(
+        tmp_path
+    )
+    with pytest.raises(AttnscopeError, match="plans runs over texts"):
+        attnscope.scan(tmp_path, [np.zeros((32, 32, 3), np.uint8)], dry_run=True)
+
+
+def test_the_command_prints_the_plan(tmp_path):
+    (tmp_path / "text.txt").write_text("\n".join(TEXTS))
+    done = typed("scan", "bundled", "text.txt", "--window", "16", "--dry-run", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tables"]["run"][0]["tokens"] > 0
+    done = typed("intervene", "bundled", "text.txt", "--dry-run", "--lang", "ja", cwd=tmp_path)
+    assert "秒" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
