@@ -406,7 +406,7 @@ class ModelOptions(TypedDict, total=False):
     dtype: Annotated[
         str | None,
         MODEL,
-        "Load weights in this format: float32, bfloat16, float16, float64, int8, int4. By default as saved.",
+        "Load weights in this format: float32, bfloat16, float16, float64, int8, int4, nf4. By default as saved.",
     ]
     device_map: Annotated[
         str | Mapping[str, int | str | Device] | None,

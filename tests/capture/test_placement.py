@@ -122,7 +122,6 @@ def test_broken_numbers_on_the_disk_are_found(folder, room, temporary):
         ({"device_map": "everywhere"}, "'everywhere'; expected one of auto"),
         ({"max_memory": {"cpu": "1GB"}}, r"max_memory \(--max-memory\) needs device_map \(--device-map\)"),
         ({"device_map": "auto", "device": "cpu"}, "cannot be used with device"),
-        ({"device_map": "auto", "dtype": "int8"}, "cannot be used with dtype"),
         ({"device_map": "auto", "max_memory": {"cpu": 99}}, "cannot be placed by device_map and max_memory"),
         (
             {"device_map": "auto", "max_memory": {"cpu": "lots"}},

@@ -3,6 +3,7 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -63,3 +64,50 @@ def test_a_checkpoint_that_torchao_packed_is_the_model_that_was_saved(tmp_path):
         tokenizer.save_pretrained(tmp_path / place)
     found = attnscope.scan(tmp_path / "packed", TEXTS, device="cpu")
     assert found.profile.equals(attnscope.scan(made, TEXTS, tokenizer=tokenizer).profile)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model whose widths suit bitsandbytes' products on processors."""
+    torch.manual_seed(0)
+    tokenizer, sizes = tiny_reader("llama")[1], {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    config = transformers.LlamaConfig(
+        **sizes, vocab_size=len(tokenizer), num_attention_heads=4, num_key_value_heads=2, initializer_range=0.2
+    )
+    place = tmp_path_factory.mktemp("model")
+    transformers.LlamaForCausalLM(config).save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+@pytest.mark.parametrize("kind", ["int8", "nf4"])
+def test_a_model_that_is_placed_is_quantised_as_one_that_is_not(folder, kind):
+    if kind == "nf4":
+        pytest.importorskip("bitsandbytes", reason="pip install 'attnscope[nf4]' to run this test")
+    how = {"dtype": kind, "limit": 2, "window": 32}
+    alone = attnscope.scan(folder, TEXTS, device="cpu", **how)
+    placed = attnscope.scan(folder, TEXTS, device_map="auto", **how)
+    assert alone.identical(placed)
+    assert json.loads(placed.attrs["signature"])["model"]["weights"].startswith(f"{kind}, ")
+    full = attnscope.scan(folder, TEXTS, device="cpu", limit=2, window=32)
+    assert 0 < float(abs(full.profile - placed.profile).max()) < 0.1
+
+
+def test_weights_of_nf4_are_those_of_eager_attention(folder):
+    pytest.importorskip("bitsandbytes", reason="pip install 'attnscope[nf4]' to run this test")
+    loaded = load_model(folder, device="cpu", dtype="nf4")
+    layers = [one for one in loaded.model.modules() if type(one).__name__ == "Linear4bit"]
+    assert len(layers) == 14  # all but the output
+    found = attnscope.weights(loaded.model, TEXTS[0], tokenizer=loaded.tokenizer)
+    loaded.model.set_attn_implementation("eager")
+    with torch.no_grad():
+        ids = loaded.tokenizer(TEXTS[0], return_tensors="pt").input_ids
+        expected = torch.cat(loaded.model(ids, output_attentions=True).attentions)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_what_is_offloaded_is_not_quantised(models):
+    with pytest.raises(AttnscopeError, match=r"needs all layers on devices; .* is offloaded"):
+        attnscope.scan(
+            models / "stories260K-llama", TEXTS, device_map="auto", max_memory={"cpu": "900KB"}, dtype="int8"
+        )

@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -35,10 +36,12 @@ from attnscope.capture.families import is_computed, is_pooler
 from attnscope.capture.parameters import Loading
 from attnscope.capture.placement import (
     INTEGERS,
+    NF4,
     Placement,
     device_of,
     in_memory,
     no_larger_than,
+    packing_of,
     parameters_of,
     plain,
     quantised,
@@ -95,8 +98,9 @@ def load_model(
         Branch, tag or commit on the hub.
     device, dtype
         ``cpu``, ``cuda``, ...; ``float32``, ``bfloat16``, ``float16``, ``float64``. By default CUDA if available, and
-        the dtype of the checkpoint. ``int8`` and ``int4`` quantise the weights of linear layers (by torchao) with a
-        scale for each row, and leave everything else in the saved dtype. For a model object they must match it.
+        the dtype of the checkpoint. ``int8`` and ``int4`` (by torchao, with a scale for each row) and ``nf4`` (by
+        bitsandbytes) quantise the weights of linear layers, and leave everything else in the saved dtype. For a model
+        object they must match it.
     trust_remote_code
         Run code from the checkpoint. Only for sources that you trust.
     placement
@@ -115,8 +119,9 @@ def load_model(
     source = cast("Unwrapped", inner_model(given))
     _reject_other_kinds(source)
     source = MODELS.get(source, source) if isinstance(source, str) else source
-    if dtype is not None and dtype not in (*DTYPES, *INTEGERS):
-        raise AttnscopeError(f"found dtype {dtype!r}; expected one of {', '.join((*DTYPES, *INTEGERS))}")
+    formats = (*DTYPES, *INTEGERS, NF4)
+    if dtype is not None and dtype not in formats:
+        raise AttnscopeError(f"found dtype {dtype!r}; expected one of {', '.join(formats)}")
     if isinstance(source, transformers.PreTrainedModel):
         model, repository = source, None
         if placement is not None:
@@ -163,6 +168,8 @@ def load_model(
             _reject_broken_numbers(model)
             if dtype in INTEGERS:
                 identity |= {"weights": quantised(model, dtype)}
+            elif dtype == NF4:
+                identity |= {"weights": f"nf4, bitsandbytes {version('bitsandbytes')}"}
     if need_tokenizer:
         read = tokenizer_of(given, tokenizer, model, repository, trust_remote_code=trust_remote_code)
         return LoadedModel(model, read, name, identity)
@@ -250,9 +257,8 @@ def _repository(source: str, revision: str | None) -> Repository:
 def _placed(repository: Repository, name: str, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
     """Load a checkpoint onto its device or devices."""
     placement = loading.placement
-    if placement is not None and (loading.device is not None or loading.dtype in INTEGERS):
-        other = "device (--device)" if loading.device is not None else f"dtype (--dtype) {loading.dtype}"
-        raise AttnscopeError(f"device_map (--device-map) cannot be used with {other}. Leave out one of them")
+    if placement is not None and loading.device is not None:
+        raise AttnscopeError("device_map (--device-map) cannot be used with device (--device). Leave out one of them")
     on = usable_device(loading.device)  # check before loading, which may take minutes
     with quiet(), _one_at_a_time, own_random_numbers():  # a missing head is random
         model, identity = from_checkpoint(repository, loading)
@@ -411,6 +417,9 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
         identity = repository.identity()
         with checkpoint.tensors() as tensors, checkpoint.packed_by_torchao():
             packed = _is_packed(checkpoint)
+            packing = packing_of(loading.dtype)
+            if packed and packing:
+                raise AttnscopeError(f"{source} is quantised already: leave out dtype (--dtype) {loading.dtype}")
             with _no_larger_than_weights(tensors, packed=packed):
                 make = partial(
                     maker.from_pretrained,
@@ -420,11 +429,12 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
                     dtype=DTYPES.get(loading.dtype or "") or _saved_type(config, tensors),
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,  # so that the report lists them, for the check below
+                    **packing,
                 )
                 model, report = make() if loading.placement is None else loading.placement.load(make)
             repository.refuse_changed()
             _reject_gaps(model, report, source)
-            if not packed:  # a quantiser claims what it reads
+            if not packed and not packing:  # a quantiser claims what it reads
                 _reject_unread(model, report["unexpected_keys"], tensors, source)
         if model.can_generate():
             settings, saved = transformers.GenerationConfig, checkpoint.generation

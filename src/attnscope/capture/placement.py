@@ -160,11 +160,28 @@ def reject_distributed(model: PreTrainedModel) -> None:
 
 
 INTEGERS = ("int8", "int4")
+NF4 = "nf4"  # four bits at quantiles of a normal distribution (QLoRA, Dettmers et al. 2023)
 _GROUP = 32  # weights of a row that share a scale in int4, where rows fall into such groups
+
+
+def packing_of(kind: str | None) -> dict[str, Any]:
+    """Arguments of ``from_pretrained`` that quantise weights while they are read."""
+    if kind != NF4:
+        return {}
+    check_installed("dtype (--dtype) nf4", "bitsandbytes", "nf4")
+    from transformers import BitsAndBytesConfig
+
+    return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=NF4)}
 
 
 def quantised(model: nn.Module, kind: str) -> str:
     """Quantise the weights of all linear layers of a model in place."""
+    offloaded = next((name for name, parameter in model.named_parameters() if parameter.is_meta), None)
+    if offloaded is not None:
+        raise AttnscopeError(
+            f"dtype (--dtype) {kind} needs all layers on devices; {offloaded} is offloaded. Give more memory "
+            "(--max-memory), or leave out dtype"
+        )
     check_installed(f"dtype (--dtype) {kind}", "torchao", "int")
     import torchao  # pyright: ignore[reportMissingImports]
     from torchao.quantization import IntxWeightOnlyConfig, PerGroup, quantize_  # pyright: ignore[reportMissingImports]
