@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 GB = 1e9
 _WARM = 16  # tokens of the pass before the one that is timed
-_BITS = {"int8": 8, "int4": 4}
+_BITS = {"int8": 8, "int4": 4, "nf4": 4}
 
 
 class Live(TorchDispatchMode):
