@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
 import attnscope
 from attnscope.callbacks import HeadMonitor
@@ -163,3 +164,15 @@ def test_the_monitor_measures_a_metric_and_its_change_without_each_head():
     np.testing.assert_allclose(monitor.dataset.metric_change.sel(layer=0, head=3), after - before, rtol=1e-4)
     with pytest.raises(AttnscopeError, match="needs a held batch"):
         HeadMonitor(metric=first)
+
+
+def test_a_metric_of_the_monitor_reads_the_embedding_that_a_model_returns():
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    model = CLIPVisionModelWithProjection(
+        CLIPVisionConfig(**size, image_size=16, patch_size=8, projection_dim=6)
+    ).eval()
+    pixels = torch.randn(2, 3, 16, 16)
+    monitor = HeadMonitor({"pixel_values": pixels}, metric=attnscope.metric(name="first")(lambda rows, _: rows[:, 0]))
+    expected = model(pixels).image_embeds[:, 0].mean().item()
+    np.testing.assert_allclose(monitor(model, 0)["metric/first"], expected, rtol=1e-5)

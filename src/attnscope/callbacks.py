@@ -16,7 +16,7 @@ from torch import Tensor, distributed, nn
 from transformers import PreTrainedModel, TrainerCallback
 
 from attnscope.capture.borrow import COMPILED, LoadedModel, borrowed, implementations, inner_model
-from attnscope.capture.families import main_output
+from attnscope.capture.families import result_of
 from attnscope.capture.functional import PackedTexts, before_dropout, calls_inside
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.outline import reject_absent
@@ -208,7 +208,7 @@ class HeadMonitor(TrainerCallback):
                 reject_absent(self.heads or (), self._sites, "heads")
                 with watching(model, self._observe):
                     output = model(**inputs)
-                return {} if self.metric is None else self._metric(self.metric, model, inputs, main_output(output))
+                return {} if self.metric is None else self._metric(self.metric, model, inputs, result_of(model, output))
         finally:
             vars(model).update({} if autocast is None else {"forward": autocast})
 
@@ -226,7 +226,7 @@ class HeadMonitor(TrainerCallback):
                 return output
 
             with watching(model, observe):
-                return main_output(model(**inputs))
+                return result_of(model, model(**inputs))
 
         def mean(logits: Tensor) -> float:
             return float(metric.of_texts(logits, inputs, len(logits)).mean())

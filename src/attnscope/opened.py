@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import LoadedModel
@@ -11,7 +11,7 @@ from attnscope.capture.families import configured_length
 from attnscope.capture.load import load_model, signature_of, state_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import mixers_note
-from attnscope.capture.outline import rejecting
+from attnscope.capture.outline import Heads, rejecting
 from attnscope.capture.parameters import Loading
 from attnscope.capture.verify import position_table_length
 from attnscope.read.encoded import texts_and_targets
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from attnscope.store.units import Task
 
 LONGEST_DEFAULT = 2048  # tokens: a longer window must be requested
-#: Layers and heads; None is any of them.
-Heads: TypeAlias = "Iterable[tuple[int | None, int | None]]"
 
 
 class Opened:

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 import transformers as T
@@ -13,6 +14,7 @@ from attnscope.capture.verify import verify
 from attnscope.catalogue import function_of
 from attnscope.support.errors import AttnscopeError
 from attnscope_zoo.catalogue import build
+from tests.image_models import save_vision_model, write_pictures
 from tests.tiny_models import tiny
 
 _PAIR = [{"clean": "t16 t3", "corrupted": "t17 t3", "answer": "t7", "wrong": "t9"}]
@@ -111,3 +113,22 @@ def test_an_outline_has_the_attention_calls_of_the_model(family):
         assert not sites
     else:
         assert [(site.name, site.heads) for site in sites] == [(site.name, site.heads) for site in expected]
+
+
+@pytest.mark.parametrize("family", ["vit", "clip", "wav2vec2"])
+@pytest.mark.parametrize("verb", ["intervene", "attribute"])
+def test_an_absent_head_of_images_and_sounds_is_rejected_before_weights_are_loaded(family, verb, tmp_path):
+    media = [{"array": np.zeros(1600, np.float32), "sampling_rate": 16_000}]
+    if family == "wav2vec2":
+        small = {"conv_dim": [8], "conv_stride": [10], "conv_kernel": [10], "num_conv_pos_embeddings": 8}
+        small |= {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+        config = T.Wav2Vec2Config(**small, num_feat_extract_layers=1, num_conv_pos_embedding_groups=2)
+        T.Wav2Vec2ForSequenceClassification(config).save_pretrained(tmp_path / "model")
+        T.Wav2Vec2FeatureExtractor().save_pretrained(tmp_path / "model")
+    else:
+        save_vision_model(family, tmp_path / "model")
+        media = write_pictures(tmp_path / "files")
+    with pytest.raises(
+        AttnscopeError, match=r"there is no head 7\.0 \(heads.*: layers go from 0 to 1, heads from 0 to 1"
+    ):
+        function_of(verb)(tmp_path / "model", media, heads="7.0")

@@ -1,5 +1,7 @@
 """Patching of encoder-decoders against runs patched by hand."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -124,7 +126,55 @@ def test_sets_are_patched_as_by_hand_and_estimates_follow_the_changes(family):
 
 
 def test_positions_of_two_texts_are_rejected():
-    with pytest.raises(AttnscopeError, match="positions are of two texts"):
-        patch(reader("t5"), [PAIR], by_position=True)
-    with pytest.raises(AttnscopeError, match="positions are of two texts"):
-        patch(reader("t5"), [PAIR], what="residual")
+    for options in ({"by_position": True}, {"what": "attention"}, {"what": "residual", "positions": ["prediction"]}):
+        with pytest.raises(AttnscopeError, match="positions are of two texts"):
+            patch(reader("t5"), [PAIR], **options)
+
+
+#: Modules of a block by what is patched, with the name of the block's list: of encoder and decoder.
+MODULES = {
+    "t5": {
+        "residual": "block.1", "resid_post": "block.1", "mlp": "block.1.layer.{mlp}.DenseReluDense",
+        "attn_out": "block.1.layer.0.SelfAttention.o", "ln1": "block.1.layer.0.layer_norm",
+    },
+    "bart": {"residual": "layers.1", "mlp": "layers.1.fc2", "attn_out": "layers.1.self_attn.out_proj"},
+}  # fmt: skip
+
+
+def replace(kept, at, _, __, returned):
+    """Keep what a module returns, or put what it returned first at some positions."""
+    states = returned[0] if isinstance(returned, tuple) else returned
+    kept.append(states.clone())
+    if not at:
+        return None
+    states = states.clone()
+    states[:, at] = kept[0][:, at]
+    return (states, *returned[1:]) if isinstance(returned, tuple) else states
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "what"), [(family, what) for family in FAMILIES for what in MODULES[family]])
+def test_blocks_of_both_stacks_are_patched_by_position_as_by_hand(family, what):
+    loaded = reader(family)
+    found = patch(loaded, [PAIR], what=what)
+    shares, values = found["patched"], found["pairs"].isel(pair=0).difference
+    assert values.sizes == {"block": 4, "position": 6}  # three tokens of the source, three that the decoder reads
+    sides = [[torch.tensor([ids]) for ids in sides_of(PAIR, loaded, 1, corrupted=which)] for which in (False, True)]
+    for number, stack in ((1, loaded.model.get_encoder()), (3, loaded.model.get_decoder())):
+        module = stack.get_submodule(MODULES[family][what].format(mlp=1 if number == 1 else 2))
+        kept, at = [], []
+        hook = module.register_forward_hook(partial(replace, kept, at))
+        ids, target = sides[0]
+        loaded.model(input_ids=ids, decoder_input_ids=target)
+        first = 0 if number == 1 else ids.shape[1]
+        expected = np.full(6, np.nan)
+        for position in range(ids.shape[1] if number == 1 else target.shape[1]):
+            at[:] = [position]
+            logits = loaded.model(input_ids=sides[1][0], decoder_input_ids=sides[1][1]).logits[0, -1]
+            expected[first + position] = logits[7] - logits[9]
+        hook.remove()
+        np.testing.assert_allclose(values.sel(block=number), expected, atol=1e-6)
+        assert np.nanmax(abs(expected - float(found["pairs"].corrupted[0]))) > 1e-3
+    assert shares.token.values.tolist() == ["t3", "t4/t6", "t5", "t0", "t10/t12", "t11"]
+    shown = report_of("patch", found)
+    assert len(shown.tables[0].rows) == 12

@@ -278,3 +278,38 @@ def test_a_package_registers_it_by_an_entry_point(monkeypatch):
     registry.load_records.cache_clear()
     with pytest.raises(AttnscopeError, match="absent_package, which adds statistics or other records, cannot be"):
         attnscope.scan(limit=1, statistics="absent")
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "mistral", "bart"])
+def test_rows_have_the_tokens_of_queries_and_keys_in_batches_with_padding(family):
+    def equal_tokens(rows, weights, queries):
+        return (weights * (rows.key_ids[:, :, None] == rows.query_ids[..., queries][..., None])).sum(-1)
+
+    @attnscope.statistic(name="on_equal_tokens", needs=["weights"], null=False)
+    def on_equal_tokens(rows):
+        return rows.mean(rows.of_weights(lambda weights, queries: equal_tokens(rows, weights, queries)))
+
+    model, ids = tiny(family), [row[: 24 - 4 * number] for number, row in enumerate(IDS)]
+    ids = [[token % 5 + 5 for token in row] for row in ids]  # of five tokens, so that some are equal
+    found = attnscope.scan(model, ids, statistics=["on_equal_tokens", "entropy"], batch_size=3)
+    alone = [attnscope.scan(model, [row], statistics=["on_equal_tokens"]) for row in ids]
+    for number, row in enumerate(ids):
+        np.testing.assert_allclose(found.on_equal_tokens[number], alone[number].on_equal_tokens[0], atol=1e-6)
+        weights = attnscope.weights(model, row).values
+        same = np.equal.outer(row, row)
+        expected = np.nansum(weights * same, -1).mean(-1)
+        np.testing.assert_allclose(found.on_equal_tokens[number], expected, atol=1e-5)
+    registry.forget({("statistic", "on_equal_tokens")})
+
+
+def test_tokens_of_some_rows_are_not_known():
+    @attnscope.statistic(name="of_token_5", needs=["entropy"])
+    def of_token_5(rows):
+        """Entropy of rows of one token."""
+        return rows.mean(rows.measures.entropy * (rows.query_ids == 5))
+
+    model = tiny("gpt2")
+    assert (attnscope.scan(model, IDS, statistics=["of_token_5"]).of_token_5 > 0).any()
+    with pytest.raises(AttnscopeError, match="tokens of rows are known in scans of texts only"):
+        attnscope.scan(model, IDS, statistics=["of_token_5"], rows=16)
+    registry.forget({("statistic", "of_token_5")})

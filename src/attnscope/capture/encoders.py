@@ -14,6 +14,7 @@ from attnscope.capture.borrow import LoadedModel, inner_model
 from attnscope.capture.checkpoint import main_inputs, saved_config
 from attnscope.capture.families import frames_of_wave, frames_of_window, image_token_of, seconds_at_once
 from attnscope.capture.load import load_model, what_is_read
+from attnscope.capture.outline import rejecting
 from attnscope.capture.parameters import AS_SAVED, Loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.processors import load_image_processor, load_preprocessor, load_tokenizer, tokenizer_repository
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.capture.load import Model
+    from attnscope.capture.outline import Heads
     from attnscope.capture.processors import Processor
     from attnscope.read.images import Image
 
 _FEATURES, _WAVE = "input_features", "input_values"  # main input: frames of a fixed window, or the waveform
 _WHAT = "feature extractor"
+_HEADS = "heads, --heads"
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +105,11 @@ def load_speech_model(
     with_decoder: bool = False,
     or_encoder: bool = False,
     loading: Loading = AS_SAVED,
+    heads: Heads = (),
 ) -> SpeechModel:
     """Load a speech model with its feature extractor, and with its tokenizer if its decoder reads a text."""
-    loaded = load_model(source, need_tokenizer=False, **vars(loading))
+    first = rejecting(heads, _HEADS, part=_encoder_of)
+    loaded = load_model(source, need_tokenizer=False, first=first, **vars(loading))
     model, name = loaded.model, type(loaded.model).__name__
     if not reads_sounds(model):
         other = what_is_read(model)
@@ -127,8 +132,12 @@ def load_speech_model(
         tokenizer = getattr(processor, "tokenizer", None)
     if with_decoder and tokenizer is None:
         raise AttnscopeError(f"the transcripts need the tokenizer of {name}. Pass a processor with both as tokenizer")
-    watched: Any = model.get_encoder() if model.config.is_encoder_decoder and not with_decoder else model
-    return SpeechModel(loaded, watched, extractor, tokenizer)
+    return SpeechModel(loaded, model if with_decoder else _encoder_of(model), extractor, tokenizer)
+
+
+def _encoder_of(model: PreTrainedModel) -> PreTrainedModel:
+    encoder: Any = model.get_encoder() if model.config.is_encoder_decoder else model
+    return encoder
 
 
 def reads_sounds(source: Model, revision: str | None = None) -> bool:
@@ -168,10 +177,19 @@ class VisionModel:
 
 @own_state()
 def load_vision_model(
-    source: Model, *, processor: Processor = None, need_processor: bool = True, loading: Loading = AS_SAVED
+    source: Model,
+    *,
+    processor: Processor = None,
+    need_processor: bool = True,
+    loading: Loading = AS_SAVED,
+    heads: Heads = (),
 ) -> VisionModel:
-    """Load a vision encoder with its image processor; for a model of images and text, its vision tower."""
-    loaded = load_model(source, need_tokenizer=False, **vars(loading))
+    """Load a vision encoder with its image processor; for a model of images and text, its vision tower.
+
+    Absent `heads` are rejected before weights are loaded.
+    """
+    first = rejecting(heads, _HEADS, part=lambda model: (_reader(model) or ("", model))[1])
+    loaded = load_model(source, need_tokenizer=False, first=first, **vars(loading))
     reader = _reader(loaded.model)
     if reader is None:
         plain, pictured = what_is_read(loaded.model), image_token_of(loaded.model.config) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import ref
 
 import torch
@@ -20,8 +20,12 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import replaced
 
+#: Layers and heads; None is any of them.
+Heads: TypeAlias = Iterable[tuple[int | None, int | None]]
+
 _NAME = "attnscope outline"
 _TOKENS = 8  # of the text, whose tokens do not matter
+_SECOND = 16_000  # samples
 
 
 def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
@@ -63,10 +67,6 @@ def _unpacked() -> AbstractContextManager[None]:
 @torch.no_grad()
 def outlined(model: PreTrainedModel) -> list[Site]:
     """Attention calls of a model without weights, which is changed; empty if they are not known without numbers."""
-    if model.main_input_name != "input_ids":
-        return []
-    ids = torch.zeros(1, _TOKENS, dtype=torch.int64, device="meta")
-    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if model.config.is_encoder_decoder else {})
     sites: list[Site] = []
     seen: set[str] = set()
 
@@ -82,23 +82,40 @@ def outlined(model: PreTrainedModel) -> list[Site]:
         modules = dict(model.named_modules())
         hooked = attention_modules(model, cross_only=False), passes_of(model, observe, modules)
         with _unpacked(), hooked[0] as (running, ran), hooked[1]:
-            model(**inputs)
+            model(**_empty_inputs(model))
     except Exception:  # noqa: BLE001 on the way to its attention, a family may compute whatever it likes
         return []
     return [] if unrelated(sorted(ran - seen), seen) else sites
 
 
+def _empty_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Arguments of a forward pass without numbers: tokens, an image, or a second of sound."""
+    name, config = model.main_input_name, model.config
+    if name == "pixel_values":
+        size = config.image_size
+        rows, columns = (size, size) if isinstance(size, int) else size
+        return {name: torch.zeros(1, config.num_channels, rows, columns, dtype=torch.bfloat16, device="meta")}
+    if name == "input_values":
+        return {name: torch.zeros(1, _SECOND, dtype=torch.bfloat16, device="meta")}
+    ids = torch.zeros(1, _TOKENS, dtype=torch.int64, device="meta")
+    return {"input_ids": ids} | ({"decoder_input_ids": ids} if config.is_encoder_decoder else {})
+
+
 def rejecting(
-    heads: Iterable[tuple[int | None, int | None]], what: str, kind: str | None = None
+    heads: Heads,
+    what: str,
+    kind: str | None = None,
+    part: Callable[[PreTrainedModel], PreTrainedModel] = lambda model: model,
 ) -> Callable[[LoadedModel], None] | None:
-    """A check, before weights are loaded, that a model has these heads; None is any layer or head, or all kinds."""
+    """A check, before weights are loaded, that a model has these heads; None is any layer or head, or all kinds.
+
+    `part` is the part of the model that is measured.
+    """
     named = [pair for pair in heads if pair != (None, None)]
-    return (lambda outline: reject_absent(named, outlined(outline.model), what, kind)) if named else None
+    return (lambda outline: reject_absent(named, outlined(part(outline.model)), what, kind)) if named else None
 
 
-def reject_absent(
-    heads: Iterable[tuple[int | None, int | None]], sites: Sequence[Site], what: str, kind: str | None = None
-) -> None:
+def reject_absent(heads: Heads, sites: Sequence[Site], what: str, kind: str | None = None) -> None:
     """Reject layers and heads that attention calls, of a kind, do not have; without calls, nothing is known."""
     # whether attention is causal may depend on numbers of its mask, whether it is cross-attention does not
     sites = [site for site in sites if kind is None or (site.kind == "cross") == (kind == "cross")]

@@ -29,6 +29,7 @@ from attnscope.support.errors import AttnscopeError
 if TYPE_CHECKING:
     from attnscope.capture.borrow import LoadedModel
     from attnscope.capture.load import Model
+    from attnscope.capture.outline import Heads
 
 _DEFAULT = 100  # images or sounds
 
@@ -44,7 +45,7 @@ class Media:
     settings: dict[str, Any]  # as in the signature
 
 
-def open_media(model: Model | None, source: Any, reading: Mapping[str, Any]) -> Media | None:
+def open_media(model: Model | None, source: Any, reading: Mapping[str, Any], heads: Heads = ()) -> Media | None:
     """The images or sounds of a verb with their model; None for texts."""
     if model is None or source is None:
         return None
@@ -54,7 +55,7 @@ def open_media(model: Model | None, source: Any, reading: Mapping[str, Any]) -> 
     opened = Opened.of(model, source)
     opened.corpus = media
     read: Any = _images if isinstance(media, Images) else _sounds
-    loaded, named, settings = read(model, media, reading)
+    loaded, named, settings = read(model, media, reading, heads)
     opened.model = loaded
     limit = reading["limit"] or _DEFAULT
     names, inputs = [], []
@@ -133,17 +134,20 @@ def _positions(loaded: LoadedModel, inputs: Mapping[str, Tensor]) -> int:
     return next(iter(shapes))[1]
 
 
-def _images(model: Model, images: Images, reading: Mapping[str, Any]) -> tuple[LoadedModel, Any, dict[str, Any]]:
-    vision = load_vision_model(
-        model, processor=reading["tokenizer"], need_processor=not images.is_processed, loading=Loading.of(reading)
-    )
+def _images(
+    model: Model, images: Images, reading: Mapping[str, Any], heads: Heads = ()
+) -> tuple[LoadedModel, Any, dict[str, Any]]:
+    how: Any = {"processor": reading["tokenizer"], "loading": Loading.of(reading), "heads": heads}
+    vision = load_vision_model(model, need_processor=not images.is_processed, **how)
     loaded = replace(vision.loaded, model=vision.model)
     named = ((image.name, {"pixel_values": vision.pixels(image)}) for image in images)
     return loaded, named, {"tower": vision.tower or None, "processor": reader_of(vision.processor)}
 
 
-def _sounds(model: Model, sounds: Sounds, reading: Mapping[str, Any]) -> tuple[LoadedModel, Any, dict[str, Any]]:
-    speech = load_speech_model(model, processor=reading["tokenizer"], loading=Loading.of(reading))
+def _sounds(
+    model: Model, sounds: Sounds, reading: Mapping[str, Any], heads: Heads = ()
+) -> tuple[LoadedModel, Any, dict[str, Any]]:
+    speech = load_speech_model(model, processor=reading["tokenizer"], loading=Loading.of(reading), heads=heads)
     loaded = replace(speech.loaded, model=speech.model)
     pieces, reads = pieces_of(sounds, speech, None), speech.model.main_input_name
     named = ((piece.source, {reads: speech.values(piece.samples, piece.name)}) for piece in pieces)

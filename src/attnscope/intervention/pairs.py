@@ -114,7 +114,7 @@ class EncodedPairs:
     positions: Int[Tensor, "row token"]  # of the predictions
     answers: Int[Tensor, "pair id"]  # token ids, padded
     wrongs: Int[Tensor, "pair id"]
-    tokens: tuple[tuple[str, ...], ...]  # tokens of each text, for display
+    tokens: tuple[tuple[str, ...], ...]  # tokens of each text, those of a decoder's last, for display
     corrupted_tokens: tuple[tuple[str, ...], ...]
     # what the decoder of an encoder-decoder reads in the clean and in the corrupted run
     targets: tuple[Int[Tensor, "row query"], Int[Tensor, "row query"]] | None = None
@@ -218,7 +218,9 @@ class EncodedPairs:
             torch.tensor([side[at // each] + more * last for at, more in enumerate(after)], device=predicting.device)
             for side, last in zip(rows, [0, 0, 1, 1][-len(rows) :], strict=True)
         )
-        tokens = [tuple(names.of(row) for row in side) for side in rows[:2]]
+        tokens = [
+            tuple(names.of([*chain(*both)]) for both in zip(*sides, strict=True)) for sides in (rows[::2], rows[1::2])
+        ]
         both = (targets[0], targets[1]) if targets else None
         ids = clean, other, predicting, padded[:, 0], padded[:, 1]
         within = {name: torch.zeros(clean.shape, dtype=torch.bool, device=clean.device) for name in spans}
@@ -278,9 +280,18 @@ class EncodedPairs:
         """The positions that are patched at a time: spans, or each one, the last with the tokens of the answers."""
         if self.spans:
             return [*self.spans.values()]
-        last = self.clean.shape[1] - self.positions.shape[1]
-        numbers = torch.arange(self.clean.shape[1], device=self.clean.device).clamp(max=last)
-        return [(numbers == number).expand(self.clean.shape) for number in range(last + 1)]
+        return self._single_positions(self.clean if self.targets is None else self.targets[0])
+
+    def positions_in(self, *, decoder: bool) -> list[Bool[Tensor, "row position"]]:
+        """The positions of one stack that are patched at a time."""
+        if decoder or self.targets is None:
+            return self.patched_positions
+        return self._single_positions(self.clean, answered=False)
+
+    def _single_positions(self, ids: Tensor, *, answered: bool = True) -> list[Bool[Tensor, "row position"]]:
+        last = ids.shape[1] - (self.positions.shape[1] if answered else 1)
+        numbers = torch.arange(ids.shape[1], device=ids.device).clamp(max=last)
+        return [(numbers == number).expand(ids.shape) for number in range(last + 1)]
 
     def by_pair(self, rows: Float[Tensor, "row ..."]) -> Float[Tensor, "pair ..."]:
         """Sum over the rows of each pair."""

@@ -28,7 +28,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.weights import blocks_of
 from attnscope.explanation.sublayers import BlockRun, sublayers
 from attnscope.intervention import stack
-from attnscope.intervention.activations import Activation
+from attnscope.intervention.activations import Activation, Activations
 from attnscope.intervention.arrays import in_layers, sets_like
 from attnscope.intervention.components import Component, components_of, put_in
 from attnscope.intervention.edit import Anatomy, On, attend_changed
@@ -186,7 +186,8 @@ class PatchJob(Job):
     skips: bool = True  # whether passes skip the computations that all variants share
     scale: str = "logits"  # of differences; nats, if an answer has several tokens
     blocks: list[BlockRun] = field(default_factory=list[Any])  # if MLPs are replaced
-    activations: Sequence[Activation] = ()  # of blocks, if these are patched
+    # of blocks, if these are patched, by their numbers in the order in which they run
+    activations: Mapping[int, Activation] = field(default_factory=dict[int, Any])
 
     @property
     def attributes_of_answers(self) -> dict[str, str]:
@@ -211,7 +212,7 @@ class PatchJob(Job):
             self.metric = ALONG_THE_CHANGE
         shapes = [self._shape(pair, number) for number, pair in enumerate(self.pairs, 1)]
         lengths = [max(shape) for shape in shapes]
-        if self.by_position and not self.positions and len(set(lengths)) > 1:
+        if self.by_position and not self.positions and len({*map(tuple, shapes)}) > 1:
             raise AttnscopeError(
                 f"pairs have {min(lengths)} to {max(lengths)} tokens; patching by position needs equal lengths. Use "
                 "pairs of one length, spans by name (--positions), or patch heads at all positions"
@@ -252,7 +253,7 @@ class PatchJob(Job):
                     "heads or the residual stream instead"
                 )
         if self.what in ACTIVATIONS:
-            self.activations, _ = Anatomy(loaded.model, inputs).activations.chosen(self.what, None, "")
+            self.activations = self._activations_of_blocks(Anatomy(loaded.model, inputs).activations)
         with stack.stacked_passes(loaded.model, skips=False, mlps=self.mlps) as passes:
             logits = passes.plain(inputs)
             if self.metric is None and kind_of_question(loaded.model) == "label" and logits.ndim > 2:  # noqa: PLR2004
@@ -283,6 +284,14 @@ class PatchJob(Job):
                 raise AttnscopeError(f"none of the heads (--heads) precedes {names_of(self.receivers)}: choose others")
         simple = not (self.mlps or self.activations) and all(part.on == "z" for part in parts)
         self.skips = simple and stack.same_without_what_is_skipped(loaded.model, inputs, positions, states=states)
+
+    def _activations_of_blocks(self, activations: Activations) -> dict[int, Activation]:
+        """The activation that is patched in each block that has it, of both stacks of an encoder-decoder."""
+        chosen: list[Activation] = []
+        for stack_name in ("encoder", "decoder") if self.loaded.model.config.is_encoder_decoder else ("",):
+            chosen += activations.chosen(self.what, None, stack_name)[0]
+        numbers = {name: number for number, name in enumerate(activations.blocks)}
+        return {numbers[one.name.rpartition(".")[0]]: one for one in chosen}
 
     def _shape(self, pair: Pair, number: int) -> list[int]:
         """Number of tokens of both texts of a pair, or size of its images or sounds."""
@@ -473,6 +482,8 @@ class PatchJob(Job):
             name = type(runs.passes.model).__name__
             lacks = f"no block of {name} adds the output of an MLP to the residual stream. Patch its heads instead"
             raise AttnscopeError(lacks if self.blocks else f"{name} has no list of blocks. Patch its heads instead")
+        encoder = self._blocks_of_encoder(len(runs.donor.states))
+        before, after = (len(runs.encoded.positions_in(decoder=decoder)) for decoder in (False, True))
         blocks: list[np.ndarray] = []
         for block, donor in donors.items():
 
@@ -485,8 +496,19 @@ class PatchJob(Job):
 
                 return {block: put_in}
 
-            blocks.append(runs.sweep(runs.encoded.patched_positions, edits, of=OF_BLOCKS[self.what]))
+            decodes = block >= encoder
+            swept = runs.sweep(runs.encoded.positions_in(decoder=decodes), edits, of=OF_BLOCKS[self.what])
+            if encoder:  # positions of the source, then those of the decoder
+                swept = np.pad(swept, ((0, 0), (before, 0) if decodes else (0, after)), constant_values=np.nan)
+            blocks.append(swept)
         return np.stack(blocks, 1)
+
+    def _blocks_of_encoder(self, count: int) -> int:
+        """The number of blocks, of those that run, before those of a decoder with an encoder."""
+        if not self.loaded.model.config.is_encoder_decoder:
+            return 0
+        own = {id(module) for module in blocks_of(self.loaded.model.get_encoder()).values()}
+        return min(count, len(own))
 
     def _together(self, runs: Runs) -> dict[str, Any]:
         """Answer minus wrong answer with each set of components patched at once, and with each component alone."""

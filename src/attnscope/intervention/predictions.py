@@ -739,7 +739,7 @@ def open_predictions(
     part: str | None = None,
 ) -> tuple[Opened, PredictionSession]:
     """A session of a verb, and what its model predicts on its texts."""
-    media = None if splits_scores else open_media(model, texts, reading)
+    media = None if splits_scores else open_media(model, texts, reading, heads)
     if media is not None:
         return media.opened, media_session(media, labels, batch_size=batch_size, seed=reading["seed"])
     targets = NOUNS if texts is SENTENCES and reading["targets"] is None else reading["targets"]

@@ -252,9 +252,12 @@ def stacked_passes(
     *,
     skips: bool = True,
     mlps: Collection[nn.Module] = (),
-    activations: Sequence[Activation] = (),
+    activations: Mapping[int, Activation] | None = None,
 ) -> Generator[StackedPasses]:
-    """Hook a model for `StackedPasses`, with MLPs and activations of blocks that are edited; restore it afterwards."""
+    """Hook a model for `StackedPasses`, with MLPs and activations of blocks that are edited; restore it afterwards.
+
+    Blocks are numbered as they run, those of an encoder first.
+    """
     passes = StackedPasses(model, skips=skips)
     last, blocks = output_layer(model), {id(block) for block in blocks_of(model).values()}
     with ExitStack() as hooks:
@@ -271,7 +274,7 @@ def stacked_passes(
                 continue
             hooks.enter_context(replaced(vars(module), forward=wrapped))
         hooks.enter_context(watching(model, passes.observe))
-        changes = {one: partial(passes.activation, one.block) for one in activations if one.block is not None}
+        changes = {one: partial(passes.activation, block) for block, one in (activations or {}).items()}
         hooks.enter_context(changed_activations(model, changes))
         yield passes
 

@@ -215,7 +215,11 @@ class StatisticsObserver:
         query_valid, query_special, query_groups = _marks(queries, call.query)
         key_valid, special, key_groups = _marks(keys, call.key)
         groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
-        return Marks(query_valid, key_valid, special, groups, query_special, with_first=site.kind == "cross")
+        ids = queries.input_ids.to(query_valid.device), keys.input_ids.to(key_valid.device)
+        is_text = self.words is None and reading.arguments is None
+        is_text = is_text and ids[0].shape == query_valid.shape and ids[1].shape == key_valid.shape
+        with_first = site.kind == "cross"
+        return Marks(query_valid, key_valid, special, groups, query_special, with_first, ids if is_text else None)
 
     @cached_property
     def _waits(self) -> bool:
@@ -257,7 +261,7 @@ class StatisticsObserver:
             if waiting.rows:
                 rows = _side_by_side([*waiting.rows.values()])
                 marks, eligible = waiting.marks, waiting.eligible
-                reduced = reduce_call(rows, waiting.names, marks.queries, marks.keys, eligible=eligible)
+                reduced = reduce_call(rows, waiting.names, marks.queries, marks.keys, eligible=eligible, ids=marks.ids)
                 heads = {layer: len(rows.mass[0]) for layer, rows in waiting.rows.items()}
                 self.measured.add_all(heads, reduced, waiting.of_equal)
                 waiting.rows.clear()
@@ -286,8 +290,8 @@ class _Waiting:
     @cached_property
     def of_equal(self) -> dict[str, Tensor]:
         """The statistics of uniform attention, which all these calls share."""
-        nulls = _nulls(self.names)
-        of_equal = reduce_call(self.equal, nulls, self.marks.queries, self.marks.keys, equal=True)
+        nulls, marks = _nulls(self.names), self.marks
+        of_equal = reduce_call(self.equal, nulls, marks.queries, marks.keys, equal=True, ids=marks.ids)
         return {f"{EQUAL}{name}": of_equal[name] for name in nulls}
 
 
@@ -331,7 +335,7 @@ def measure_call(
             groups = replace(groups, places=places)
         rows = rows if mass is None else with_mass(rows, mass)
         eligible = marks.eligible(call) if STRONGEST in names else None
-        reduced = reduce_call(rows, names, marks.queries, marks.keys, groups, second, eligible)
+        reduced = reduce_call(rows, names, marks.queries, marks.keys, groups, second, eligible, ids=marks.ids)
     else:
         valid = (marks.queries, marks.keys)
         output, reduced = sampled_statistics(call, need, names, valid, sample, partial(sums, needs=needs))
@@ -343,7 +347,7 @@ def measure_call(
             needs |= {"offset_sum"} if "distance" in needs else set()  # there is no mean offset to tell it by
             flat = evenly(call) if needs & {*SECOND_PASS, CHOSEN, EVERY_WEIGHT} or of_rows(needs) else call
         second = replace(sums(flat, even.log_sum_exp, needs=needs), blocks=even_blocks)
-        of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True)
+        of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True, ids=marks.ids)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
     return output, drop_fully_masked(reduced) if WEIGHT_AT in reduced else reduced
 

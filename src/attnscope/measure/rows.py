@@ -257,6 +257,7 @@ class Marks:
     groups: GroupMarks | None = None
     special_queries: Tensor | None = None
     with_first: bool = False  # whether the first key may be that of an example
+    ids: tuple[Tensor, Tensor] | None = None  # of the tokens of queries and keys, where a text is read token by token
 
     def columns(self) -> Tensor:
         """The value columns of the keys; see `indicator_columns`."""
@@ -301,6 +302,25 @@ class Rows:
     groups: GroupMarks | None = None  # the groups of the tokens, if there are any
     second: SecondPass = SecondPass()  # results of a second pass over the scores
     eligible: Eligible | None = None  # tokens of examples, if these are measured
+    ids: tuple[Tensor, Tensor] | None = None  # of the tokens of queries and keys; see `query_ids`
+
+    @property
+    def query_ids(self) -> Tensor:
+        """Token ids of the queries, ``(batch, 1, query)``, with padding where `counted` is False; of texts alone."""
+        return self._ids(0)
+
+    @property
+    def key_ids(self) -> Tensor:
+        """Token ids of the keys, ``(batch, 1, key)``."""
+        return self._ids(1)
+
+    def _ids(self, side: int) -> Tensor:
+        if self.ids is None:
+            raise AttnscopeError(
+                "the tokens of rows are known in scans of texts only, token by token and with all rows: leave out rows "
+                "(--rows) and words (--words), or the statistic that needs tokens"
+            )
+        return self.ids[side][:, None]
 
     def summed(self, name: str) -> Any:
         """A field of `SecondPass`."""
@@ -504,10 +524,12 @@ def reduce_call(
     eligible: Eligible | None = None,
     *,
     equal: bool = False,
+    ids: tuple[Tensor, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64."""
     counted = query_valid[:, None] & (rows.mass > 0)
-    whole = Rows(rows, counted, *(query_valid.sum(1), key_valid.sum(1)), first_of(key_valid), groups, second, eligible)
+    sizes = query_valid.sum(1), key_valid.sum(1)
+    whole = Rows(rows, counted, *sizes, first_of(key_valid), groups, second, eligible, ids)
 
     def of(name: str, own: Rows) -> Tensor:
         return ((KNOWN[name].of_equal if equal else None) or KNOWN[name].reduce)(own)

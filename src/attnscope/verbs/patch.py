@@ -138,17 +138,18 @@ def patch(
     xarray.DataTree
         ``pairs``: ``difference`` (logit of the answer minus that of the wrong one in the patched run), of each pair
         ``(pair, layer, head[, position])`` or ``(pair, block, position)``, ``clean`` and ``corrupted`` ``(pair)`` of
-        the two runs, and ``estimate`` ``(pair, estimator, layer, head[, position])``. ``patched``: means over pairs
-        with intervals, see `patched_of`. ``agreement``: rank correlations of the estimates. ``together``: of each set
-        ``effect`` and ``recovered``, ``alone``, the sum of the changes with each component alone, and ``between``, the
-        change beyond that sum, with intervals; with `random` also ``random_effect`` ``(set, draw)``, ``p``, and
-        ``beyond``, the effect less the mean of random sets.
+        the two runs, and ``estimate`` ``(pair, estimator, layer, head[, position])``. In an encoder-decoder, blocks of
+        the encoder come first, and positions of the source before those of the decoder; NaN where a block has none.
+        ``patched``: means over pairs with intervals, see `patched_of`. ``agreement``: rank correlations of the
+        estimates. ``together``: of each set ``effect`` and ``recovered``, ``alone``, the sum of the changes with each
+        component alone, and ``between``, the change beyond that sum, with intervals; with `random` also
+        ``random_effect`` ``(set, draw)``, ``p``, and ``beyond``, the effect less the mean of random sets.
 
     Raises
     ------
     AttnscopeError
         If the texts of a pair differ in length, the answer to a mask is not one token, the model predicts the same for
-        clean and corrupted texts, or one position of an encoder-decoder is requested.
+        clean and corrupted texts, or heads of an encoder-decoder are requested at one position.
 
     Examples
     --------
@@ -203,10 +204,10 @@ def patch(
             "positions of images and sounds are not patched one at a time: patch heads at all positions (--what heads, "
             "query, key, value or weights)"
         )
-    if loaded.model.config.is_encoder_decoder and (by_position or positions or what in OF_BLOCKS):
+    if loaded.model.config.is_encoder_decoder and (by_position or positions or what == "attention"):
         raise AttnscopeError(
-            f"{loaded.name} is an encoder-decoder, whose positions are of two texts: patch its heads at all positions "
-            "(--what heads, query, key, value or weights), or use attnscope edges"
+            f"{loaded.name} is an encoder-decoder, whose positions are of two texts: patch heads at all positions "
+            "(--what heads, query, key, value or weights), or blocks at each (--what residual, mlp, attn_out, ...)"
         )
     if heads is not None and what in OF_BLOCKS:
         raise AttnscopeError(f"heads (--heads) are not of {what}, which is a part of a block: leave out heads or what")
