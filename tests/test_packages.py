@@ -26,7 +26,7 @@ ORDER = (
     {"verbs"},  # what users import
     {"testing", "figures"},
     {"results"},
-    {"callbacks", "export"},
+    {"callbacks", "engines", "export"},
     {"comparison", "detection"},
     {"intervention"},
     {"explanation"},

@@ -2,6 +2,7 @@ import collections.abc
 import typing
 
 from . import callbacks as callbacks
+from . import engines as engines
 from . import export as export
 from . import figures as figures
 from . import kernels as kernels

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from inspect import isbuiltin
 from threading import Barrier
 from typing import TYPE_CHECKING, TypeVar
 
@@ -286,7 +287,8 @@ def _in_threads(parts: Iterable[T], work: Callable[[T], None]) -> None:
 @lru_cache(maxsize=1)
 def _threads(count: int) -> ThreadPoolExecutor | None:
     """Workers with one PyTorch thread each; None if there is only one thread."""
-    if count == 1:
+    # an engine that binds its threads to cores has put a function that does nothing in place of the setting
+    if count == 1 or not isbuiltin(torch.set_num_threads):
         return None
     ready = Barrier(count + 1)
 

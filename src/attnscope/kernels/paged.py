@@ -14,10 +14,13 @@ from torch import Tensor
 
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures
 from attnscope.kernels.engines import measure
+from attnscope.kernels.full import scores_of
 from attnscope.kernels.masks import RowMask
 from attnscope.kernels.sums import column_sums
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
+
+_FEW = 8  # queries whose weights are written out to sum their columns: all heads in one product, as sequences decode
 
 
 @runtime_checkable
@@ -26,7 +29,7 @@ class KeyPages(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]: ...
-    def __getitem__(self, pages: Int[Tensor, " page"]) -> Float[Tensor, "page slot kv_head width"]: ...
+    def __getitem__(self, pages: Int[Tensor, " page"], /) -> Float[Tensor, "page slot kv_head width"]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,4 +210,11 @@ def measure_alike(
             raise AttnscopeError(f"columns have {need.columns.shape[1]} keys; expected those of {keys} at least")
         need = replace(need, columns=need.columns[sequences, :keys])
     rows = measure(alike, need)[1]
-    return rows, column_sums(alike, rows.log_sum_exp, last=last) if received else None
+    if not received:
+        return rows, None
+    queries = alike.query.shape[2]
+    if queries > _FEW:
+        return rows, column_sums(alike, rows.log_sum_exp, last=last)
+    # a few rows of weights are no more than what a cache holds for them
+    weights = (scores_of(alike).double() - rows.log_sum_exp[..., None]).exp_()
+    return rows, weights[:, :, -min(last or queries, queries) :].sum(2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -42,6 +42,7 @@ from attnscope.measure.rows import (
     GroupMarks,
     GroupPlaces,
     Marks,
+    SecondPass,
     equal_rows,
     evenly,
     reduce_call,
@@ -339,17 +340,33 @@ def measure_call(
     else:
         valid = (marks.queries, marks.keys)
         output, reduced = sampled_statistics(call, need, names, valid, sample, partial(sums, needs=needs))
-    nulls = _nulls(names)
-    if nulls:
-        need, needs = plan(nulls, band, columns, reach, equal=True), needs_of(nulls, equal=True)
-        even, flat = equal_rows(call, need) if equal is None else measure(equal, need)[1], equal
-        if flat is None:
-            needs |= {"offset_sum"} if "distance" in needs else set()  # there is no mean offset to tell it by
-            flat = evenly(call) if needs & {*SECOND_PASS, CHOSEN, EVERY_WEIGHT} or of_rows(needs) else call
-        second = replace(sums(flat, even.log_sum_exp, needs=needs), blocks=even_blocks)
-        of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True, ids=marks.ids)
-        reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
+    reduced |= of_uniform(call, names, band, reach, marks, sums, equal, even_blocks)
     return output, drop_fully_masked(reduced) if WEIGHT_AT in reduced else reduced
+
+
+def of_uniform(
+    call: AttentionCall,
+    names: Sequence[str],
+    band: int,
+    reach: int,
+    marks: Marks,
+    sums: Callable[..., SecondPass],
+    equal: AttentionCall | None = None,
+    blocks: BlockSums | None = None,
+) -> dict[str, Tensor]:
+    """Statistics of uniform attention over the keys that a call may see, or of the call `equal`."""
+    nulls = _nulls(names)
+    if not nulls:
+        return {}
+    need = plan(nulls, band, marks.columns(), reach, equal=True)
+    needs = needs_of(nulls, equal=True)
+    even, flat = equal_rows(call, need) if equal is None else measure(equal, need)[1], equal
+    if flat is None:
+        needs |= {"offset_sum"} if "distance" in needs else set()  # there is no mean offset to tell it by
+        flat = evenly(call) if needs & {*SECOND_PASS, CHOSEN, EVERY_WEIGHT} or of_rows(needs) else call
+    second = replace(sums(flat, even.log_sum_exp, needs=needs), blocks=blocks)
+    reduced = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True, ids=marks.ids)
+    return {f"{EQUAL}{name}": value for name, value in reduced.items()}
 
 
 def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
