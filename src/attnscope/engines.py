@@ -227,7 +227,7 @@ def _pass_of(text: xr.Dataset, names: Sequence[str], band: int) -> MeasuredPass:
     real = torch.ones(1, length, dtype=torch.bool)
     special = torch.from_numpy(np.isin(text.token.values, text.special))[None]
     ids = torch.from_numpy(text.token.values)[None]
-    marks = Marks(real, real, special, special_queries=special, ids=ids)
+    marks = Marks(real, real, special, special_queries=special, ids=(ids, ids))
     position, nothing = torch.arange(length)[None], torch.zeros(1, 1, length, 1)
     measured: dict[int, dict[str, Tensor]] = {}
     for window in np.unique(text.sliding_window.values):
@@ -238,7 +238,7 @@ def _pass_of(text: xr.Dataset, names: Sequence[str], band: int) -> MeasuredPass:
         second = SecondPass(received=_heads(alike.received) if "received" in text else None)
         eligible = marks.eligible(seen) if STRONGEST in names else None
         rows = _measures(alike, band, length - 1)
-        reduced = reduce_call(rows, names, real, real, second=second, eligible=eligible, ids=ids)
+        reduced = reduce_call(rows, names, real, real, second=second, eligible=eligible, ids=marks.ids)
         sums = partial(second_pass, valid=real, observation=1, reach=length - 1)
         equal = of_uniform(seen, names, band, length - 1, marks, sums)
         for number, layer in enumerate(layers):
