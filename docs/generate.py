@@ -31,7 +31,10 @@ from attnscope_zoo.catalogue import build
 
 #: Others that users import, by their group.
 ELSEWHERE = {
-    "Look": ("attnscope.Session", "attnscope.callbacks.HeadMonitor"),
+    "Look": (
+        *("attnscope.Session", "attnscope.callbacks.HeadMonitor"),
+        *("attnscope.engines.read_rows", "attnscope.engines.heads_of_rows", "attnscope.kernels.measure_paged"),
+    ),
     "Test": ("attnscope.metric",),
     "Runs": (
         *(f"attnscope.results.{name}.{name}" for name in ("describe", "export", "merge", "methods", "several")),

@@ -151,7 +151,7 @@ def cost(folder: Path) -> None:
     """Processor time of requests, with and without rows: the ratio of the smallest of 3."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine's time is this process's
     llm = engine(folder / "wide", dtype="float32", max_model_len=2048, enable_prefix_caching=False)
-    for what, length, new in (("prompts of 512", 512, 1), ("64 tokens after prompts of 512", 512, 64)):
+    for what, length, new in (("prompts of 512", 512, 1), ("32 tokens after prompts of 128", 128, 32)):
         prompts = [np.random.default_rng(number).integers(3, 500, length).tolist() for number in range(4)]
         seconds: dict[str, float] = {}
         for how in ("without", "rows", "rows and received"):
