@@ -38,6 +38,7 @@ T = TypeVar("T")
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 _NUMBERS = 1 << 20  # of outputs that are compared at once
 _ROWS = 128  # rows of each head whose weights are checked
+_WEIGHTS = 1 << 22  # of several heads, at once
 
 
 class OtherOutputError(UncapturedError):
@@ -322,9 +323,12 @@ def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> 
     rows = torch.linspace(0, queries - 1, min(_ROWS, queries), device=call.query.device).long().unique()
     future = torch.arange(keys, device=rows.device) > rows[:, None]
     some = call.take(rows[None])
-    captured = output[:, :, rows].unflatten(1, (-1, call.group))
-    for head in range(call.key.shape[1]):
-        expected, weights = attend_in_full(some.part(slice(head * call.group, (head + 1) * call.group)))
+    captured = output[:, :, rows]
+    limit = TOLERANCE.get(output.dtype, 1e-4) * max(1e-6, float(call.value.abs().max()))
+    groups = max(1, _WEIGHTS // (len(call.query) * call.group * len(rows) * keys))  # at once
+    for first in range(0, call.query.shape[1], groups * call.group):
+        heads = slice(first, first + groups * call.group)
+        expected, weights = attend_in_full(some.part(heads))
         total = weights.sum(-1)
         wrong = (total - 1).abs() > 1e-3 if call.sinks is None else total > 1 + 1e-3  # noqa: PLR2004
         empty = total == 0
@@ -333,8 +337,7 @@ def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> 
                 f"{where}: the weights of a row sum to {float(total[wrong & ~empty][0]):.4f}, not to 1"
             )
         _check_future(where, site, float((weights * future).sum(-1).max()))
-        limit = TOLERANCE.get(output.dtype, 1e-4) * max(1e-6, float(call.value.abs().max()))
-        if float((expected - captured[:, head]).float().abs().max()) > limit:
+        if float((expected - captured[:, heads]).float().abs().max()) > limit:
             raise UncapturedError(f"{where}: the captured output differs from its weights times the values")
 
 
