@@ -129,6 +129,7 @@ def test_a_large_model_is_planned_on_devices_that_are_not_here(tmp_path):
     ids = np.random.default_rng(0).integers(5, 99, (2, 2048)).tolist()
     plan = attnscope.scan(tmp_path, ids, max_memory={0: "80GB", 1: "80GB", 2: "80GB"}, **how)
     memory = memory_of(plan)
+    assert memory.pop("cpu")["total"] == run_of(plan)["disk"]  # results are on the host
     assert [*memory] == ["cuda:0", "cuda:1", "cuda:2"]
     assert sum(row["weights"] for row in memory.values()) == pytest.approx(141.1, abs=0.1)  # 70.55 billion, of 2 bytes
     ends = [tuple(map(int, row["layers"].split("-"))) for row in memory.values()]

@@ -130,6 +130,8 @@ class Memory:
         plain = self._most(texts * work.variants, tokens, has_head=work.has_head)
         whole = self._most(texts * work.variants, tokens, has_head=work.has_head, measures=True)
         check = self._most(1, tokens, has_head=True, times=2)  # with and without attnscope, compared at the end
+        if work.gradients:  # of a pass without variants
+            check |= self._most(texts, tokens, has_head=True, gradients=True)
         least = {device: max(plain[device], check[device]) for device in plain | check}
         rows = {device: max(0, whole[device] - size) for device, size in least.items()}
         return Counter(least), Counter(rows)
@@ -139,13 +141,24 @@ class Memory:
         activations, rows = self.of(shape)
         return self.weights + activations + rows
 
-    def _most(self, texts: int, tokens: int, *, has_head: bool, measures: bool = False, times: int = 1) -> Counter[str]:
+    def _most(
+        self,
+        texts: int,
+        tokens: int,
+        *,
+        has_head: bool,
+        measures: bool = False,
+        gradients: bool = False,
+        times: int = 1,
+    ) -> Counter[str]:
         """The largest number of bytes that are alive at once by device, besides weights, in passes over a batch."""
         model, work, held, rows = self.model, self.work, list[Any](), list[Tensor]()
 
         def observe(_: Site, call: AttentionCall) -> None:
             if work.holds and times == 1:
                 held.append((call.query, call.key, call.value))
+            if call.query.element_size() < 4 and live.device == "cpu":  # noqa: PLR2004 sums there are in float32
+                call.query.new_empty(call.query.shape, dtype=torch.float32)
             if measures and self.row_bytes:
                 rows.append(call.query.new_empty((*call.query.shape[:3], self.row_bytes), dtype=torch.uint8))
                 if sum(map(torch.numel, rows)) > work.waits:  # the rows of several layers are reduced side by side
@@ -164,7 +177,11 @@ class Memory:
                 move = partial(setattr, live, "device", device)
                 hooks.enter_context(module.register_forward_pre_hook(lambda *_, move=move: move()))
             hooks.enter_context(without_numbers(model, observe))
-            hooks.enter_context(torch.set_grad_enabled(work.gradients and times == 1))
+            hooks.enter_context(torch.set_grad_enabled(gradients))
+            if gradients:  # from the embeddings on; weights are frozen
+                model.requires_grad_(requires_grad=False)
+                table = model.get_input_embeddings()
+                hooks.enter_context(table.register_forward_hook(lambda *given: given[-1].requires_grad_()))
             hooks.enter_context(live)
             outputs = [start(**inputs) for _ in range(times)]
             if rows:
@@ -191,9 +208,9 @@ def planned(verb: str, source: Model | None, loaded: LoadedModel, work: Work, re
         ) from error
     room = _room(memory, loading)
     table: list[dict[str, Any]] = []
-    for device in dict.fromkeys((*devices.values(), *activations)):
+    for device in dict.fromkeys([*devices.values(), *activations] + ["cpu"] * bool(stored)):
         parts = {"weights": memory.weights[device], "activations": activations[device], "rows": rows[device]}
-        parts["results"] = stored if device == next(iter(devices.values())) else 0
+        parts["results"] = stored if device == "cpu" else 0
         whole = {"total": sum(parts.values()), "available": room.get(device)}
         bytes_of = {name: None if size is None else size / GB for name, size in (parts | whole).items()}
         table.append({"device": device, "layers": _layers(empty, memory, device), **bytes_of})
@@ -244,7 +261,7 @@ def _room(memory: Memory, loading: Loading) -> dict[str, float]:
         from accelerate.utils.modeling import convert_file_size_to_int
 
         room[f"cuda:{name}" if isinstance(name, int) else name] = convert_file_size_to_int(size)
-    for device in {*memory.devices.values()} - room.keys() - {"disk"}:
+    for device in {"cpu", *memory.devices.values()} - room.keys() - {"disk"}:
         if device.startswith("cuda") and torch.cuda.is_available():
             room[device] = torch.cuda.mem_get_info(torch.device(device))[0]
         elif device == "cpu":
@@ -294,10 +311,10 @@ def _fits(total: Counter[str], room: Mapping[str, float]) -> bool:
 
 def _smaller(verb: str, memory: Memory, shape: tuple[int, int]) -> Iterator[tuple[str, Memory, tuple[int, int]]]:
     """Settings that take less, each with the memory and the batch."""
-    texts, tokens = shape
-    if texts > 1 and "batch_size" in declaration(function_of(verb)):
+    (texts, tokens), options = shape, declaration(function_of(verb))
+    if texts > 1 and "batch_size" in options:
         yield "--batch-size 1", memory, (1, tokens)
-    if memory.work.need is not None:
+    if memory.work.need is not None and "rows" in options:
         yield "--rows 128", replace(memory, work=replace(memory.work, need=None)), shape
     if memory.model.dtype in {torch.float32, torch.float64}:
         half = copy.deepcopy(memory.model).bfloat16()

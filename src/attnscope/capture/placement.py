@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import threading
@@ -80,6 +81,7 @@ class Placement:
         device_map: Any = self.device_map if isinstance(self.device_map, str) else dict(self.device_map)
         if most is None and not torch.cuda.is_available():
             return {"": "cpu"}
+        logging.getLogger("accelerate.utils.modeling").setLevel(logging.ERROR)  # a plan may be of devices elsewhere
         try:
             return _get_device_map(model, device_map, most, None)
         except (KeyError, IndexError, ValueError, RuntimeError) as error:

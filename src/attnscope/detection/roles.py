@@ -130,8 +130,10 @@ class Scoring:
         shapes = [(len(numbers), len(text.windows[numbers[0]])) for numbers in text.batches()]
         probes = {ROLES[name].probe for name in self.settings["roles"]} - {"needle"}
         controls = len(self.settings["controls"])
+        # fresh weights are in single precision, next to those that a model in half precision takes from them
+        copies = 3 if self.loaded.model.dtype.itemsize < 4 and "initialised" in self.settings["controls"] else 1  # noqa: PLR2004
         uncounted = "prompts with needles" if self.command == "roles" else "prompts with needles, effects and limits"
-        return Work(shapes, passes=len(probes) * (1 + controls), copies=bool(controls), uncounted=uncounted)
+        return Work(shapes, passes=len(probes) * (1 + controls), copies=copies * bool(controls), uncounted=uncounted)
 
     def scores(self, job: Job) -> xr.Dataset:
         """Scores of all roles that the model can have, next to the controls; see `roles`."""
