@@ -147,6 +147,14 @@ def _stored(kind: str, name: str, words: Mapping[str, Any]) -> tuple[MutableMapp
     return table, record
 
 
+_FILES: set[str] = set()  # names of modules that were loaded from files
+
+
+def modules_of_files() -> list[ModuleType]:
+    """The modules that were loaded from files, which other processes cannot import by name."""
+    return [sys.modules[name] for name in sorted(_FILES) if name in sys.modules]
+
+
 def load_file(option: str, path: Path) -> ModuleType:
     """Run a Python file, once, under the name that importing it would give it."""
     name, file = path.stem, path.resolve()
@@ -156,6 +164,7 @@ def load_file(option: str, path: Path) -> ModuleType:
     if spec is not None and (spec.origin is None or Path(spec.origin).resolve() != file):
         raise AttnscopeError(f"{option} is {path}, but there is another module {name}: rename the file")
     if name not in sys.modules:
+        _FILES.add(name)
         spec = spec_from_file_location(name, file)
         if spec is None or spec.loader is None:
             raise AttnscopeError(f"{option} is {path}, which Python cannot import")

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from attnscope.report.registry import modules_of_files
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError, explaining
 
@@ -143,6 +144,8 @@ class RayEngine:
             room = self._room(gpus) if self.cluster.address == LOCAL or not self.cluster.workers else 0
             self.size = self.cluster.workers or room
             with explaining("these arguments cannot be sent to workers", "Give folders and files by name"):
+                for module in modules_of_files():  # such as that of a metric
+                    self._ray.cloudpickle.register_pickle_by_value(module)
                 self._begin = self._ray.put(self.begin)
             self._kind = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Holder)
         except BaseException:

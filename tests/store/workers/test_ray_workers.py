@@ -14,6 +14,7 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.report.registry import load_file
 from attnscope.store.workers import Cluster, Crew, RayEngine
 
 # --- what is no cluster is refused, before anything is started ---
@@ -124,3 +125,16 @@ def test_what_cannot_be_reached_or_sent_is_rejected(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS")
     with socket.socket() as open_, pytest.raises(AttnscopeError, match="cannot be sent to workers"):
         RayEngine(Cluster(workers=1), partial(refuse, open_)).__enter__()
+
+
+def test_a_function_of_a_file_goes_to_workers_that_cannot_import_it(temporary):
+    pytest.importorskip("ray")
+    file = temporary / "of_a_file.py"
+    file.write_text("FACTOR = 3\n\n\ndef times(state, number):\n    return FACTOR * number if number < 4 else None\n")
+    times = load_file("--metric", file).times
+    try:
+        with RayEngine(Cluster(workers=1), begin) as engine:
+            crew = Crew(engine, engine.size)
+            assert sorted(crew.hand_out(lambda number: partial(times, number=number))) == [0, 3, 6, 9]
+    finally:
+        sys.modules.pop("of_a_file")
