@@ -36,8 +36,8 @@ def models_of(value: Any) -> dict[str, Any] | None:
 
 
 def step_of(name: str) -> int | None:
-    """The step in the name of a checkpoint, such as checkpoint-500; None for other names."""
-    match = _STEP.fullmatch(name)
+    """The step in the name of a checkpoint, such as checkpoint-500 or pythia-70m@step1000; None for other names."""
+    match = _STEP.fullmatch(name.rpartition("@")[2])
     return int(match[1]) if match else None
 
 

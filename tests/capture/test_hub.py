@@ -9,10 +9,12 @@ import pytest
 from huggingface_hub import constants, file_download
 from safetensors.torch import load_file, save_file
 
+import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture import checkpoint as _hub
 from attnscope.capture.load import load_model
+from attnscope.model_names import step_of
 from tests.capture.test_checkpoints import INDEX, Payload
 
 COMMITS = {"main": "a" * 40, "v1": "b" * 40}
@@ -73,6 +75,19 @@ def test_the_commit_of_a_revision_is_loaded_and_is_the_identity(cache, tmp_path)
     assert load_model("someone/model", revision="v1", tokenizer="someone/words", device="cpu").tokenizer.is_fast
     weights = [found[revision].model.get_input_embeddings().weight for revision in (None, "v1")]
     assert (weights[1] - weights[0]).allclose(weights[0].new_ones(()), atol=1e-5)
+
+
+def test_revisions_are_several_models_whose_steps_are_in_their_names(cache):
+    cache.add("main", bundled())
+    cache.add("v1", bundled())
+    how = {"limit": 2, "window": 32, "device": "cpu"}
+    results = attnscope.scan("someone/model@main,someone/model@v1", **how)
+    commits = {name: json.loads(one.attrs["signature"])["model"]["revision"] for name, one in results.items()}
+    assert commits == {"model@main": COMMITS["main"], "model@v1": COMMITS["v1"]}
+    assert load_model("someone/model@v1", device="cpu").identity == {"revision": COMMITS["v1"]}
+    with pytest.raises(AttnscopeError, match=r"found someone/model@v1 and revision \(--revision\) main: give one of"):
+        attnscope.scan("someone/model@v1", revision="main", **how)
+    assert [step_of(f"pythia-70m@{step}") for step in ("step0", "step1000", "main")] == [0, 1000, None]
 
 
 def test_a_snapshot_given_as_a_folder_may_link_to_its_blobs_and_no_further(cache, tmp_path):

@@ -270,12 +270,17 @@ class Repository:
 
     @classmethod
     def of(cls, source: str, revision: str | None = None) -> Repository:
-        """Find a repository; on the hub, at the current commit of the revision."""
+        """Find a repository; on the hub, at the current commit of the revision, also of a name such as gpt2@v1."""
         if source.endswith(GGUF) and Path(source).is_file():
             source = str(converted(Path(source)))
         if Path(source).is_dir():
             _reject_damaged(Path(source))
             return cls(source, Path(source))
+        name, _, of_name = source.rpartition("@")
+        if name and revision is not None:
+            raise AttnscopeError(f"found {source} and revision (--revision) {revision}: give one of both revisions")
+        if name:
+            source, revision = name, of_name
         try:
             file = fetched(source, "config.json", revision) or fetched(source, "tokenizer_config.json", revision)
         except Exception as error:
