@@ -138,7 +138,7 @@ def _difference(model, given):
 
     def observe(site, call):
         sizes.append((site, *call.query.shape))
-        sizes[-1] += (call.key.shape[2],)
+        sizes[-1] += (call.key.shape[2], call.group)
         here = _everything_real(call)
         observer = StatisticsObserver(NAMES, BAND, here, REACH)
         output = observer(site, call)
@@ -150,11 +150,11 @@ def _difference(model, given):
         model(**given)
     weights = eager_weights(model, given)
     largest = 0.0
-    for found, (site, batch, heads, queries, _, keys) in zip(measured, sizes, strict=True):
+    for found, (site, batch, heads, queries, _, keys, group) in zip(measured, sizes, strict=True):
         fitting = [one for one in weights if one.shape == (batch, heads, queries, keys)]
         if not fitting:
             return None, f"layer {site.index} ({site.name}): eager attention shows no weights of this size"
-        largest = max(largest, min(_apart(found, one) for one in fitting))
+        largest = max(largest, min(_apart(found, one, group) for one in fitting))
     return largest, ""
 
 
@@ -176,7 +176,7 @@ class _Sides(WindowBatch):
         return self.text, self.target
 
 
-def _apart(found, weights):
+def _apart(found, weights, group):
     weights = weights.double()
     queries, keys = weights.shape[-2:]
     valid = [torch.ones(weights.shape[0], length, dtype=torch.bool) for length in (queries, keys)]
@@ -185,14 +185,14 @@ def _apart(found, weights):
     columns = indicator_columns(valid[1], special).double()[:, None]
     measured = from_weights(weights, BAND, far_starts(BAND, REACH))
     rows = RowMeasures(log_sum_exp=measured["mass"], columns=weights @ columns, **measured)
-    wanted = reduce_call(rows, NAMES, *valid, second=_second_pass(weights))
+    wanted = reduce_call(rows, NAMES, *valid, second=_second_pass(weights, group))
     return max(
         float(((found[name] - wanted[name]).abs() / wanted[name].abs().clamp_min(1)).nan_to_num(0).max())
         for name in NAMES
     )
 
 
-def _second_pass(weights):
+def _second_pass(weights, group):
     """Sums over queries, over diagonals and over blocks, of the weights themselves."""
     queries, keys = weights.shape[-2:]
     offsets = [weights.diagonal(t, -2, -1).sum(-1) for t in range(-REACH, REACH + 1)]
@@ -200,7 +200,7 @@ def _second_pass(weights):
     total = padded.unflatten(-1, (-1, BLOCK)).sum(-1).unflatten(-2, (-1, BLOCK)).sum(-2)
     blocks = BlockSums(total, (total > 0).any(1, keepdim=True))
     recent = weights[:, :, -OBSERVATION:].sum(2)
-    return SecondPass(weights.sum(2), recent, torch.stack(offsets, -1), blocks)
+    return SecondPass(weights.sum(2), recent, torch.stack(offsets, -1), blocks, group=group)
 
 
 def eager_weights(model, given):
