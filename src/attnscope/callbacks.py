@@ -281,7 +281,7 @@ class HeadMonitor(TrainerCallback):
         inner = inner_model(model)
         if not isinstance(inner, PreTrainedModel):
             raise AttnscopeError(f"the model is a {type(model).__name__}; expected a model of transformers")
-        compiled = vars(model).get(COMPILED)
+        compiled: Any = vars(model).get(COMPILED)
 
         def measured(_: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
             if not torch.is_grad_enabled():

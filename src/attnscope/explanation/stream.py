@@ -389,7 +389,7 @@ class _Assembler:
 
     def _add_ahead(self, name: str, query: Point, blocks: list[BlockRun]) -> None:
         """Find what blocks ahead of the first attention layer add to the embeddings."""
-        writers = {one.writer: one.kind for block in blocks for one in block.sublayers}
+        writers: dict[str, Kind] = {one.writer: one.kind for block in blocks for one in block.sublayers}
         starts = (event.received for event in self.events[: query.at] if event.name == blocks[0].name)
         added = _what_adds_up(self.events[: query.at], writers, next(starts, torch.empty(0)), query.before)
         if added is None:
