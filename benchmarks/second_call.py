@@ -10,19 +10,9 @@ import statistics
 import time
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+from scan import smollm2_shape
 
 import attnscope
-
-SHAPE = LlamaConfig(
-    vocab_size=49152,
-    hidden_size=576,
-    intermediate_size=1536,
-    num_hidden_layers=30,
-    num_attention_heads=9,
-    num_key_value_heads=3,
-    tie_word_embeddings=True,
-)
 
 
 def main() -> None:
@@ -31,11 +21,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(SHAPE).eval()
-    eager = AutoModelForCausalLM.from_config(SHAPE, attn_implementation="eager").eval()
-    eager.load_state_dict(model.state_dict())
-    ids = torch.randint(0, SHAPE.vocab_size, (1, chosen.tokens))
+    model, eager = map(smollm2_shape, ("sdpa", "eager"))
+    ids = torch.randint(0, model.config.vocab_size, (1, chosen.tokens))
     window = ids[0].tolist()
     session = attnscope.Session(model, [window])
     calls = {

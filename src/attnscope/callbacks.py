@@ -431,7 +431,7 @@ class HeadMonitor(TrainerCallback):
     def _summary(self, layer: int, of_texts: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
         """The numbers of a layer over all texts, ``(head,)`` each; NaN for heads that were not asked for."""
         mean = {name: of.nanmean(0).numpy() for name, of in of_texts.items()}
-        found = {
+        numbers = {
             "logit": of_texts["logit"].amax(0).numpy(),
             "entropy": mean["entropy"],
             "entropy_share": mean["entropy_of_tokens"] / mean[f"{EQUAL}entropy"],
@@ -439,13 +439,15 @@ class HeadMonitor(TrainerCallback):
             "reach": mean["attention_distance"],
         }
         for name in self.statistics:
-            found[name] = mean[name]
-            found[f"{name}_low"], found[f"{name}_high"] = interval(of_texts[name].numpy(), range(len(of_texts[name])))
-        others = np.ones(len(found["logit"]), dtype=bool)
+            numbers[name] = mean[name]
+            numbers[f"{name}_low"], numbers[f"{name}_high"] = interval(
+                of_texts[name].numpy(), range(len(of_texts[name]))
+            )
+        others = np.ones(len(numbers["logit"]), dtype=bool)
         others[self._chosen(layer, len(others))] = False
-        found = {name: np.where(others, np.nan, of) for name, of in found.items()}
+        numbers = {name: np.where(others, np.nan, of) for name, of in numbers.items()}
         equal = [f"{EQUAL}{name}" for name in self.statistics if f"{EQUAL}{name}" in mean]
-        return found | {name: mean[name][0] for name in equal}
+        return numbers | {name: mean[name][0] for name in equal}
 
     def _report(self, step: int) -> None:
         """A line in the log for the first head of each kind."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope import attribute, circuits, edges, patch, roles, scan
+from attnscope import attribute, circuits, edges, examples, generate, intervene, patch, roles, scan
 from attnscope.explanation.sublayers import sublayers
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
@@ -259,14 +259,16 @@ def test_families_with_mixed_blocks_are_all_tested():
 )
 def test_layers_that_are_not_measured_are_named_by_every_verb(family, layers):
     model, tokenizer = reader(family)
-    how = {"tokenizer": tokenizer, "window": 12}
+    texts, how = ["It was part of it, and it is not due to it."], {"tokenizer": tokenizer}
     results = {
-        "scan": scan(model, ["It was part of it, and it is not due to it."], **how),
-        "roles": roles(
-            model, ["It was part of it, and it is not due to it."], **how, controls="none", only="previous_token"
-        ),
-        "circuits": circuits(model, tokenizer=tokenizer),
+        "scan": scan(model, texts, **how),
+        "roles": roles(model, texts, **how, controls="none", only="previous_token"),
+        "circuits": circuits(model, **how),
+        "examples": examples(model, texts, heads="0.0", **how),
+        "intervene": intervene(model, texts, heads="0.0", ablations=["mean"], steps=0, why=False, **how),
+        "patch": patch(model, [PAIR], **how),
+        "generate": generate(model, ["It was part"], new_tokens=2, **how),
     }
-    note = f"Not measured: {layers}, which mix tokens without token-to-token weights."
+    note = f"Not measured: {layers}, which mix tokens without attention."
     for command, result in results.items():
         assert (note in report_of(command, result).notes) == bool(layers)

@@ -63,7 +63,7 @@ def mixers_note(model: PreTrainedModel) -> dict[str, str]:
     if not classes:
         return {}
     named = ", ".join(f"{count(number, 'layer')} of {name}" for name, number in classes.items())
-    return {"mixers": f"Not measured: {named}, which mix tokens without token-to-token weights."}
+    return {"mixers": f"Not measured: {named}, which mix tokens without attention."}
 
 
 _NAMED = 4  # layers that the note lists

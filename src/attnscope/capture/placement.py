@@ -81,11 +81,15 @@ class Placement:
         device_map: Any = self.device_map if isinstance(self.device_map, str) else dict(self.device_map)
         if most is None and not torch.cuda.is_available():
             return {"": "cpu"}
-        logging.getLogger("accelerate.utils.modeling").setLevel(logging.ERROR)  # a plan may be of devices elsewhere
+        log = logging.getLogger("accelerate.utils.modeling")
+        level = log.level
+        log.setLevel(logging.ERROR)  # it warns of devices that are not here, and a plan may be of those
         try:
             return _get_device_map(model, device_map, most, None)
         except (KeyError, IndexError, ValueError, RuntimeError) as error:
             raise _not_placed(error) from error
+        finally:
+            log.setLevel(level)
 
     def load(self, make: Callable[..., tuple[PreTrainedModel, Any]]) -> tuple[PreTrainedModel, Any]:
         """Call `make` with the arguments of ``from_pretrained`` that place a model."""

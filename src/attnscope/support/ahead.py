@@ -21,8 +21,10 @@ def ahead(items: Iterator[T], most: int = 2) -> Iterator[T]:
 
     try:
         waiting = deque(begin() for _ in range(most))
-        while (item := waiting.popleft().result()) is not _END:
+        item = waiting.popleft().result()
+        while item is not _END:
             waiting.append(begin())
             yield item
+            item = waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
