@@ -93,6 +93,20 @@ def test_a_model_that_is_placed_is_quantised_as_one_that_is_not(folder, kind):
     assert 0 < float(abs(full.profile - placed.profile).max()) < 0.1
 
 
+@pytest.mark.parametrize("name", ["stories260K-llama", "rxnmapper-albert"])
+def test_nf4_is_the_trained_model_with_the_dequantised_weights(models, name):
+    """In single precision, of layers of any width."""
+    functional = pytest.importorskip("bitsandbytes.functional", reason="pip install 'attnscope[nf4]' to run this test")
+    full, packed = (load_model(models / name, device="cpu", dtype=kind) for kind in (None, "nf4"))
+    layers = {key: one for key, one in packed.model.named_modules() if type(one).__name__ == "Linear4bit"}
+    assert layers
+    for key, one in layers.items():
+        weight = functional.dequantize_4bit(one.weight.data, one.weight.quant_state)
+        full.model.get_submodule(key).weight = torch.nn.Parameter(weight.to(torch.float32))
+    measured, expected = (attnscope.scan(one.model, TEXTS, tokenizer=full.tokenizer) for one in (packed, full))
+    np.testing.assert_allclose(measured.profile, expected.profile, atol=1e-5)
+
+
 def test_weights_of_nf4_are_those_of_eager_attention(folder):
     pytest.importorskip("bitsandbytes", reason="pip install 'attnscope[nf4]' to run this test")
     loaded = load_model(folder, device="cpu", dtype="nf4")
@@ -111,3 +125,18 @@ def test_what_is_offloaded_is_not_quantised(models):
         attnscope.scan(
             models / "stories260K-llama", TEXTS, device_map="auto", max_memory={"cpu": "900KB"}, dtype="int8"
         )
+
+
+def test_layers_that_do_not_suit_the_device_are_explained(folder, monkeypatch):
+    """bitsandbytes' products on some processors need widths that are multiples of 32."""
+    layers = pytest.importorskip("bitsandbytes.nn", reason="pip install 'attnscope[nf4]' to run this test")
+
+    def rejects(*_):
+        raise RuntimeError("N must be divisible by block_n")
+
+    monkeypatch.setattr(layers.Linear4bit, "forward", rejects)
+    with pytest.raises(
+        AttnscopeError, match=r"divisible by block_n\. Its quantised layers may not suit this device"
+    ) as error:
+        attnscope.scan(folder, TEXTS, device="cpu", dtype="nf4", window=32)
+    assert len(str(error.value).splitlines()) <= 2

@@ -38,6 +38,7 @@ from attnscope.capture.placement import (
     INTEGERS,
     NF4,
     Placement,
+    compute_as_loaded,
     device_of,
     in_memory,
     no_larger_than,
@@ -169,6 +170,7 @@ def load_model(
             if dtype in INTEGERS:
                 identity |= {"weights": quantised(model, dtype)}
             elif dtype == NF4:
+                compute_as_loaded(model)
                 identity |= {"weights": f"nf4, bitsandbytes {version('bitsandbytes')}"}
     if need_tokenizer:
         read = tokenizer_of(given, tokenizer, model, repository, trust_remote_code=trust_remote_code)

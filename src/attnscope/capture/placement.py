@@ -180,6 +180,13 @@ def packing_of(kind: str | None) -> dict[str, Any]:
     return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=NF4)}
 
 
+def compute_as_loaded(model: nn.Module) -> None:
+    """Let layers of bitsandbytes multiply in the type of the model; some processors have bfloat16, for some widths."""
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
 def quantised(model: nn.Module, kind: str) -> str:
     """Quantise the weights of all linear layers of a model in place."""
     offloaded = next((name for name, parameter in model.named_parameters() if parameter.is_meta), None)

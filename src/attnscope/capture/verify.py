@@ -179,6 +179,8 @@ def _verified(
 
     check_ids(model, inputs, called)
     advice = "Do config.json and the tokenizer belong to these weights?"
+    if getattr(model, "is_quantized", False):  # some layers do not have the sizes that a device's products need
+        advice = "Its quantised layers may not suit this device: try another dtype (--dtype), or another device"
     with attention_modules(model, cross_only=cross_only) as (running, ran):
         seen: set[str] = set()
         with explaining(f"{name} fails on the first window", advice), same_random_numbers():
