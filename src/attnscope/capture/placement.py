@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -182,9 +182,10 @@ def packing_of(kind: str | None) -> dict[str, Any]:
 
 def compute_as_loaded(model: nn.Module) -> None:
     """Let layers of bitsandbytes multiply in the type of the model; some processors have bfloat16, for some widths."""
-    for module in model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
+    layers: Iterable[Any] = model.modules()
+    for layer in layers:
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            layer.support_avx512bf16_for_cpu = False
 
 
 def quantised(model: nn.Module, kind: str) -> str:
