@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -182,10 +182,10 @@ def packing_of(kind: str | None) -> dict[str, Any]:
 
 def compute_as_loaded(model: nn.Module) -> None:
     """Let layers of bitsandbytes multiply in the type of the model; some processors have bfloat16, for some widths."""
-    layers: Iterable[Any] = model.modules()
-    for layer in layers:
-        if hasattr(layer, "support_avx512bf16_for_cpu"):
-            layer.support_avx512bf16_for_cpu = False
+    switch = "support_avx512bf16_for_cpu"
+    for module in model.modules():
+        if hasattr(module, switch):
+            setattr(module, switch, False)
 
 
 def quantised(model: nn.Module, kind: str) -> str:
