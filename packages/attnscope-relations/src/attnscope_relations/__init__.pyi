@@ -1,0 +1,1 @@
+from .verbs.relations import relations as relations

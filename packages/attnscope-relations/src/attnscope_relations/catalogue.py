@@ -1,0 +1,10 @@
+"""The verb that this package adds to attnscope."""
+
+from attnscope.catalogue import Verb
+
+VERBS = {
+    "relations": Verb(
+        "Look", "Dataset", ("relation", "score"), function="attnscope_relations.verbs.relations",
+        report="attnscope_relations.report", load="attnscope.measure.stored:load_scan",
+    ),
+}  # fmt: skip

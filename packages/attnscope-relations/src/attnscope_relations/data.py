@@ -1,0 +1,158 @@
+"""Texts with links: what belongs together in each, by the name of its relation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from attnscope.read.files import files_below, inner_suffix, json_objects, shown
+from attnscope.read.spans import Span
+from attnscope.support.errors import AttnscopeError
+
+#: What is added to the name of a relation that is read from its other end.
+REVERSED = " (reversed)"
+_FORM = '{"text": "Ann met Bo. He waved.", "pairs": [{"name": "coreference", "from": [12, 14], "to": [8, 10]}]}'
+
+
+@dataclass(frozen=True)
+class Link:
+    """What one query belongs to."""
+
+    relation: str
+    query: Span  # its first character and one past its last, in the text that queries are of
+    keys: tuple[Span, ...]  # each of them is right
+
+
+@dataclass(frozen=True)
+class LinkedText:
+    """A text with its links; or a translation, whose words are linked to those of the text."""
+
+    text: str
+    links: tuple[Link, ...]
+    document: str  # texts of one document are not independent
+    words: tuple[Span, ...] = ()  # of the text; without any a rule of words finds them
+    target: str | None = None  # the translation, which queries are of
+    target_words: tuple[Span, ...] = ()
+
+
+Reader = Callable[[Path], Iterable[LinkedText]]
+
+
+def linked_texts(data: Any) -> list[LinkedText]:
+    """Texts with links from any form: files by their endings, folders of them, or objects of their form."""
+    from attnscope_relations.readers import READERS
+
+    items: list[Any] = [*data] if isinstance(data, list | tuple) else [data]
+    texts: list[LinkedText] = []
+    for number, item in enumerate(items, start=1):
+        if isinstance(item, LinkedText):
+            texts.append(item)
+        elif isinstance(item, Mapping):
+            texts.append(of_object(cast("Mapping[str, Any]", item), f"text {number}"))
+        elif isinstance(item, Path):
+            files = [file for file in files_below(item) if inner_suffix(file) in READERS] if item.is_dir() else [item]
+            texts += [text for file in files for text in _read(file, READERS)]
+        else:
+            raise AttnscopeError(
+                f"data {number} is {item!r:.60}; expected a pathlib.Path of a file with relations, or {_FORM}"
+            )
+    if not any(text.links for text in texts):
+        raise AttnscopeError(f"found no link in {len(texts)} texts; expected at least one, such as {_FORM}")
+    return texts
+
+
+def _read(file: Path, readers: Mapping[str, Reader]) -> Iterator[LinkedText]:
+    ending = inner_suffix(file)
+    if ending not in readers:
+        raise AttnscopeError(
+            f"{shown(file)} has no ending of a file with relations; expected {', '.join(sorted(readers))}. To find "
+            "heads from word to word in a plain text, add --from WORD --to WORD"
+        )
+    for text in readers[ending](file):
+        yield replace(text, document=f"{shown(file.name)}: {text.document}")
+
+
+def json_lines(file: Path) -> Iterator[LinkedText]:
+    """Texts with pairs of spans, an object a line."""
+    for number, value in json_objects(file, "text"):
+        yield of_object(value, f"line {number}")
+
+
+def of_object(value: Mapping[str, Any], where: str) -> LinkedText:
+    """A text with pairs of spans as they are written in JSON Lines."""
+    text, pairs = value.get("text"), value.get("pairs")
+    if not isinstance(text, str) or not isinstance(pairs, list):
+        raise AttnscopeError(f"{where}: found no text with pairs; expected {_FORM}")
+    target = value.get("target")
+    queries = text if target is None else str(target)
+    links: list[Link] = []
+    for pair in cast("list[Any]", pairs):
+        if not isinstance(pair, Mapping) or not {"name", "from", "to"} <= {*cast("Mapping[str, Any]", pair)}:
+            raise AttnscopeError(f"{where}: the pair {pair!r:.60} lacks name, from or to; expected {_FORM}")
+        to: Any = pair["to"]
+        several = to if isinstance(to, list) and to and isinstance(to[0], list) else [to]
+        keys = tuple(checked(span, len(text), where) for span in several)
+        links.append(Link(str(pair["name"]), checked(pair["from"], len(queries), where), keys))
+    words = {name: _spans(value.get(name), length, where) for name, length in _sides(text, target)}
+    document = str(value.get("document", value.get("id", where)))
+    return LinkedText(text, tuple(links), document, target=target, **words)
+
+
+def _sides(text: str, target: str | None) -> list[tuple[str, int]]:
+    return [("words", len(text))] + ([] if target is None else [("target_words", len(target))])
+
+
+def _spans(value: Any, length: int, where: str) -> tuple[Span, ...]:
+    return tuple(checked(span, length, where) for span in value or ())
+
+
+def checked(span: Any, length: int, where: str) -> Span:
+    """A span of data: two characters of a text of some length."""
+    is_pair = isinstance(span, Sequence) and len(span) == 2 and all(isinstance(end, int) for end in span)  # noqa: PLR2004
+    if not is_pair or not 0 <= span[0] < span[1] <= length:
+        raise AttnscopeError(
+            f"{where}: found the span {span!r:.60} in a text of {length} characters; expected the first character and "
+            "one past the last, such as [4, 7]"
+        )
+    return span[0], span[1]
+
+
+def both_directions(links: Iterable[tuple[str, Span, Span]]) -> tuple[Link, ...]:
+    """Links from each word to another and back; a word with several others of a relation has one link to all."""
+    keys: dict[tuple[str, Span], list[Span]] = {}
+    for relation, first, second in links:
+        keys.setdefault((relation, first), []).append(second)
+        keys.setdefault((relation + REVERSED, second), []).append(first)
+    return tuple(Link(relation, query, tuple(others)) for (relation, query), others in keys.items())
+
+
+def digest(texts: Sequence[LinkedText]) -> str:
+    """The identity of texts and links."""
+    sha256 = hashlib.sha256()
+    for text in texts:
+        links = [[link.relation, link.query, link.keys] for link in text.links]
+        parts = [text.text, text.target, text.document, text.words, text.target_words, links]
+        sha256.update(json.dumps(parts).encode() + b"\n")
+    return sha256.hexdigest()[:16]
+
+
+def only_of(texts: list[LinkedText], names: Sequence[str] | None) -> list[LinkedText]:
+    """Texts with links of these relations only, in either direction."""
+    if names is None:
+        return texts
+    present = {link.relation.removesuffix(REVERSED) for text in texts for link in text.links}
+    absent = [name for name in names if name.removesuffix(REVERSED) not in present]
+    if absent:
+        raise AttnscopeError(
+            f"only (--only) names {absent[0]!r:.40}, which no text has; the relations are {', '.join(sorted(present))}"
+        )
+    wanted = {*names}
+
+    def kept(link: Link) -> bool:
+        return link.relation in wanted or link.relation.removesuffix(REVERSED) in wanted
+
+    return [replace(text, links=tuple(filter(kept, text.links))) for text in texts]

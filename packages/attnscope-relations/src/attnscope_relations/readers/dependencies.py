@@ -1,0 +1,72 @@
+"""Dependencies of treebanks: CoNLL-U, as Universal Dependencies writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attnscope.read.files import decode_utf8, read_bytes, shown
+from attnscope.read.spans import Span
+from attnscope.support.errors import AttnscopeError, explaining
+from attnscope_relations.data import LinkedText, both_directions
+
+LEFT_OUT = ("punct", "root")  # a link to punctuation says nothing, and the root has no other end
+
+
+def dependencies(file: Path) -> Iterator[LinkedText]:
+    """Sentences with their links from dependent to head, and back, by relation.
+
+    Words of a multiword token share its characters. Where a sentence has enhanced dependencies (the column DEPS) that
+    differ from the basic ones, those are links too, under their own names; links of empty nodes, which have no
+    characters, are left out.
+    """
+    import conllu
+
+    name = shown(file)
+    with explaining(f"{name} is not CoNLL-U", "Correct it, or export it again"):
+        sentences = conllu.parse(decode_utf8(read_bytes(file), name))
+    document = ""
+    for number, sentence in enumerate(sentences, start=1):
+        about: Any = sentence.metadata
+        if {"newdoc", "newdoc id"} & about.keys():
+            document = str(about.get("newdoc id") or f"document {number}")
+        text, spans = _written(sentence, about.get("text"), f"{name}, sentence {number}")
+        links: list[tuple[str, Span, Span]] = []
+        for token in sentence:
+            if not isinstance(token["id"], int):
+                continue
+            basic = (str(token["deprel"]), token["head"])
+            enhanced = [(str(relation), head) for relation, head in token["deps"] or () if (relation, head) != basic]
+            for relation, head in [basic, *enhanced]:
+                if relation.partition(":")[0] in LEFT_OUT or head not in spans or spans[head] == spans[token["id"]]:
+                    continue
+                links.append((relation, spans[token["id"]], spans[head]))
+        words = tuple(dict.fromkeys(spans.values()))
+        yield LinkedText(text, both_directions(dict.fromkeys(links)), document or f"sentence {number}", words)
+
+
+def _written(sentence: Any, text: str | None, where: str) -> tuple[str, dict[int, Span]]:
+    """The text of a sentence, and the characters of each word by its number."""
+    surface: list[tuple[Any, range]] = []  # words and multiword tokens, as they are written, with their numbers
+    last = 0
+    for token in sentence:
+        number = token["id"]
+        is_range = isinstance(number, tuple) and number[1] == "-"
+        if is_range or (isinstance(number, int) and number > last):  # else of a multiword token, or empty
+            last = number[2] if is_range else number
+            surface.append((token, range(number[0] if is_range else number, last + 1)))
+    if text is None:
+        spaces = ("" if (token["misc"] or {}).get("SpaceAfter") == "No" else " " for token, _ in surface)
+        text = "".join(token["form"] + space for (token, _), space in zip(surface, spaces, strict=True)).rstrip()
+    spans: dict[int, Span] = {}
+    end = 0
+    for token, numbers in surface:
+        start = text.find(token["form"], end)
+        if start < 0 or text[end:start].strip():
+            raise AttnscopeError(
+                f"{where}: its text {text!r:.60} does not go on with {token['form']!r}: correct one of them"
+            )
+        end = start + len(token["form"])
+        spans |= dict.fromkeys(numbers, (start, end))
+    return text, spans

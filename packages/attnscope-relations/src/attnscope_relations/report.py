@@ -1,0 +1,189 @@
+"""The report of `relations`: of each relation the best head, next to baselines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.measure.stored import describe_corpus, notes_of
+from attnscope.report import schema
+from attnscope.report.reads import reads
+from attnscope.statistics.effects import INTERVALS
+from attnscope.statistics.units import LEAST
+from attnscope.support.numbers import count
+from attnscope_relations.summary import SIZE
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_METHOD = (
+    "Tokens are merged to words: queries are averaged, keys summed (Clark et al. 2019). A head is right for a query if its "
+    "largest weight on another word is on one that the query belongs to. Baselines: the best fixed offset, chosen on the "
+    "other half of the documents; links of other texts of the same length; a random visible word. A head counts if it is "
+    f"right by {SIZE:g} or more above all of them, and significantly: p is the largest of three (an intersection-union "
+    "test, Berger 1982), with the false discovery rate over heads and relations at 0.05 (Benjamini and Hochberg 1995). "
+)
+
+
+@reads("relations")
+def report(result: xr.Dataset) -> schema.Report:
+    """The best head of every relation, and all heads that are above every baseline."""
+    rows = [_relation(result.isel(relation=number)) for number in range(result.sizes["relation"])]
+    rows.sort(key=_further)
+    heads = [row for number in range(result.sizes["relation"]) for row in _heads(result.isel(relation=number))]
+    heads.sort(key=_further)
+    linked = [row for row in heads if row["shown"]]
+    tested = bool(result.tested.any())
+    certainty = (
+        f"95% intervals over {result.attrs['intervals_over']}; above every baseline, corrected for heads and relations"
+        if tested
+        else f"no test: a relation needs {LEAST} or more documents or texts"
+    )
+    return schema.Report(
+        title=f"Relations in {result.attrs['model']}",
+        read=f"{count(result.sizes['relation'], 'relation')} over {describe_corpus(result)}",
+        finding=schema.Finding(
+            _sentences(rows, linked, tested=tested),
+            certainty,
+            schema.heads_by(linked, lambda row: row["relation"]),
+            _headline(linked),
+        ),
+        tables=[
+            schema.Table(
+                "relations",
+                "Relations",
+                _RELATIONS,
+                rows,
+                reading="The best head of each relation, furthest above the baselines first.",
+                corrected="for all heads and relations",
+                least=f"{LEAST} or more documents",
+            ),
+            schema.Table("heads", "Heads", _HEADS, heads, terminal=0, corrected="for all heads and relations"),
+        ],
+        result=result,
+        method=f"{_METHOD}{INTERVALS}",
+        notes=[*notes_of(result).values()],
+        care={"A weight shows where a head attends, not what it does.": schema.MATTERS},
+    )
+
+
+def _further(row: schema.Row) -> tuple[float, float]:
+    """Rows furthest above the baselines first; of equal ones those with more weight."""
+    return (np.inf if row["above"] is None else -row["above"], -(row["weight"] or 0.0))
+
+
+def _relation(of_relation: xr.Dataset) -> schema.Row:
+    """The best head of one relation."""
+    layer, head = int(of_relation.best_layer), int(of_relation.best_head)
+    best = of_relation.sel(layer=layer, head=head)
+    row: schema.Row = {"relation": str(of_relation.relation.item()), "layer": layer, "head": head}
+    names = (
+        "score",
+        "score_low",
+        "score_high",
+        "held_out",
+        "held_out_low",
+        "held_out_high",
+        "offset_score",
+        "exchanged",
+    )
+    row |= {name: schema.value_of(best[name].item()) for name in (*names, "chance", "weight", "uniform", "above")}
+    row["untrained"] = schema.value_of(best.untrained_held_out.item()) if "untrained_held_out" in best else None
+    tested = bool(best.tested)
+    return row | {
+        "offset": int(of_relation.best_offset),
+        "linked": int(of_relation.shown.sum()) if tested else None,
+        "queries": int(of_relation.queries),
+        "units": int(of_relation.units),
+        "shown": bool(best.shown) if tested else None,
+    }
+
+
+def _heads(of_relation: xr.Dataset) -> list[schema.Row]:
+    columns = {
+        name: of_relation[name] for name in ("score", "score_low", "score_high", "above", "weight", "exchanged", "p")
+    }
+    columns |= {"untrained": of_relation["untrained"]} if "untrained" in of_relation else {}
+    columns["shown"] = of_relation.shown.where(of_relation.tested)
+    name = str(of_relation.relation.item())
+    return [{"relation": name, **row} for row in schema.rows_of(columns, of_relation.score)]
+
+
+def _sentences(rows: list[schema.Row], linked: list[schema.Row], *, tested: bool) -> list[str]:
+    if not tested:
+        row = rows[0]
+        return [
+            f"Head {row['layer']}.{row['head']} has the most weight along {row['relation']}: {row['weight']:.2f}, uniform attention "
+            f"{row['uniform']:.2f}."
+        ]
+    relations = {row["relation"] for row in linked}
+    heads = {(row["layer"], row["head"]) for row in linked}
+    if not linked:
+        return [
+            f"No head is significantly, and by {SIZE:g} or more, above every baseline for any of {count(len(rows), 'relation')}."
+        ]
+    first = linked[0]
+    return [
+        f"{count(len(heads), 'head')} {'links' if len(heads) == 1 else 'link'} {count(len(relations), 'relation')} of "
+        f"{len(rows)}, significantly and by {SIZE:g} or more above every baseline.",
+        f"Furthest above is head {first['layer']}.{first['head']} for {first['relation']}: right for {first['score']:.0%} "
+        f"of queries.",
+    ]
+
+
+def _headline(linked: list[schema.Row]) -> str:
+    if not linked:
+        return ""
+    first = linked[0]
+    return f"Head {first['layer']}.{first['head']} links {first['relation']}: right for {first['score']:.0%} of queries"
+
+
+_SCORE = schema.Quantity(
+    "score",
+    unit="share",
+    meaning="share of queries whose largest weight on another word is right",
+    low="score_low",
+    high="score_high",
+    interval=True,
+)
+_ABOVE = schema.Quantity("above", unit="above", meaning="score less the largest baseline", significant="shown")
+_UNTRAINED = schema.Quantity(
+    "untrained", unit="share", meaning="score with fresh weights, of the best head of the other half"
+)
+_RELATIONS = (
+    schema.Quantity(
+        "relation", meaning="name of the relation; reversed: from the head of a dependency to its dependents"
+    ),
+    *schema.HEAD,
+    _SCORE,
+    schema.Quantity(
+        "held_out",
+        "held out",
+        "share",
+        "score of the head that is best in the other half of the documents",
+        low="held_out_low",
+        high="held_out_high",
+    ),
+    schema.Quantity("offset_score", "offset", "share", "baseline: a fixed offset, chosen on the other half"),
+    schema.Quantity("offset", "best offset", "tokens", "the best fixed offset over all documents", detail="page"),
+    schema.Quantity("exchanged", unit="share", meaning="baseline: links of other texts of the same length"),
+    schema.Quantity("chance", unit="share", meaning="baseline: a random visible word", detail="page"),
+    _UNTRAINED,
+    _ABOVE,
+    schema.Quantity("linked", "heads", "count", "heads that are above every baseline", detail="page"),
+    schema.Quantity("weight", unit="share", meaning="mean weight on what a query belongs to"),
+    schema.Quantity("uniform", unit="share", meaning="the same under uniform attention", detail="page"),
+    schema.Quantity("queries", unit="count", meaning="queries with a link of this relation", detail="page"),
+    schema.Quantity("units", "documents", "count", "documents with such queries", detail="page"),
+)
+_HEADS = (
+    schema.Quantity("relation"),
+    *schema.HEAD,
+    _SCORE,
+    _ABOVE,
+    schema.Quantity("weight", unit="share", meaning="mean weight on what a query belongs to"),
+    schema.Quantity("exchanged", unit="share", meaning="score for links of other texts of the same length"),
+    schema.Quantity("untrained", unit="share", meaning="score of the same head with fresh weights"),
+    schema.Quantity("p", unit="p", meaning="largest p-value of the tests against the baselines"),
+)

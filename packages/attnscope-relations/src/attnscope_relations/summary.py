@@ -1,0 +1,162 @@
+"""What heads do along links, summed up over texts: scores, baselines, tests, and heads chosen on the other half."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from attnscope.statistics.discovery import significant
+from attnscope.statistics.effects import by_document
+from attnscope.statistics.tests import mean_chances
+from attnscope.statistics.units import LEAST, membership, units_in
+
+SIZE = 0.1  # share of queries above every baseline from which a head counts: smaller ones are significant in many texts
+_TIE = 1e-6  # of a weight, beside a query that is right
+_CELLS = ("relation", "layer", "head")
+_WORDS = {
+    "score": "Share of queries whose largest weight is on a word that they belong to",
+    "weight": "Mean weight on the words that a query belongs to",
+    "exchanged": "The same share for links of other texts of the same length",
+    "exchanged_weight": "The same weight for links of other texts of the same length",
+    "chance": "The same share for a random visible word",
+    "uniform": "The same weight under uniform attention",
+    "above": "Share of queries less that of the best baseline",
+}
+
+
+def summary_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -> xr.Dataset:
+    """Scores of every head for every relation, next to baselines, from sums over the queries of each window.
+
+    A head is above a baseline if the mean difference, over documents, is significantly above 0. It is `shown` if it is
+    above all three: p is the largest of three (an intersection-union test, Berger 1982), and the false discovery rate
+    over all heads and relations is 0.05 (Benjamini and Hochberg 1995). The fixed offset, and the best head, are chosen
+    on one half of the documents and scored on the other.
+    """
+    units, called = units_in(results)
+    member = membership(units)
+    halves = _halves(len(member), seed)
+    sums = {
+        str(name).removeprefix("window_"): _by_unit(member, values)
+        for name, values in results.items()
+        if "window_" in str(name)
+    }
+    queries, exchanged = sums["queries"], sums["exchanged_queries"]
+    whole = queries.sum(0)
+    right, weight = (_share(sums[name].sum(0), whole) for name in ("right", "weight"))
+    others = exchanged.sum(0)
+    of_offset, offset = _of_best(sums["at_offset"], queries, halves)
+    baselines = {
+        "offset": np.broadcast_to(_extended(of_offset, right.ndim), sums["right"].shape),
+        "exchanged": _extended(queries, right.ndim) * _share(sums["exchanged_right"], exchanged),
+        "chance": np.broadcast_to(sums["chance"][..., None], sums["right"].shape),
+    }
+    means = {name: _share(np.nansum(values, 0), whole) for name, values in baselines.items()}
+    if not others.any():
+        means["exchanged"] = np.full_like(right, np.nan)
+    largest = np.nanmax(np.stack(list(means.values())), 0)
+    p = np.stack([_chances(sums["right"] - values, queries) for values in baselines.values()])
+    p = np.where(np.isnan(p).any(0), np.nan, p.max(0))
+    shown = significant(p) & (right > largest)
+    interval = [_interval(sums["right"][:, at], queries[:, at], seed) for at in range(len(whole))]
+    by_head = {name: sums[name].reshape(*queries.shape, -1) for name in ("right", "weight")}
+    of_best, best = _of_best(by_head["right"], queries, halves, by_head["weight"])
+    held_out = [_interval(of_best[:, at, None], queries[:, at], seed) for at in range(len(whole))]
+    heads = right.shape[-1]
+    variables: dict[str, Any] = {
+        "score": (_CELLS, right),
+        "score_low": (_CELLS, np.stack([low for _, low, _ in interval])),
+        "score_high": (_CELLS, np.stack([high for *_, high in interval])),
+        "weight": (_CELLS, weight),
+        "exchanged": (_CELLS, means["exchanged"]),
+        "exchanged_weight": (_CELLS, _share(sums["exchanged_weight"].sum(0), others)),
+        "chance": (_CELLS[:2], _share(sums["chance"].sum(0), whole)),
+        "uniform": (_CELLS[:2], _share(sums["uniform"].sum(0), whole)),
+        "above": (_CELLS, right - largest),
+        "p": (_CELLS, p),
+        "shown": (_CELLS, shown & (right - largest >= SIZE)),
+        "tested": (_CELLS, np.isfinite(p)),
+        "offset_score": ("relation", _share(of_offset.sum(0), whole)),
+        "best_offset": ("relation", results.offset.values[offset]),
+        "best_layer": ("relation", results.layer.values[best // heads]),
+        "best_head": ("relation", best % heads),
+        "held_out": ("relation", np.array([float(mean[0]) for mean, *_ in held_out])),
+        "held_out_low": ("relation", np.array([float(low[0]) for _, low, _ in held_out])),
+        "held_out_high": ("relation", np.array([float(high[0]) for *_, high in held_out])),
+        "queries": ("relation", whole),
+        "units": ("relation", (queries > 0).sum(0)),
+    }
+    if untrained is not None:
+        fresh = {name: _by_unit(member, untrained[f"window_{name}"]) for name in ("right", "queries")}
+        of_fresh, _ = _of_best(fresh["right"].reshape(*queries.shape, -1), fresh["queries"], halves)
+        variables["untrained"] = (_CELLS, _share(fresh["right"].sum(0), whole))
+        variables["untrained_held_out"] = ("relation", _share(of_fresh.sum(0), whole))
+    for name, words in _WORDS.items():
+        variables[name] = (*variables[name], {"long_name": words, "units": "share"})
+    return xr.Dataset(variables, attrs={"intervals_over": called})
+
+
+def _by_unit(member: np.ndarray, values: xr.DataArray) -> np.ndarray:
+    """Sums over the windows of each unit."""
+    return np.tensordot(member, np.nan_to_num(values.values.astype(np.float64)), 1)
+
+
+def _extended(values: np.ndarray, dims: int) -> np.ndarray:
+    """Values ``(unit, relation)`` along the heads too."""
+    return values.reshape(*values.shape, *[1] * (dims - 1))
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Parts of wholes over relations; NaN without a whole."""
+    whole = whole.reshape(*whole.shape, *[1] * (part.ndim - whole.ndim))
+    return np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)
+
+
+def _halves(units: int, seed: int) -> np.ndarray:
+    """A random half of the units, ``(unit,)``."""
+    return np.random.default_rng(seed).permutation(units) % 2 == 0
+
+
+def _of_best(
+    sums: np.ndarray, queries: np.ndarray, halves: np.ndarray, ties: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of each unit the sum ``(unit, relation)`` of what is best in the other half; and what is best in all.
+
+    NaN without another half. Of equal ones that with the largest of `ties` is the best.
+    """
+    ranked = sums if ties is None else sums + _TIE * ties
+    of_units = np.full(queries.shape, np.nan)
+    for half in (halves, ~halves):
+        chosen = ranked[~half].sum(0).argmax(-1)
+        has_other = queries[~half].sum(0) > 0
+        of_half = np.take_along_axis(sums[half], chosen[None, :, None], -1)[..., 0]
+        of_units[half] = np.where(has_other, of_half, np.nan)
+    return of_units, ranked.sum(0).argmax(-1)
+
+
+def _chances(differences: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """P-value of each mean difference over queries, from sums ``(unit, relation, layer, head)``, by units."""
+    p = np.full(differences.shape[1:], np.nan)
+    for relation in range(len(p)):
+        counts, sums = queries[:, relation], differences[:, relation].reshape(len(queries), -1)
+        present = (counts > 0) & np.isfinite(sums).all(1)
+        units = int(present.sum())
+        if units < LEAST:
+            continue
+        counts, sums = counts[present], sums[present]
+        mean = sums.sum(0) / counts.sum()
+        # of a ratio of sums over units, linearised (Cochran 1977, chapter 6)
+        parts = mean + (sums - mean * counts[:, None]) * units / counts.sum()
+        p[relation] = mean_chances(parts, range(units)).reshape(p.shape[1:])
+    return p
+
+
+def _interval(sums: np.ndarray, queries: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean over queries and its 95% interval by units, from sums ``(unit, ...)``."""
+    present = (queries > 0) & np.isfinite(sums.reshape(len(sums), -1)).all(1)
+    if not present.any():
+        nothing = np.full(sums.shape[1:], np.nan)
+        return nothing, nothing, nothing
+    mean, low, high, *_ = by_document(sums[present], range(int(present.sum())), over=queries[present], seed=seed)
+    return mean, low, high

@@ -1,0 +1,94 @@
+"""`attnscope_relations.relations`."""
+
+from typing import TYPE_CHECKING, Annotated, Unpack
+
+from attnscope.options import SCALE, Count, Flag, ModelsOrBundled, Names, Sources, StudyReading, Typed, Words
+from attnscope.verbs import verb
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@verb(
+    examples=(
+        ('attnscope relations bundled:pronoun "The cat left it, as it was shy." --from it --to cat', "two words"),
+        ("attnscope relations bert-base-uncased treebank.conllu", "every relation of a treebank"),
+        ("attnscope relations bert-base-uncased treebank.conllu --only nsubj,obj", "two of them"),
+        ("attnscope relations gpt2 passages.jsonl", "pairs of spans: coreference, brackets, ..."),
+    )
+)
+def relations(
+    model: ModelsOrBundled = None,
+    data: Annotated[
+        Sources,
+        "Read texts with links from these files: .conllu or .jsonl, or texts with --from and --to. A line of JSON "
+        'Lines is ``{"text": ..., "pairs": [{"name": ..., "from": [12, 14], "to": [8, 10]}]}``, by characters. In '
+        "Python also such objects.",
+    ] = None,
+    *,
+    query: Annotated[
+        str | None,
+        Flag("from"),
+        Typed(metavar="WORD"),
+        "Find heads that attend from this word, or /pattern/, of plain texts. Adjacent words that spell one "
+        '(``"New York"``) count as one; a pattern is between slashes (``"/[Ii]t/"``). Needs `key`.',
+    ] = None,
+    key: Annotated[
+        str | None, Flag("to"), Typed(metavar="WORD"), "Find heads that attend to this word, or /pattern/."
+    ] = None,
+    only: Annotated[
+        Names | None,
+        "Measure these relations only, with commas between; nsubj includes nsubj (reversed). By default all.",
+    ] = None,
+    words: Annotated[
+        Words, "Merge tokens to these words where the data have none: unicode, space, or a file of spans."
+    ] = "unicode",
+    untrained: Annotated[
+        bool, Flag("untrained"), "Measure a copy of the model with fresh weights too, which takes as long again."
+    ] = True,
+    batch_size: Annotated[
+        Count | None, SCALE, "Measure this many texts at a time. By default about 2,048 tokens' worth."
+    ] = None,
+    **reading: Unpack[StudyReading],
+) -> "xr.Dataset":
+    """Find the heads that link what belongs together: syntax, coreference, or two words, next to baselines.
+
+    Tokens are merged to words: queries are averaged and keys summed (Clark et al. 2019). Of each query with a link, a
+    head is right if its largest weight on another word is on one that the query belongs to.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``(relation, layer, head)``: ``score``, the share of queries for which the head is right, with its interval
+        over documents (``score_low``, ``score_high``); ``weight``, the mean weight on what a query belongs to;
+        ``exchanged`` and ``exchanged_weight``, the same for links of other texts of the same length; ``untrained``,
+        the score with fresh weights; ``above``, the score less the largest baseline; ``p``; ``shown``, whether it is
+        significantly above all baselines, and by 0.1 or more. Over ``(relation, layer)``: ``chance``, the score of a
+        random visible word; ``uniform``, the weight under uniform attention. Over ``relation``: ``offset_score`` of the
+        best fixed offset, chosen on the other half of the documents; ``best_layer`` and ``best_head``; ``held_out``,
+        the score of the head that is best in the other half, with its interval; ``queries`` and ``units``, their
+        number and that of the documents. ``window_right`` and others are sums over each text.
+
+    Raises
+    ------
+    AttnscopeError
+        If no text has a link, or an argument, the model or a file cannot be used.
+
+    Examples
+    --------
+    >>> from attnscope_relations import relations
+    >>> sentence = "The animal didn't cross the street because it was too tired."
+    >>> found = relations("bundled:pronoun", sentence, query="it", key="animal")
+    >>> float(found.weight.max()) > 0.7, int(found.best_layer[0]), int(found.best_head[0])
+    (True, 1, 0)
+    """
+    from attnscope.measure.reader import scan_settings
+    from attnscope.store.units import task_for
+    from attnscope_relations.data import linked_texts, only_of
+    from attnscope_relations.measure import RelationReader
+    from attnscope_relations.word_pairs import texts_with_words
+
+    task = task_for(relations, locals(), in_memory=True)
+    texts = linked_texts(data) if query is None and key is None else texts_with_words(data, query, key, reading)
+    settings = scan_settings(reading, statistics="entropy", words=words, batch_size=batch_size)
+    return RelationReader(model, only_of(texts, only), settings, untrained=untrained).scan(task)
