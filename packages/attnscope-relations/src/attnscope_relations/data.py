@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from attnscope.read.files import files_below, inner_suffix, json_objects, shown
 from attnscope.read.spans import Span
+from attnscope.statistics.units import Repeats
 from attnscope.support.errors import AttnscopeError
 
 #: What is added to the name of a relation that is read from its other end.
@@ -62,7 +63,13 @@ def linked_texts(data: Any) -> list[LinkedText]:
             )
     if not any(text.links for text in texts):
         raise AttnscopeError(f"found no link in {len(texts)} texts; expected at least one, such as {_FORM}")
-    return texts
+    repeats = Repeats()
+    documents: dict[str, list[LinkedText]] = {}
+    for text in texts:
+        documents.setdefault(text.document, []).append(text)
+    contents = {name: tuple((text.text, text.target) for text in document) for name, document in documents.items()}
+    names = {name: repeats.named(name, content) for name, content in contents.items()}
+    return [replace(text, document=names[text.document]) for text in texts]
 
 
 def _read(file: Path, readers: Mapping[str, Reader]) -> Iterator[LinkedText]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
     from attnscope.options import ScanReading
 
+_OTHERS = 4  # texts with which each exchanges its links: one alone would be a noisy baseline
 OFFSETS = (*range(-10, 0), *range(1, 11))  # words: candidates for the best fixed offset
 
 
@@ -108,23 +109,21 @@ class RelationReader(TextReader):
         }
 
     def _exchanged(self) -> list[list[Query]]:
-        """For each window the queries of another one, of the same number of words or the nearest."""
+        """For each window the queries of some others, of the same number of words or the nearest."""
         lengths = [tuple(len(side) for side in _sides(window)) for window in self.windows]
         random = np.random.default_rng(self.settings["seed"]).random(len(lengths))
         order = sorted(range(len(lengths)), key=lambda number: (lengths[number], random[number]))
-        partner: dict[int, int] = {}
-        for length in set(lengths):
-            same = [number for number in order if lengths[number] == length]
-            if len(same) > 1:
-                partner |= dict(zip(same, [*same[1:], same[0]], strict=True))
+        exchanged: list[list[Query]] = [[] for _ in lengths]
         for at, number in enumerate(order):
-            if number not in partner and len(order) > 1:
-                partner[number] = order[at + 1] if at + 1 < len(order) else order[at - 1]
-        fitting = (
-            [query.within(*lengths[number]) for query in self.queries[partner[number]]] if number in partner else []
-            for number in range(len(lengths))
-        )
-        return [[query for query in queries if query is not None] for queries in fitting]
+            others = sorted(
+                (abs(lengths[other][0] - lengths[number][0]), abs(there - at), there, other)
+                for there, other in enumerate(order[max(0, at - _OTHERS) : at + _OTHERS + 1], max(0, at - _OTHERS))
+                if other != number
+            )
+            for *_, other in others[:_OTHERS]:
+                fitting = (query.within(*lengths[number]) for query in self.queries[other])
+                exchanged[number] += [query for query in fitting if query is not None]
+        return exchanged
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
         read = self.read(items, numbers)
@@ -295,9 +294,9 @@ class _Asked:
                 # a translation's token is predicted by the row before its own
                 places = [max(0, token - 1) for token in tokens] if kind == "cross" else tokens
                 members += [(at, number, place, 1 / len(tokens) / len(query.words)) for place in places]
-        columns = [*zip(*members, strict=True)] or [(), (), (), ()]
-        numbers = [torch.tensor(column, dtype=torch.long) for column in columns[:3]]
-        return cls(asked, of_query, right, others, *numbers, torch.tensor(columns[3], dtype=torch.float32))
+        member, window, position = (torch.tensor([one[part] for one in members], dtype=torch.long) for part in range(3))
+        share = torch.tensor([one[3] for one in members])
+        return cls(asked, of_query, right, others, member, window, position, share)
 
     def attended(self, weights: Tensor, uniform: Tensor, key_words: Tensor) -> _Attended:
         """What they do by the weights of a layer, ``(window, head, query, key)`` each, from token to token.

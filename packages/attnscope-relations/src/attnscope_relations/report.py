@@ -11,18 +11,19 @@ from attnscope.report import schema
 from attnscope.report.reads import reads
 from attnscope.statistics.effects import INTERVALS
 from attnscope.statistics.units import LEAST
-from attnscope.support.numbers import count
+from attnscope.support.numbers import count, percent
 from attnscope_relations.summary import SIZE
 
 if TYPE_CHECKING:
     import xarray as xr
 
 _METHOD = (
-    "Tokens are merged to words: queries are averaged, keys summed (Clark et al. 2019). A head is right for a query if its "
-    "largest weight on another word is on one that the query belongs to. Baselines: the best fixed offset, chosen on the "
-    "other half of the documents; links of other texts of the same length; a random visible word. A head counts if it is "
-    f"right by {SIZE:g} or more above all of them, and significantly: p is the largest of three (an intersection-union "
-    "test, Berger 1982), with the false discovery rate over heads and relations at 0.05 (Benjamini and Hochberg 1995). "
+    "Tokens are merged to words: queries are averaged, keys summed (Clark et al. 2019). A head is right for a query if "
+    "its largest weight on another word is on one that the query belongs to. Baselines: the best fixed offset, chosen "
+    "on the other half of the documents; links of other texts of the same length; a random visible word. A head counts "
+    f"if it is right by {SIZE:g} or more above all of them, and significantly: p is the largest of three (an "
+    "intersection-union test, Berger 1982), with the false discovery rate over heads and relations at 0.05 (Benjamini "
+    "and Hochberg 1995). "
 )
 
 
@@ -101,42 +102,40 @@ def _relation(of_relation: xr.Dataset) -> schema.Row:
 
 
 def _heads(of_relation: xr.Dataset) -> list[schema.Row]:
-    columns = {
-        name: of_relation[name] for name in ("score", "score_low", "score_high", "above", "weight", "exchanged", "p")
-    }
-    columns |= {"untrained": of_relation["untrained"]} if "untrained" in of_relation else {}
-    columns["shown"] = of_relation.shown.where(of_relation.tested)
+    names = ("score", "score_low", "score_high", "above", "weight", "exchanged", "untrained", "p")
+    columns = {name: of_relation[name] for name in names if name in of_relation}
+    columns |= {"shown": of_relation.shown, "tested": of_relation.tested}
+    rows = schema.rows_of(columns, of_relation.score)
     name = str(of_relation.relation.item())
-    return [{"relation": name, **row} for row in schema.rows_of(columns, of_relation.score)]
+    return [{"relation": name, **row, "shown": bool(row["shown"]) if row["tested"] else None} for row in rows]
 
 
 def _sentences(rows: list[schema.Row], linked: list[schema.Row], *, tested: bool) -> list[str]:
     if not tested:
         row = rows[0]
-        return [
-            f"Head {row['layer']}.{row['head']} has the most weight along {row['relation']}: {row['weight']:.2f}, uniform attention "
-            f"{row['uniform']:.2f}."
-        ]
-    relations = {row["relation"] for row in linked}
-    heads = {(row["layer"], row["head"]) for row in linked}
+        head, weight = f"Head {row['layer']}.{row['head']}", f"{row['weight']:.2f}"
+        return [f"{head} has weight {weight} along {row['relation']}; uniform attention {row['uniform']:.2f}."]
     if not linked:
-        return [
-            f"No head is significantly, and by {SIZE:g} or more, above every baseline for any of {count(len(rows), 'relation')}."
-        ]
+        return [f"No head is significantly, and by {SIZE:g} or more, above every baseline for any relation."]
+    heads, of = {(row["layer"], row["head"]) for row in linked}, {row["relation"] for row in linked}
+    number = f"{count(len(heads), 'head')} {'links' if len(heads) == 1 else 'link'} {len(of)} of {len(rows)} relations"
     first = linked[0]
     return [
-        f"{count(len(heads), 'head')} {'links' if len(heads) == 1 else 'link'} {count(len(relations), 'relation')} of "
-        f"{len(rows)}, significantly and by {SIZE:g} or more above every baseline.",
-        f"Furthest above is head {first['layer']}.{first['head']} for {first['relation']}: right for {first['score']:.0%} "
-        f"of queries.",
+        f"{number}, significantly and by {SIZE:g} or more above every baseline.",
+        f"Furthest above is {_first(first)}.",
     ]
+
+
+def _first(row: schema.Row) -> str:
+    share = "all" if row["score"] == 1 else percent(row["score"])
+    return f"head {row['layer']}.{row['head']} for {row['relation']}, right for {share} of its queries"
 
 
 def _headline(linked: list[schema.Row]) -> str:
     if not linked:
         return ""
-    first = linked[0]
-    return f"Head {first['layer']}.{first['head']} links {first['relation']}: right for {first['score']:.0%} of queries"
+    first = _first(linked[0])
+    return first[0].upper() + first[1:]
 
 
 _SCORE = schema.Quantity(

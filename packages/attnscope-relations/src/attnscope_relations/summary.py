@@ -55,7 +55,7 @@ def summary_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -> 
     means = {name: _share(np.nansum(values, 0), whole) for name, values in baselines.items()}
     if not others.any():
         means["exchanged"] = np.full_like(right, np.nan)
-    largest = np.nanmax(np.stack(list(means.values())), 0)
+    largest = np.fmax.reduce([*means.values()])  # NaN: a baseline that is not to be had
     p = np.stack([_chances(sums["right"] - values, queries) for values in baselines.values()])
     p = np.where(np.isnan(p).any(0), np.nan, p.max(0))
     shown = significant(p) & (right > largest)

@@ -34,8 +34,8 @@ def texts_with_words(texts: Any, query: str | None, key: str | None, reading: Ma
         found.append(LinkedText(text.content, links, text.name, tuple(words)))
     if not any(text.links for text in found):
         raise AttnscopeError(
-            f"found no text with the words {query!r} and {key!r} among {len(found)}. Give other words, or patterns between "
-            "slashes (/[Ii]t/)"
+            f"found no text with the words {query!r} and {key!r} among {len(found)}. Give other words, or patterns "
+            "between slashes (/[Ii]t/)"
         )
     return [text for text in found if text.links]
 

@@ -12,6 +12,7 @@ from attnscope.support.errors import AttnscopeError, explaining
 from attnscope_relations.data import LinkedText, both_directions
 
 LEFT_OUT = ("punct", "root")  # a link to punctuation says nothing, and the root has no other end
+_COLUMNS = 10
 
 
 def dependencies(file: Path) -> Iterator[LinkedText]:
@@ -26,6 +27,8 @@ def dependencies(file: Path) -> Iterator[LinkedText]:
     name = shown(file)
     with explaining(f"{name} is not CoNLL-U", "Correct it, or export it again"):
         sentences = conllu.parse(decode_utf8(read_bytes(file), name))
+    if any(len(token) < _COLUMNS for sentence in sentences for token in sentence):
+        raise AttnscopeError(f"{name} is not CoNLL-U: a word has fewer than {_COLUMNS} columns, separated by tabs")
     document = ""
     for number, sentence in enumerate(sentences, start=1):
         about: Any = sentence.metadata
@@ -51,11 +54,10 @@ def _written(sentence: Any, text: str | None, where: str) -> tuple[str, dict[int
     surface: list[tuple[Any, range]] = []  # words and multiword tokens, as they are written, with their numbers
     last = 0
     for token in sentence:
-        number = token["id"]
-        is_range = isinstance(number, tuple) and number[1] == "-"
-        if is_range or (isinstance(number, int) and number > last):  # else of a multiword token, or empty
-            last = number[2] if is_range else number
-            surface.append((token, range(number[0] if is_range else number, last + 1)))
+        numbers = _numbers(token["id"])
+        if numbers and numbers[-1] > last:  # else a word of a multiword token
+            last = numbers[-1]
+            surface.append((token, numbers))
     if text is None:
         spaces = ("" if (token["misc"] or {}).get("SpaceAfter") == "No" else " " for token, _ in surface)
         text = "".join(token["form"] + space for (token, _), space in zip(surface, spaces, strict=True)).rstrip()
@@ -70,3 +72,11 @@ def _written(sentence: Any, text: str | None, where: str) -> tuple[str, dict[int
         end = start + len(token["form"])
         spans |= dict.fromkeys(numbers, (start, end))
     return text, spans
+
+
+def _numbers(identity: Any) -> range:
+    """The numbers of the words of a token, from its first column; none of an empty node."""
+    if isinstance(identity, int):
+        return range(identity, identity + 1)
+    first, sign, last = identity
+    return range(first, last + 1) if sign == "-" else range(0)
