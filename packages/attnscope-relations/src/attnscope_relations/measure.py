@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,10 @@ from attnscope.capture.forward import decoder_start
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.detection.roles import control
-from attnscope.kernels.full import attend_in_full
+from attnscope.kernels.full import weights_of
 from attnscope.measure.contexts import sides_of
 from attnscope.measure.rows import evenly
-from attnscope.measure.texts import TextReader
+from attnscope.measure.texts import BATCH_TOKENS, TextReader
 from attnscope.opened import Opened
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Window, Windows
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
     from attnscope.options import ScanReading
 
-_OTHERS = 4  # texts with which each exchanges its links: one alone would be a noisy baseline
+_OTHERS = 2  # texts with which each exchanges its links: one alone would be a noisy baseline
 OFFSETS = (*range(-10, 0), *range(1, 11))  # words: candidates for the best fixed offset
 
 
@@ -49,10 +50,9 @@ class Query:
     words: tuple[int, ...]
     keys: tuple[int, ...]
 
-    def within(self, queries: int, keys: int) -> Query | None:
-        """The same query in a window of other numbers of words; None if it does not fit."""
-        kept = tuple(key for key in self.keys if key < keys)
-        return replace(self, keys=kept) if kept and max(self.words) < queries else None
+    def fits(self, queries: int, keys: int) -> bool:
+        """Whether it has words in a window of these numbers of words too."""
+        return max(self.words) < queries and max(self.keys) < keys
 
 
 class RelationReader(TextReader):
@@ -79,7 +79,9 @@ class RelationReader(TextReader):
         windows = [*WordedWindows([window for _, window in fitting], words)]
         limit = settings["limit"]
         windows = windows if limit is None else windows[:limit]
-        settings = copy.copy(settings) | {"words": None, "targets": targets or None}
+        longest = max(len(side) for window in windows for side in (window, window.target or window))
+        size = settings["batch_size"] or max(1, BATCH_TOKENS // longest)
+        settings = copy.copy(settings) | {"words": None, "targets": targets or None, "batch_size": size}
         self.digest, self.rule = digest(texts), words.signature
         self.relations = tuple(dict.fromkeys(link.relation for text in texts for link in text.links))
         super().__init__(loaded, sources, settings, windows)
@@ -121,8 +123,7 @@ class RelationReader(TextReader):
                 if other != number
             )
             for *_, other in others[:_OTHERS]:
-                fitting = (query.within(*lengths[number]) for query in self.queries[other])
-                exchanged[number] += [query for query in fitting if query is not None]
+                exchanged[number] += [query for query in self.queries[other] if query.fits(*lengths[number])]
         return exchanged
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
@@ -143,7 +144,7 @@ class RelationReader(TextReader):
             keys = target if site.kind == "causal" else text
             if keys.shape[1] != call.key.shape[2]:
                 raise AttnscopeError(f"layer {site.index} does not attend from token to token, so it has no words")
-            written = attend_in_full(call)[1], attend_in_full(evenly(call))[1]
+            written = weights_of(call), weights_of(evenly(call))
             attended.append(asked.attended(*written, keys))
             of_others.append(exchanged.attended(*written, keys))
 
@@ -222,24 +223,31 @@ def _sides(window: Window) -> tuple[Window, Window]:
 def _queries(links: Iterable[Any], window: Window, numbers: dict[str, int]) -> Iterable[Query]:
     """Links by numbers of words; those within one word are left out."""
     queries, keys = _sides(window)
+    of_queries = _Places(queries)
+    of_keys = of_queries if queries is keys else _Places(keys)
     for link in links:
-        words = _words_of(queries, link.query)
-        others = [word for span in link.keys for word in _words_of(keys, span)]
-        right = sorted({*others} - ({*words} if queries is keys else set()))
+        words = of_queries.of(link.query)
+        others = {word for span in link.keys for word in of_keys.of(span)}
+        right = sorted(others - ({*words} if queries is keys else set()))
         if words and right:
             yield Query(numbers[link.relation], words, tuple(right))
 
 
-def _words_of(window: Window, span: tuple[int, int]) -> tuple[int, ...]:
-    """The words with characters of a span."""
-    start, end = span
-    within: list[int] = []
-    for number, ((first, last), special) in enumerate(zip(window.spans, window.special, strict=True)):
-        letters = window.text[first:last]
-        first += len(letters) - len(letters.lstrip())  # noqa: PLW2901 a token may begin with the space before a word
-        if not special and first < end and start < last:
-            within.append(number)
-    return tuple(within)
+class _Places:
+    """The characters of the words of a window."""
+
+    def __init__(self, window: Window) -> None:
+        self.numbers = [number for number, special in enumerate(window.special) if not special]
+        spans = [window.spans[number] for number in self.numbers]
+        letters = [window.text[first:last] for first, last in spans]
+        # a token may begin with the space before a word
+        self.starts = [last - len(word.lstrip()) for (_, last), word in zip(spans, letters, strict=True)]
+        self.ends = [last for _, last in spans]
+
+    def of(self, span: tuple[int, int]) -> tuple[int, ...]:
+        """The words with characters of a span."""
+        first, last = bisect_right(self.ends, span[0]), bisect_left(self.starts, span[1])
+        return tuple(self.numbers[first:last])
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,24 +284,27 @@ class _Asked:
             if kind == "causal" and not side.special[0]:
                 counted[number, 0] = False  # many heads rest on the first token, whatever it is
         asked: list[tuple[int, Query]] = []
-        for number, queries in enumerate(of_windows):
+        members: list[tuple[int, int, int, float]] = []
+        for number, (window, queries) in enumerate(zip(windows, of_windows, strict=True)):
+            places: dict[int, list[int]] = {}
+            for place, word in enumerate((window.target or window).words):
+                # a translation's token is predicted by the row before its own
+                places.setdefault(word, []).append(max(0, place - 1) if kind == "cross" else place)
+            shown = counted[number].tolist()
             for query in queries:
-                right = tuple(key for key in query.keys if counted[number, key])
-                if right:
-                    asked.append((number, replace(query, keys=right)))
+                if any(shown[key] for key in query.keys):
+                    for word in query.words:
+                        share = 1 / len(places[word]) / len(query.words)
+                        members += [(len(asked), number, place, share) for place in places[word]]
+                    asked.append((number, query))
         of_query = torch.tensor([number for number, _ in asked], dtype=torch.long)
         right, others = torch.zeros(len(asked), counted.shape[1], dtype=torch.bool), counted[of_query]
-        members: list[tuple[int, int, int, float]] = []
-        for at, (number, query) in enumerate(asked):
-            right[at, list(query.keys)] = True
-            if kind != "cross":
-                others[at, list(query.words)] = False
-            window = windows[number].target or windows[number]
-            for word in query.words:
-                tokens = [token for token, of_word in enumerate(window.words) if of_word == word]
-                # a translation's token is predicted by the row before its own
-                places = [max(0, token - 1) for token in tokens] if kind == "cross" else tokens
-                members += [(at, number, place, 1 / len(tokens) / len(query.words)) for place in places]
+        pairs = [(at, key) for at, (_, query) in enumerate(asked) for key in query.keys]
+        right[[at for at, _ in pairs], [key for _, key in pairs]] = True
+        right &= others
+        if kind != "cross":
+            own = [(at, word) for at, (_, query) in enumerate(asked) for word in query.words]
+            others[[at for at, _ in own], [word for _, word in own]] = False
         member, window, position = (torch.tensor([one[part] for one in members], dtype=torch.long) for part in range(3))
         share = torch.tensor([one[3] for one in members])
         return cls(asked, of_query, right, others, member, window, position, share)
@@ -343,8 +354,10 @@ class _Asked:
             sums = [summed(getattr(layer, name).cpu()[seen]) for layer in layers]
             return by_layer(sums) if sums[0].ndim > 2 else np.stack(sums, -1)  # noqa: PLR2004 with heads
 
-        hits = [[query.words[0] + offset in query.keys for offset in OFFSETS] for _, query in asked]
+        places = torch.tensor([query.words[0] for _, query in asked])[:, None] + torch.tensor(OFFSETS)
+        inside = (places >= 0) & (places < self.right.shape[1])
+        hits = self.right[seen].gather(1, places.clamp(0, self.right.shape[1] - 1)) & inside
         return {name: of_layers(name) for name in ("right", "weight", "chance", "uniform")} | {
             "queries": summed(torch.ones(len(asked))),
-            "at_offset": summed(torch.tensor(hits).reshape(-1, len(OFFSETS))),
+            "at_offset": summed(hits),
         }

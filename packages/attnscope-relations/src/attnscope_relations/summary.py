@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.statistics.discovery import significant
-from attnscope.statistics.effects import by_document
+from attnscope.statistics.intervals import DRAWS, bootstrap_interval
 from attnscope.statistics.tests import mean_chances
 from attnscope.statistics.units import LEAST, membership, units_in
 
@@ -154,9 +154,14 @@ def _chances(differences: np.ndarray, queries: np.ndarray) -> np.ndarray:
 
 def _interval(sums: np.ndarray, queries: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean over queries and its 95% interval by units, from sums ``(unit, ...)``."""
-    present = (queries > 0) & np.isfinite(sums.reshape(len(sums), -1)).all(1)
-    if not present.any():
-        nothing = np.full(sums.shape[1:], np.nan)
-        return nothing, nothing, nothing
-    mean, low, high, *_ = by_document(sums[present], range(int(present.sum())), over=queries[present], seed=seed)
-    return mean, low, high
+    flat = sums.reshape(len(sums), -1)
+    present = (queries > 0) & np.isfinite(flat).all(1)
+    flat, sizes = flat[present], queries[present]
+    units = len(sizes)
+    nothing = np.full(flat.shape[1], np.nan)
+    mean = flat.sum(0) / sizes.sum() if units else nothing
+    low = high = nothing
+    if units >= LEAST:
+        drawn = np.random.default_rng(seed).multinomial(units, np.full(units, 1 / units), size=DRAWS)
+        low, high = bootstrap_interval(flat, sizes, drawn.astype(float))
+    return mean.reshape(sums.shape[1:]), low.reshape(sums.shape[1:]), high.reshape(sums.shape[1:])
