@@ -32,6 +32,7 @@ from attnscope.measure.stored import SAMPLE
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.report.signature import Signature
 from attnscope.store.runs import RunFolder
+from attnscope_relations import relations
 from tests.kernels.statistics_of_weights import attended, oracle
 
 pytestmark = pytest.mark.device
@@ -42,6 +43,12 @@ BINS = (5, 9, 17, 33)
 TEXTS = [
     "The tide comes in twice a day, and twice a day it goes out again. Nobody has seen the keeper.",
     "The keeper left the lighthouse, and nobody has seen the keeper since.",
+]
+
+
+LINKED = [
+    {"text": TEXTS[1], "document": str(number), "pairs": [{"name": "object", "from": [20, 30], "to": [11, 15]}]}
+    for number in range(2)
 ]
 
 
@@ -201,6 +208,7 @@ VERBS = {
     "patch": lambda model: attnscope.patch(model, few_pairs(), **BY),
     "patch, residual": lambda model: attnscope.patch(model, few_pairs(), what="residual", **BY),
     "explain": lambda model: attnscope.explain(model, limit=2, window=16, **BY),
+    "relations": lambda model: relations(model, LINKED, untrained=False, **BY),
 }
 
 

@@ -25,6 +25,7 @@ from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Window, Windows
 from attnscope.read.words import WordedWindows, WordRule, in_words, word_rule_of
 from attnscope.store.arrays import in_a_row
+from attnscope.store.run import Work
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 from attnscope_relations.attended import OFFSETS, LayerRows, Query, Rows, sides_of_words
@@ -96,6 +97,12 @@ class RelationReader(TextReader):
             "words": self.rule,
             "untrained": self.untrained,
         }
+
+    def work(self) -> Work:
+        """A pass over the texts, and one more with fresh weights."""
+        if not self.untrained:
+            return super().work()
+        return replace(super().work(), passes=2.0, copies=1 if self.model.dtype.itemsize > 2 else 3)  # noqa: PLR2004
 
     def _exchanged(self) -> list[list[Query]]:
         """For each window the queries of some others, of the same number of words or the nearest."""

@@ -30,6 +30,8 @@ _METHOD = (
 @reads("relations")
 def report(result: xr.Dataset) -> schema.Report:
     """The best head of every relation, and all heads that are above every baseline."""
+    unseen = result.relation.values[(result.queries == 0).values].tolist()
+    result = result.isel(relation=(result.queries > 0).values)
     rows = [_relation(result.isel(relation=number)) for number in range(result.sizes["relation"])]
     rows.sort(key=_further)
     heads = [row for number in range(result.sizes["relation"]) for row in _heads(result.isel(relation=number))]
@@ -64,7 +66,7 @@ def report(result: xr.Dataset) -> schema.Report:
         ],
         result=result,
         method=f"{_METHOD}{INTERVALS}",
-        notes=[*notes_of(result).values()],
+        notes=[*notes_of(result).values(), *([f"Not seen by any layer: {', '.join(unseen)}."] if unseen else [])],
         care={"A weight shows where a head attends, not what it does.": schema.MATTERS},
     )
 
