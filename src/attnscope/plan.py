@@ -31,6 +31,7 @@ from attnscope.capture.load import load_model
 from attnscope.capture.outline import without_numbers
 from attnscope.capture.parameters import Loading
 from attnscope.capture.placement import device_of, is_empty
+from attnscope.capture.verify import tokens_verified
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.capture.weights import blocks_of
@@ -129,7 +130,8 @@ class Memory:
         work, (texts, tokens) = self.work, shape
         plain = self._most(texts * work.variants, tokens, has_head=work.has_head)
         whole = self._most(texts * work.variants, tokens, has_head=work.has_head, measures=True)
-        check = self._most(1, tokens, has_head=True, times=2)  # with and without attnscope, compared at the end
+        verified = tokens_verified(self.model, tokens)
+        check = self._most(1, verified, has_head=True, times=2)  # with and without attnscope, compared at the end
         if work.gradients:  # of a pass without variants
             check |= self._most(texts, tokens, has_head=True, gradients=True)
         least = {device: max(plain[device], check[device]) for device in plain | check}

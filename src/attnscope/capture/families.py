@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -458,6 +459,34 @@ def named_scheme(model: PreTrainedModel) -> str | None:
 
 
 # --- settings and weights ---
+
+# Endings of settings that are widths, counts and ids of tokens. Any other number may be a distance between tokens (the
+# window of a layer, the length of a block or of a table): a text that reaches as far is then verified whole.
+_NO_DISTANCES = (
+    *("hidden_size", "head_size", "intermediate_size", "vocab_size", "embedding_size", "split_size"),
+    *("dim", "rank", "_heads", "_layers", "_labels", "_experts", "_token_id", "_features", "normalized_shape"),
+    *("d_model", "d_ff", "d_kv", "d_head", "d_inner", "n_embd", "n_inner", "n_head", "n_layer"),
+    *("nx", "nf", "query_pre_attn_scalar", "ignore_index"),
+)
+
+
+def may_have_distances(model: PreTrainedModel, least: int, most: int) -> bool:
+    """Whether a setting of a model or of its modules may be a distance between tokens, from `least` to below `most`."""
+    words = getattr(model.config.get_text_config(), "vocab_size", None)  # also the rows of a table
+    settings = [model.config.to_dict(), *(vars(module) for module in model.modules())]
+    return any(least <= number < most and number != words for number in _distances(settings))
+
+
+def _distances(setting: Any) -> Iterator[int]:
+    """The sizes of whole numbers in settings, without those of widths."""
+    if type(setting) is int:
+        yield abs(setting)
+    elif isinstance(setting, dict):
+        for name, value in setting.items():
+            yield from () if str(name).endswith(_NO_DISTANCES) else _distances(value)
+    elif isinstance(setting, list | tuple):
+        for value in setting:
+            yield from _distances(value)
 
 
 def configured_length(config: Any) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from attnscope.capture import families
 from attnscope.capture.borrow import implementations, is_own_hook
 from attnscope.capture.eager import UncapturedError, eager_way, future_of
-from attnscope.capture.forward import check_finite, check_ids, forward
+from attnscope.capture.forward import check_finite, check_ids, forward, run_body
 from attnscope.capture.functional import Softmaxes, softmaxes_of
 from attnscope.capture.placement import device_of, in_memory, is_empty, parameters_of, plain
 from attnscope.capture.watch import Site, way_of
@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 # Largest difference of outputs, as a share of the largest output, that the order of sums can cause in each dtype.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+# Tokens that are checked of a longer text, of which the last few: a prime, which no other dimension has.
+_CHECKED, _LAST = 31, 8
 _NUMBERS = 1 << 20  # of outputs that are compared at once
 _ROWS = 128  # rows of each head whose weights are checked
 _WEIGHTS = 1 << 22  # of several heads, at once
@@ -65,11 +67,41 @@ def verify(
     way = way_of(model)
     if way.eager is not None and not weights_suffice:
         raise AttnscopeError(only_weights(model))
-    check = partial(_verified, model, inputs, valid, text, looks_back=looks_back)
-    find = partial(_find_way, model, inputs, check, cross_only=cross_only, weights_suffice=weights_suffice)
-    sites = once_for_state(model, inputs, ("sites", cross_only, looks_back), find)
+
+    def found(inputs: Inputs, valid: Tensor | None) -> list[Site]:
+        check = partial(_verified, model, inputs, valid, text, looks_back=looks_back)
+        find = partial(_find_way, model, inputs, check, cross_only=cross_only, weights_suffice=weights_suffice)
+        return once_for_state(model, inputs, ("sites", cross_only, looks_back), find)
+
+    sites: list[Site] = []
+    if _is_long_text(model, inputs):
+        check_ids(model, inputs, lambda _: text)
+        with suppress(AttnscopeError):  # rejected only with the whole text
+            sites = found(
+                {name: _ends(value) for name, value in inputs.items()}, None if valid is None else _ends(valid)
+            )
+    sites = sites or found(inputs, valid)
     way.calls = len(sites)
     return sites
+
+
+def _is_long_text(model: PreTrainedModel, inputs: Inputs) -> bool:
+    """Whether inputs are token ids and masks of texts of which a part is verified."""
+    tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
+    if not tensors or len(tensors) < len(inputs) or any(tensor.ndim != _MATRIX for tensor in tensors):
+        return False
+    longest = max(tensor.shape[1] for tensor in tensors)
+    return tokens_verified(model, longest) < longest
+
+
+def tokens_verified(model: PreTrainedModel, tokens: int) -> int:
+    """How many tokens of a text are verified: all, if a setting of the model may be a distance beyond the first few."""
+    return tokens if families.may_have_distances(model, _CHECKED, tokens) else min(tokens, _CHECKED)
+
+
+def _ends(tokens: Tensor) -> Tensor:
+    """The first and the last tokens: a head may look for the last (BART, Llama)."""
+    return tokens if tokens.shape[1] <= _CHECKED else torch.cat([tokens[:, : _CHECKED - _LAST], tokens[:, -_LAST:]], 1)
 
 
 def _find_way(
@@ -159,6 +191,8 @@ def _verified(
         site = site if looks_back else replace(site, kind="self")
         sites.append(replace(site, heads=call.query.shape[1]))
         softmaxes.add(call)
+        if call.bias is not None:
+            way_of(model).has_bias = True
         where = f"{name}, layer {site.index} ({site.name})"
         output, _ = measure(call, Need())
         if by_weights or way_of(model).products:
@@ -178,6 +212,7 @@ def _verified(
         return text
 
     check_ids(model, inputs, called)
+    way_of(model).has_bias = by_weights
     advice = "Do config.json and the tokenizer belong to these weights?"
     if getattr(model, "is_quantized", False):  # some layers do not have the sizes that a device's products need
         advice = "Its quantised layers may not suit this device: try another dtype (--dtype), or another device"
@@ -345,12 +380,12 @@ def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> 
 
 @torch.no_grad()
 def padding_difference(
-    model: PreTrainedModel, together: dict[str, Tensor], alone: Sequence[dict[str, Tensor]]
+    model: PreTrainedModel, together: dict[str, Tensor], alone: Sequence[dict[str, Tensor]], *, with_head: bool = True
 ) -> float:
     """Largest difference between texts in one padded batch and each alone, relative to the tolerance."""
     with watching(model, lambda _, call: measure(call, Need())[0], weights_suffice=True):
-        batch = families.main_output(model(**together))
-        single = [families.main_output(model(**inputs)) for inputs in alone]
+        passes = (model(**inputs) if with_head else run_body(model, inputs) for inputs in (together, *alone))
+        batch, *single = map(families.main_output, passes)
     largest = 0.0
     for row, expected in enumerate(single):
         length = expected.shape[1] if expected.ndim > 2 else 1  # noqa: PLR2004 (batch, position, ...), or one for a text

@@ -46,6 +46,7 @@ class Way:
     state: Any = None  # of the model, when these results were found
     results: dict[Any, Any] = field(default_factory=dict[Any, Any])
     calls: int | None = None  # number of attention calls in the verified pass
+    has_bias: bool = True  # whether something may be added to scores
     draws: bool = False  # whether it draws random numbers: it masks (ViT-MAE) or samples (Informer) in each pass
 
 

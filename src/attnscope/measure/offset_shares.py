@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnscope.capture.families import named_scheme
 from attnscope.capture.forward import run_body
-from attnscope.capture.watch import Site
+from attnscope.capture.watch import Site, way_of
 from attnscope.capture.watching import watching
 from attnscope.kernels.bins import bin_ranges
 from attnscope.kernels.call import AttentionCall
@@ -41,6 +41,8 @@ def bias_note(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str,
     """A note on local heads for models that add a bias by distance to the scores."""
     if "ALiBi" in (named_scheme(model) or ""):
         return {"bias": _SAID}
+    if not way_of(model).has_bias:
+        return {}
     biased: list[Site] = []
 
     def look(site: Site, call: AttentionCall) -> Tensor:

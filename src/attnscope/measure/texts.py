@@ -134,7 +134,7 @@ def grouping_for(groups: Groups | None, corpus: Texts | Chats) -> Grouping | Non
 
 
 BATCH_TOKENS = 2048  # of a batch, about
-_PADDED = 64  # tokens of the test whether padding matters
+_PADDED = 32  # tokens of the test whether padding matters
 _SHARED = 1000  # windows, at most, whose statistics later verbs of a session use
 _MANY_UNKNOWN = 0.05  # share of unknown tokens that gets a note
 OPERATIONS = 2e12  # of the forward passes of a unit: about 10 s on one core, less on anything larger
@@ -411,7 +411,7 @@ class TextReader(Reader):
             return False
         texts = [long, _cut(long, len(long) // 2)]
         beside, *alone = (self.read(batch, [0, 1]).batch.inputs(self.model) for batch in (texts, texts[:1], texts[1:]))
-        return padding_difference(self.model, beside, alone) > 1
+        return padding_difference(self.model, beside, alone, with_head=False) > 1
 
     def signature_settings(self) -> dict[str, Any]:
         settings, rule = self.settings, None if self.words is None else self.words.rule
