@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -53,7 +54,7 @@ def linked_texts(data: Any) -> list[LinkedText]:
         if isinstance(item, LinkedText):
             texts.append(item)
         elif isinstance(item, Mapping):
-            texts.append(of_object(cast("Mapping[str, Any]", item), f"text {number}"))
+            texts.append(_of_any(cast("Mapping[str, Any]", item), f"text {number}"))
         elif isinstance(item, Path):
             files = [file for file in files_below(item) if inner_suffix(file) in READERS] if item.is_dir() else [item]
             texts += [text for file in files for text in _read(file, READERS)]
@@ -84,9 +85,16 @@ def _read(file: Path, readers: Mapping[str, Reader]) -> Iterator[LinkedText]:
 
 
 def json_lines(file: Path) -> Iterator[LinkedText]:
-    """Texts with pairs of spans, an object a line."""
+    """Texts with pairs of spans, or proteins with contacts, an object a line."""
     for number, value in json_objects(file, "text"):
-        yield of_object(value, f"line {number}")
+        yield _of_any(value, f"line {number}")
+
+
+def _of_any(value: Mapping[str, Any], where: str) -> LinkedText:
+    """A text with links from an object of any form, by its fields."""
+    from attnscope_relations.readers import OBJECTS
+
+    return next((reader for name, reader in OBJECTS.items() if name in value), of_object)(value, where)
 
 
 def of_object(value: Mapping[str, Any], where: str) -> LinkedText:
@@ -135,6 +143,16 @@ def both_directions(links: Iterable[tuple[str, Span, Span]]) -> tuple[Link, ...]
         keys.setdefault((relation, first), []).append(second)
         keys.setdefault((relation + REVERSED, second), []).append(first)
     return tuple(Link(relation, query, tuple(others)) for (relation, query), others in keys.items())
+
+
+def needed(package: str, what: str, extra: str) -> Any:
+    """A package that only some readers need."""
+    try:
+        return import_module(package)
+    except ImportError:
+        raise AttnscopeError(
+            f"{what} needs {package}, which is not installed: pip install 'attnscope-relations[{extra}]'"
+        ) from None
 
 
 def digest(texts: Sequence[LinkedText]) -> str:

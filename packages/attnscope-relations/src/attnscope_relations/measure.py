@@ -29,7 +29,9 @@ from attnscope.store.run import Work
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 from attnscope_relations.attended import OFFSETS, LayerRows, Query, Rows, sides_of_words
+from attnscope_relations.contacts import Proteins, precision_of
 from attnscope_relations.data import LinkedText, digest
+from attnscope_relations.readers.proteins import for_tokenizer
 from attnscope_relations.summary import summary_of
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class RelationReader(TextReader):
         self.untrained, self.is_paired = untrained, bool(targets)
         session = Opened.of(model, sources)
         loaded = session.load(settings)
+        texts = for_tokenizer(texts, loaded.tokenizer)
+        sources = [text.text for text in texts]
         words = _rule(texts, settings)
         fitting, cut = _cut(texts, loaded, session.length(settings["window"]))
         if not fitting:
@@ -85,7 +89,13 @@ class RelationReader(TextReader):
         self.queries = [
             [*_queries(text.links, window, numbers)] for (text, _), window in zip(fitting, windows, strict=False)
         ]
-        self.exchanged = self._exchanged()
+        self._lengths = [tuple(len(side) for side in sides_of_words(window)) for window in self.windows]
+        others = self._others()
+        self.exchanged = [
+            [query for other in of_window for query in self.queries[other] if query.fits(*self._lengths[number])]
+            for number, of_window in enumerate(others)
+        ]
+        self.proteins = Proteins([text for text, _ in fitting], windows, others)
         if cut:
             self.notes["cut"] = f"{cut} of {count(len(texts), 'text')} are longer than a window and left out."
 
@@ -104,27 +114,26 @@ class RelationReader(TextReader):
             return super().work()
         return replace(super().work(), passes=2.0, copies=1 if self.model.dtype.itemsize > 2 else 3)  # noqa: PLR2004
 
-    def _exchanged(self) -> list[list[Query]]:
-        """For each window the queries of some others, of the same number of words or the nearest."""
-        lengths = [tuple(len(side) for side in sides_of_words(window)) for window in self.windows]
-        random = np.random.default_rng(self.settings["seed"]).random(len(lengths))
-        order = sorted(range(len(lengths)), key=lambda number: (lengths[number], random[number]))
-        exchanged: list[list[Query]] = [[] for _ in lengths]
+    def _others(self) -> list[list[int]]:
+        """For each window some others, of the same number of words or the nearest."""
+        random = np.random.default_rng(self.settings["seed"]).random(len(self._lengths))
+        order = sorted(range(len(self._lengths)), key=lambda number: (self._lengths[number], random[number]))
+        others: list[list[int]] = [[] for _ in order]
         for at, number in enumerate(order):
-            others = sorted(
-                (abs(lengths[other][0] - lengths[number][0]), abs(there - at), there, other)
+            near = sorted(
+                (abs(self._lengths[other][0] - self._lengths[number][0]), abs(there - at), there, other)
                 for there, other in enumerate(order[max(0, at - _OTHERS) : at + _OTHERS + 1], max(0, at - _OTHERS))
                 if other != number
             )
-            for *_, other in others[:_OTHERS]:
-                exchanged[number] += [query for query in self.queries[other] if query.fits(*lengths[number])]
-        return exchanged
+            others[number] = [other for *_, other in near[:_OTHERS]]
+        return others
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
         read = self.read(items, numbers)
         asked, exchanged = ([queries[number] for number in numbers] for queries in (self.queries, self.exchanged))
         rows = Rows.of(items, [[*own, *others] for own, others in zip(asked, exchanged, strict=True)], self.kind)
         layers: list[LayerRows] = []
+        ranked: list[tuple[np.ndarray, np.ndarray]] = []
         measured = {site.index for site in self.measured}
 
         def look(site: Site, call: AttentionCall) -> Tensor | None:
@@ -134,6 +143,8 @@ class RelationReader(TextReader):
                 raise AttnscopeError(f"layer {site.index} does not attend from token to token, so it has no words")
             output, weights = attend_in_full(call)
             layers.append(rows.of_layer(weights, weights_of(evenly(call))))
+            if self.proteins:
+                ranked.append(self.proteins.ranked(weights, numbers))
             return output
 
         self.run(read, look, numbers)
@@ -145,7 +156,8 @@ class RelationReader(TextReader):
                 name: (_DIMS[values.ndim if name != "window_at_offset" else 0], values)
                 for name, values in variables.items()
             }
-            | {"length": ("window", np.array([len(in_words(window)) for window in items]))},
+            | {"length": ("window", np.array([len(in_words(window)) for window in items]))}
+            | (self.proteins.variables(ranked, numbers) if self.proteins else {}),
             coords=layer_coordinates(self.measured)
             | {
                 "relation": np.array(self.relations, dtype=object),
@@ -157,7 +169,12 @@ class RelationReader(TextReader):
         )
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
-        return lambda results: summary_of(results, self._untrained() if self.untrained else None, self.settings["seed"])
+        def summed_up(results: xr.Dataset) -> xr.Dataset:
+            untrained = self._untrained() if self.untrained else None
+            seed = self.settings["seed"]
+            return summary_of(results, untrained, seed).assign(precision_of(results, untrained, seed))
+
+        return summed_up
 
     def _untrained(self) -> xr.Dataset | None:
         """The same sums with fresh weights; None for weights that cannot be replaced."""

@@ -12,6 +12,7 @@ from attnscope.report.reads import reads
 from attnscope.statistics.effects import INTERVALS
 from attnscope.statistics.units import LEAST
 from attnscope.support.numbers import count, percent
+from attnscope_relations.contact_tables import METHOD, contact_sentences, contact_tables
 from attnscope_relations.summary import SIZE
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def report(result: xr.Dataset) -> schema.Report:
         title=f"Relations in {result.attrs['model']}",
         read=f"{count(result.sizes['relation'], 'relation')} over {describe_corpus(result)}",
         finding=schema.Finding(
-            _sentences(rows, linked, tested=tested),
+            [*_sentences(rows, linked, tested=tested), *contact_sentences(result)],
             certainty,
             schema.heads_by(linked, lambda row: row["relation"]),
             _headline(linked),
@@ -63,9 +64,10 @@ def report(result: xr.Dataset) -> schema.Report:
                 least=f"{LEAST} or more documents",
             ),
             schema.Table("heads", "Heads", _HEADS, heads, terminal=0, corrected="for all heads and relations"),
+            *contact_tables(result),
         ],
         result=result,
-        method=f"{_METHOD}{INTERVALS}",
+        method=f"{_METHOD}{METHOD if 'precision' in result else ''}{INTERVALS}",
         notes=[*notes_of(result).values(), *([f"Not seen by any layer: {', '.join(unseen)}."] if unseen else [])],
         care={"A weight shows where a head attends, not what it does.": schema.MATTERS},
     )

@@ -36,33 +36,33 @@ def summary_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -> 
     """
     units, called = units_in(results)
     member = membership(units)
-    halves = _halves(len(member), seed)
+    halves = halves_of(len(member), seed)
     sums = {
-        str(name).removeprefix("window_"): _by_unit(member, values)
+        str(name).removeprefix("window_"): by_unit(member, values)
         for name, values in results.items()
         if "window_" in str(name)
     }
     queries, exchanged = sums["queries"], sums["exchanged_queries"]
     whole = queries.sum(0)
-    right, weight = (_share(sums[name].sum(0), whole) for name in ("right", "weight"))
+    right, weight = (share(sums[name].sum(0), whole) for name in ("right", "weight"))
     others = exchanged.sum(0)
-    of_offset, offset = _of_best(sums["at_offset"], queries, halves)
+    of_offset, offset = of_best(sums["at_offset"], queries, halves)
     baselines = {
         "offset": np.broadcast_to(_extended(of_offset, right.ndim), sums["right"].shape),
-        "exchanged": _extended(queries, right.ndim) * _share(sums["exchanged_right"], exchanged),
+        "exchanged": _extended(queries, right.ndim) * share(sums["exchanged_right"], exchanged),
         "chance": np.broadcast_to(sums["chance"][..., None], sums["right"].shape),
     }
-    means = {name: _share(np.nansum(values, 0), whole) for name, values in baselines.items()}
+    means = {name: share(np.nansum(values, 0), whole) for name, values in baselines.items()}
     if not others.any():
         means["exchanged"] = np.full_like(right, np.nan)
     largest = np.fmax.reduce([*means.values()])  # NaN: a baseline that is not to be had
-    p = np.stack([_chances(sums["right"] - values, queries) for values in baselines.values()])
+    p = np.stack([chances(sums["right"] - values, queries) for values in baselines.values()])
     p = np.where(np.isnan(p).any(0), np.nan, p.max(0))
     shown = significant(p) & (right > largest)
-    interval = [_interval(sums["right"][:, at], queries[:, at], seed) for at in range(len(whole))]
+    interval = [interval_of(sums["right"][:, at], queries[:, at], seed) for at in range(len(whole))]
     by_head = {name: sums[name].reshape(*queries.shape, -1) for name in ("right", "weight")}
-    of_best, best = _of_best(by_head["right"], queries, halves, by_head["weight"])
-    held_out = [_interval(of_best[:, at, None], queries[:, at], seed) for at in range(len(whole))]
+    of_chosen, best = of_best(by_head["right"], queries, halves, by_head["weight"])
+    held_out = [interval_of(of_chosen[:, at, None], queries[:, at], seed) for at in range(len(whole))]
     heads = right.shape[-1]
     variables: dict[str, Any] = {
         "score": (_CELLS, right),
@@ -70,14 +70,14 @@ def summary_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -> 
         "score_high": (_CELLS, np.stack([high for *_, high in interval])),
         "weight": (_CELLS, weight),
         "exchanged": (_CELLS, means["exchanged"]),
-        "exchanged_weight": (_CELLS, _share(sums["exchanged_weight"].sum(0), others)),
-        "chance": (_CELLS[:2], _share(sums["chance"].sum(0), whole)),
-        "uniform": (_CELLS[:2], _share(sums["uniform"].sum(0), whole)),
+        "exchanged_weight": (_CELLS, share(sums["exchanged_weight"].sum(0), others)),
+        "chance": (_CELLS[:2], share(sums["chance"].sum(0), whole)),
+        "uniform": (_CELLS[:2], share(sums["uniform"].sum(0), whole)),
         "above": (_CELLS, right - largest),
         "p": (_CELLS, p),
         "shown": (_CELLS, shown & (right - largest >= SIZE)),
         "tested": (_CELLS, np.isfinite(p)),
-        "offset_score": ("relation", _share(of_offset.sum(0), whole)),
+        "offset_score": ("relation", share(of_offset.sum(0), whole)),
         "best_offset": ("relation", results.offset.values[offset]),
         "best_layer": ("relation", results.layer.values[best // heads]),
         "best_head": ("relation", best % heads),
@@ -88,16 +88,16 @@ def summary_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -> 
         "units": ("relation", (queries > 0).sum(0)),
     }
     if untrained is not None:
-        fresh = {name: _by_unit(member, untrained[f"window_{name}"]) for name in ("right", "queries")}
-        of_fresh, _ = _of_best(fresh["right"].reshape(*queries.shape, -1), fresh["queries"], halves)
-        variables["untrained"] = (_CELLS, _share(fresh["right"].sum(0), whole))
-        variables["untrained_held_out"] = ("relation", _share(of_fresh.sum(0), whole))
+        fresh = {name: by_unit(member, untrained[f"window_{name}"]) for name in ("right", "queries")}
+        of_fresh, _ = of_best(fresh["right"].reshape(*queries.shape, -1), fresh["queries"], halves)
+        variables["untrained"] = (_CELLS, share(fresh["right"].sum(0), whole))
+        variables["untrained_held_out"] = ("relation", share(of_fresh.sum(0), whole))
     for name, words in _WORDS.items():
         variables[name] = (*variables[name], {"long_name": words, "units": "share"})
     return xr.Dataset(variables, attrs={"intervals_over": called})
 
 
-def _by_unit(member: np.ndarray, values: xr.DataArray) -> np.ndarray:
+def by_unit(member: np.ndarray, values: xr.DataArray) -> np.ndarray:
     """Sums over the windows of each unit."""
     return np.tensordot(member, np.nan_to_num(values.values.astype(np.float64)), 1)
 
@@ -107,18 +107,18 @@ def _extended(values: np.ndarray, dims: int) -> np.ndarray:
     return values.reshape(*values.shape, *[1] * (dims - 1))
 
 
-def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """Parts of wholes over relations; NaN without a whole."""
     whole = whole.reshape(*whole.shape, *[1] * (part.ndim - whole.ndim))
     return np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)
 
 
-def _halves(units: int, seed: int) -> np.ndarray:
+def halves_of(units: int, seed: int) -> np.ndarray:
     """A random half of the units, ``(unit,)``."""
     return np.random.default_rng(seed).permutation(units) % 2 == 0
 
 
-def _of_best(
+def of_best(
     sums: np.ndarray, queries: np.ndarray, halves: np.ndarray, ties: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of each unit the sum ``(unit, relation)`` of what is best in the other half; and what is best in all.
@@ -135,7 +135,7 @@ def _of_best(
     return of_units, ranked.sum(0).argmax(-1)
 
 
-def _chances(differences: np.ndarray, queries: np.ndarray) -> np.ndarray:
+def chances(differences: np.ndarray, queries: np.ndarray) -> np.ndarray:
     """P-value of each mean difference over queries, from sums ``(unit, relation, layer, head)``, by units."""
     p = np.full(differences.shape[1:], np.nan)
     for relation in range(len(p)):
@@ -152,7 +152,7 @@ def _chances(differences: np.ndarray, queries: np.ndarray) -> np.ndarray:
     return p
 
 
-def _interval(sums: np.ndarray, queries: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def interval_of(sums: np.ndarray, queries: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean over queries and its 95% interval by units, from sums ``(unit, ...)``."""
     flat = sums.reshape(len(sums), -1)
     present = (queries > 0) & np.isfinite(flat).all(1)

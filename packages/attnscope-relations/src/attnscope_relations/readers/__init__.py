@@ -1,6 +1,17 @@
 """Readers of files with relations, by their endings: a file each."""
 
-from attnscope_relations.data import Reader, json_lines
-from attnscope_relations.readers.dependencies import dependencies
+from collections.abc import Callable, Mapping
+from typing import Any
 
-READERS: dict[str, Reader] = {".jsonl": json_lines, ".conllu": dependencies}
+from attnscope_relations.data import LinkedText, Reader, json_lines
+from attnscope_relations.readers.dependencies import dependencies
+from attnscope_relations.readers.proteins import contact_lists, of_contacts, structures
+
+READERS: dict[str, Reader] = {
+    ".jsonl": json_lines,
+    ".conllu": dependencies,
+    **dict.fromkeys((".contacts", ".rr"), contact_lists),
+    **dict.fromkeys((".pdb", ".ent", ".cif", ".mmcif"), structures),
+}
+#: Readers of objects of other forms than a text with pairs, by a field that they have.
+OBJECTS: dict[str, Callable[[Mapping[str, Any], str], LinkedText]] = {"sequence": of_contacts}

@@ -15,15 +15,17 @@ if TYPE_CHECKING:
         ("attnscope relations bert-base-uncased treebank.conllu", "every relation of a treebank"),
         ("attnscope relations bert-base-uncased treebank.conllu --only nsubj,obj", "two of them"),
         ("attnscope relations gpt2 passages.jsonl", "pairs of spans: coreference, brackets, ..."),
+        ("attnscope relations facebook/esm2_t6_8M_UR50D 1crn.pdb", "residues of a protein in contact"),
     )
 )
 def relations(
     model: ModelsOrBundled = None,
     data: Annotated[
         Sources,
-        "Read texts with links from these files: .conllu or .jsonl, or texts with --from and --to. A line of JSON "
-        'Lines is ``{"text": ..., "pairs": [{"name": ..., "from": [12, 14], "to": [8, 10]}]}``, by characters. In '
-        "Python also such objects.",
+        "Read texts with links from these files: .conllu or .jsonl, or texts with --from and --to; proteins from .pdb, "
+        '.cif or .contacts. A line of JSON Lines is ``{"text": ..., "pairs": [{"name": ..., "from": [12, 14], "to": '
+        '[8, 10]}]}``, by characters, or ``{"sequence": ..., "contacts": [[3, 40]]}``, by residues from 1. In Python '
+        "also such objects.",
     ] = None,
     *,
     query: Annotated[
@@ -67,7 +69,12 @@ def relations(
         random visible word; ``uniform``, the weight under uniform attention. Over ``relation``: ``offset_score`` of the
         best fixed offset, chosen on the other half of the documents; ``best_layer`` and ``best_head``; ``held_out``,
         the score of the head that is best in the other half, with its interval; ``queries`` and ``units``, their
-        number and that of the documents. ``window_right`` and others are sums over each text.
+        number and that of the documents. With contacts, over ``(cut, layer, head)``: ``precision`` at L, L/2 and L/5 of
+        the pairs of residues, ranked by symmetrised weights with the average product corrected (Rao et al. 2021), with
+        its interval over proteins, ``precision_exchanged``, ``precision_untrained``, ``precision_above``,
+        ``precision_p`` and ``precision_shown``; over ``cut``: ``precision_separation`` of pairs ranked by separation,
+        ``precision_chance``, ``precision_best_layer``, ``precision_best_head`` and ``precision_held_out``.
+        ``window_right`` and others are sums over each text.
 
     Raises
     ------

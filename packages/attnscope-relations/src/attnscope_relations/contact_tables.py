@@ -1,0 +1,126 @@
+"""The report's tables of contacts: precision of the best head at each cut, next to baselines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnscope.report import schema
+from attnscope.statistics.units import LEAST
+from attnscope_relations.contacts import SEPARATION
+from attnscope_relations.summary import SIZE
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+METHOD = (
+    "Contacts: the weights of a head from residue to residue are symmetrised and corrected by their average product, "
+    f"and pairs of residues that are {SEPARATION} or more apart are ranked by them; precision is the share of contacts "
+    "among the first L, L/2 or L/5 pairs of a protein of L residues (Rao et al. 2021). Baselines: the same for "
+    "contacts of other proteins; pairs ranked by how often their separation is a contact in the other half of the "
+    "proteins; all pairs. "
+)
+
+
+def contact_tables(result: xr.Dataset) -> list[schema.Table]:
+    """The best head at each cut, and all heads; nothing without contacts."""
+    if "precision" not in result:
+        return []
+    fewest = f"{LEAST} or more proteins"
+    corrected = "for all heads and cuts"
+    return [
+        schema.Table(
+            "contacts",
+            "Contacts",
+            _CONTACTS,
+            _best(result),
+            "How well heads rank pairs of residues.",
+            corrected,
+            fewest,
+        ),
+        schema.Table(
+            "contact_heads", "Contacts by head", _CONTACT_HEADS, _heads(result), corrected=corrected, terminal=0
+        ),
+    ]
+
+
+def contact_sentences(result: xr.Dataset) -> list[str]:
+    """Which head ranks contacts best, next to chance; nothing without contacts."""
+    if "precision" not in result:
+        return []
+    best = _best(result)[0]
+    of_pairs = f"Head {best['layer']}.{best['head']} ranks contacts best: precision at L {best['precision']:.2f}"
+    by_others = f"pairs ranked by their separation {best['separation']:.2f}, all pairs {best['chance']:.2f}"
+    if best["shown"] is None:
+        return [f"{of_pairs}; {by_others}."]
+    if best["shown"]:
+        return [f"{of_pairs}, significantly and by {SIZE:g} or more above every baseline; {by_others}."]
+    return [f"{of_pairs}, which is not significantly, or not by {SIZE:g}, above every baseline; {by_others}."]
+
+
+def _best(result: xr.Dataset) -> list[schema.Row]:
+    """The best head of each cut."""
+    rows: list[schema.Row] = []
+    for cut in result.cut.values.tolist():
+        at_cut = result.sel(cut=cut)
+        layer, head = int(at_cut.precision_best_layer), int(at_cut.precision_best_head)
+        best = at_cut.sel(layer=layer, head=head)
+        row: schema.Row = {"cut": cut, "layer": layer, "head": head, "precision": float(best.precision)}
+        names = (
+            "low",
+            "high",
+            "held_out",
+            "held_out_low",
+            "held_out_high",
+            "separation",
+            "exchanged",
+            "chance",
+            "above",
+        )
+        row |= {name: schema.value_of(best[f"precision_{name}"].item()) for name in names}
+        fresh = "precision_untrained_held_out"
+        row["untrained"] = schema.value_of(best[fresh].item()) if fresh in best else None
+        row["shown"] = bool(best.precision_shown) if best.precision_tested else None
+        rows.append(row | {"proteins": int(result.proteins)})
+    return rows
+
+
+def _heads(result: xr.Dataset) -> list[schema.Row]:
+    names = ("precision_above", "precision_p", "precision_untrained", "precision_shown", "precision_tested")
+    columns = {name.removeprefix("precision_"): result[name].sel(cut="L") for name in names if name in result}
+    columns |= {_AT[cut]: result.precision.sel(cut=cut) for cut in _AT}
+    rows = schema.rows_of(columns, result.precision.sel(cut="L", drop=True))
+    rows.sort(key=lambda row: -row["at_l"])
+    return [row | {"shown": bool(row["shown"]) if row["tested"] else None} for row in rows]
+
+
+_BASELINES = ("separation", "exchanged", "chance")
+_AT = {"L": "at_l", "L/2": "at_half", "L/5": "at_fifth"}
+_PRECISION = "share of contacts among the pairs that the head ranks highest"
+_CONTACTS = (
+    schema.Quantity("cut", "pairs", meaning="as many pairs as a protein has residues (L), or a part of that"),
+    *schema.HEAD,
+    schema.Quantity("precision", unit="share", meaning=_PRECISION, low="low", high="high", interval=True),
+    schema.Quantity(
+        "held_out",
+        "held out",
+        "share",
+        "precision of the head that is best in the other half of the proteins",
+        low="held_out_low",
+        high="held_out_high",
+    ),
+    schema.Quantity("separation", unit="share", meaning="baseline: pairs ranked by how often their separation is one"),
+    schema.Quantity("exchanged", unit="share", meaning="baseline: contacts of other proteins"),
+    schema.Quantity("chance", unit="share", meaning="baseline: share of contacts among all pairs"),
+    schema.Quantity("untrained", unit="share", meaning="held out, with fresh weights"),
+    schema.Quantity("above", unit="above", meaning="precision less the largest baseline", significant="shown"),
+    schema.Quantity("proteins", unit="count", meaning="proteins with contacts", detail="page"),
+)
+_CONTACT_HEADS = (
+    *schema.HEAD,
+    schema.Quantity("at_l", "at L", "share", _PRECISION),
+    schema.Quantity("at_half", "at L/2", "share", "the same of half as many pairs"),
+    schema.Quantity("at_fifth", "at L/5", "share", "the same of a fifth as many pairs"),
+    schema.Quantity("above", unit="above", meaning="precision at L less the largest baseline", significant="shown"),
+    schema.Quantity("untrained", unit="share", meaning="precision at L of the same head with fresh weights"),
+    schema.Quantity("p", unit="p", meaning="largest p-value of the tests against the baselines"),
+)
