@@ -20,7 +20,7 @@ from attnscope.capture.families import result_of
 from attnscope.capture.functional import PackedTexts, before_dropout, calls_inside
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.outline import reject_absent
-from attnscope.capture.placement import device_of
+from attnscope.capture.placement import device_of, reject_tensor_parallel
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.head_names import checked_choice
@@ -241,6 +241,7 @@ class HeadMonitor(TrainerCallback):
         training with several processes, each calls this, and the numbers are those of the texts of all.
         """
         self._next.close()
+        reject_tensor_parallel(model)
         if _is_out_of_reach(model):
             self._measure_before(model, step)
             return

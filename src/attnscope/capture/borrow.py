@@ -18,6 +18,7 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from attnscope.bundled import OWN_TEXTS
+from attnscope.capture.placement import reject_tensor_parallel
 from attnscope.store.files import explained, local_folder
 from attnscope.store.folder import OwnedFolder
 from attnscope.support.errors import AttnscopeError
@@ -180,6 +181,7 @@ class Envoy(Protocol):
 def inner_model(source: object) -> object:
     """The model that `source` wraps (``torch.compile``, TransformerLens, nnsight, peft, ...); else `source` itself."""
     if isinstance(source, transformers.PreTrainedModel):
+        reject_tensor_parallel(source)
         return source
     if isinstance(source, LoadedModel):
         return source.model

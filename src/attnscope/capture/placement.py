@@ -165,6 +165,19 @@ def reject_distributed(model: PreTrainedModel) -> None:
         raise AttnscopeError("the weights of this model are distributed over processes (DTensor). Load it in one")
 
 
+def reject_tensor_parallel(model: nn.Module) -> None:
+    """Raise an error for a model of whose heads each process has a part; with FSDP alone, a pass has all of them."""
+    parts = [*model.modules()]
+    is_split = any((getattr(part, "_tp_size", None) or 1) > 1 for part in parts)
+    if not is_split and not any(type(part).__name__.startswith("FSDP") for part in parts):
+        is_split = any(hasattr(parameter, "full_tensor") for parameter in model.parameters())
+    if is_split:
+        raise AttnscopeError(
+            "each process has a part of the heads of this model (tensor-parallel), and they are not gathered. Load it "
+            "in one process, there on several devices (--device-map auto)"
+        )
+
+
 INTEGERS = ("int8", "int4")
 NF4 = "nf4"  # four bits at quantiles of a normal distribution (QLoRA, Dettmers et al. 2023)
 _GROUP = 32  # weights of a row that share a scale in int4, where rows fall into such groups
