@@ -142,9 +142,11 @@ def without_relations(runs: int) -> None:
                 if parameter.ndim > 1:
                     torch.nn.init.normal_(parameter, std=0.3)
             result = relations(model, treebank(100, seed), tokenizer=tokenizer, untrained=False, seed=seed)
-            counts.append(int(result.shown.sum()))
-        tested = result.tested.size
-        print(f"{family}: {sum(map(bool, counts))} of {runs} runs link a relation; {tested} tests a run", flush=True)
+            counts.append(int(result.linked.sum()))
+        tested = result.sizes["relation"]
+        print(
+            f"{family}: {sum(map(bool, counts))} of {runs} runs link a relation; {tested} relations a run", flush=True
+        )
 
 
 # Time

@@ -29,10 +29,12 @@ _WORDS = {
 def summary_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -> xr.Dataset:
     """Scores of every head for every relation, next to baselines, from sums over the queries of each window.
 
-    A head is above a baseline if the mean difference, over documents, is significantly above 0. It is `shown` if it is
-    above all three: p is the largest of three (an intersection-union test, Berger 1982), and the false discovery rate
-    over all heads and relations is 0.05 (Benjamini and Hochberg 1995). The fixed offset, and the best head, are chosen
-    on one half of the documents and scored on the other.
+    The fixed offset, and the best head, are chosen on one half of the documents and scored on the other. A relation is
+    `linked` if the head that is so chosen is significantly above all baselines, and by `SIZE`: p is the largest of
+    three (an intersection-union test, Berger 1982), and the false discovery rate over relations is 0.05 (Benjamini and
+    Hochberg 1995). In a linked relation a head is `shown` if both halves choose it, or if it passes the same test of
+    its own, with the false discovery rate over heads at 0.05 times the share of relations that are linked (Benjamini
+    and Bogomolov 2014).
     """
     units, called = units_in(results)
     member = membership(units)
@@ -56,12 +58,23 @@ def summary_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -> 
     if not others.any():
         means["exchanged"] = np.full_like(right, np.nan)
     largest = np.fmax.reduce([*means.values()])  # NaN: a baseline that is not to be had
-    p = np.stack([chances(sums["right"] - values, queries) for values in baselines.values()])
-    p = np.where(np.isnan(p).any(0), np.nan, p.max(0))
-    shown = significant(p) & (right > largest)
+    p = _largest_chance([sums["right"] - values for values in baselines.values()], queries)
     interval = [interval_of(sums["right"][:, at], queries[:, at], seed) for at in range(len(whole))]
     by_head = {name: sums[name].reshape(*queries.shape, -1) for name in ("right", "weight")}
-    of_chosen, best = of_best(by_head["right"], queries, halves, by_head["weight"])
+    chosen, best = best_of(by_head["right"], queries, halves, by_head["weight"])
+    of_chosen = taken(by_head["right"], chosen, halves)
+    of_baselines = [taken(values.reshape(by_head["right"].shape), chosen, halves) for values in baselines.values()]
+    held_out_p = _largest_chance([of_chosen - values for values in of_baselines], queries)
+    held_out_above = share(of_chosen.sum(0), whole) - np.fmax.reduce(
+        [share(np.nansum(values, 0), whole) for values in of_baselines]
+    )
+    linked = significant(held_out_p) & (held_out_above >= SIZE)
+    shown = np.zeros(right.shape, bool)
+    level = 0.05 * linked.sum() / max(1, np.isfinite(held_out_p).sum())
+    for relation in np.flatnonzero(linked):
+        shown[relation] = significant(p[relation], level) & (right - largest >= SIZE)[relation]
+        if (chosen[:, relation] == best[relation]).all():
+            shown[relation].flat[best[relation]] = True
     held_out = [interval_of(of_chosen[:, at, None], queries[:, at], seed) for at in range(len(whole))]
     heads = right.shape[-1]
     variables: dict[str, Any] = {
@@ -75,7 +88,7 @@ def summary_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -> 
         "uniform": (_CELLS[:2], share(sums["uniform"].sum(0), whole)),
         "above": (_CELLS, right - largest),
         "p": (_CELLS, p),
-        "shown": (_CELLS, shown & (right - largest >= SIZE)),
+        "shown": (_CELLS, shown),
         "tested": (_CELLS, np.isfinite(p)),
         "offset_score": ("relation", share(of_offset.sum(0), whole)),
         "best_offset": ("relation", results.offset.values[offset]),
@@ -84,6 +97,9 @@ def summary_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -> 
         "held_out": ("relation", np.array([float(mean[0]) for mean, *_ in held_out])),
         "held_out_low": ("relation", np.array([float(low[0]) for _, low, _ in held_out])),
         "held_out_high": ("relation", np.array([float(high[0]) for *_, high in held_out])),
+        "held_out_above": ("relation", held_out_above),
+        "held_out_p": ("relation", held_out_p),
+        "linked": ("relation", linked),
         "queries": ("relation", whole),
         "units": ("relation", (queries > 0).sum(0)),
     }
@@ -118,21 +134,37 @@ def halves_of(units: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(units) % 2 == 0
 
 
-def of_best(
+def best_of(
     sums: np.ndarray, queries: np.ndarray, halves: np.ndarray, ties: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of each unit the sum ``(unit, relation)`` of what is best in the other half; and what is best in all.
+    """What is best in the other half of the units, ``(half, relation)``, and in all, ``(relation,)``.
 
-    NaN without another half. Of equal ones that with the largest of `ties` is the best.
+    -1 without another half. Of equal ones that with the largest of `ties` is the best.
     """
     ranked = sums if ties is None else sums + _TIE * ties
-    of_units = np.full(queries.shape, np.nan)
-    for half in (halves, ~halves):
-        chosen = ranked[~half].sum(0).argmax(-1)
-        has_other = queries[~half].sum(0) > 0
-        of_half = np.take_along_axis(sums[half], chosen[None, :, None], -1)[..., 0]
-        of_units[half] = np.where(has_other, of_half, np.nan)
-    return of_units, ranked.sum(0).argmax(-1)
+    others = (halves, ~halves)  # of the units that are not in the half, and of those that are
+    chosen = [np.where(queries[other].sum(0) > 0, ranked[other].sum(0).argmax(-1), -1) for other in others]
+    return np.stack(chosen), ranked.sum(0).argmax(-1)
+
+
+def taken(values: np.ndarray, chosen: np.ndarray, halves: np.ndarray) -> np.ndarray:
+    """Of each unit the value ``(unit, relation)`` of what the other half chose; NaN without one."""
+    of_units = chosen[halves.astype(int)]
+    of_chosen = np.take_along_axis(values, of_units[..., None].clip(0), -1)[..., 0]
+    return np.where(of_units < 0, np.nan, of_chosen)
+
+
+def of_best(sums: np.ndarray, queries: np.ndarray, halves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each unit the sum ``(unit, relation)`` of what is best in the other half; and what is best in all."""
+    chosen, best = best_of(sums, queries, halves)
+    return taken(sums, chosen, halves), best
+
+
+def _largest_chance(differences: list[np.ndarray], queries: np.ndarray) -> np.ndarray:
+    """The largest of several p-values of each mean; 1 where a mean is below 0, NaN without one of the tests."""
+    p = np.stack([chances(one, queries) for one in differences])
+    below = np.stack([np.nansum(one, 0) <= 0 for one in differences])
+    return np.where(np.isfinite(p) & below, 1.0, p).max(0)
 
 
 def chances(differences: np.ndarray, queries: np.ndarray) -> np.ndarray:

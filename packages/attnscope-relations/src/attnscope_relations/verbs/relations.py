@@ -64,11 +64,13 @@ def relations(
         Over ``(relation, layer, head)``: ``score``, the share of queries for which the head is right, with its interval
         over documents (``score_low``, ``score_high``); ``weight``, the mean weight on what a query belongs to;
         ``exchanged`` and ``exchanged_weight``, the same for links of other texts of the same length; ``untrained``,
-        the score with fresh weights; ``above``, the score less the largest baseline; ``p``; ``shown``, whether it is
-        significantly above all baselines, and by 0.1 or more. Over ``(relation, layer)``: ``chance``, the score of a
+        the score with fresh weights; ``above``, the score less the largest baseline; ``p``; ``shown``, whether
+        the head links the relation. Over ``(relation, layer)``: ``chance``, the score of a
         random visible word; ``uniform``, the weight under uniform attention. Over ``relation``: ``offset_score`` of the
         best fixed offset, chosen on the other half of the documents; ``best_layer`` and ``best_head``; ``held_out``,
-        the score of the head that is best in the other half, with its interval; ``queries`` and ``units``, their
+        the score of the head that is best in the other half, with its interval; ``held_out_above``, that less the
+        largest baseline; ``held_out_p``; ``linked``, whether it is significantly above all baselines, corrected for
+        all relations, and by 0.1 or more; ``queries`` and ``units``, their
         number and that of the documents. With contacts, over ``(cut, layer, head)``: ``precision`` at L, L/2 and L/5 of
         the pairs of residues, ranked by symmetrised weights with the average product corrected (Rao et al. 2021), with
         its interval over proteins, ``precision_exchanged``, ``precision_untrained``, ``precision_above``,
