@@ -12,17 +12,23 @@ from typing import Any, cast
 
 from attnscope.read.files import files_below, inner_suffix, json_objects, shown
 from attnscope.read.spans import Span
+from attnscope.read.words import word_rule_of
 from attnscope.statistics.units import Repeats
 from attnscope.support.errors import AttnscopeError
 
 #: What is added to the name of a relation that is read from its other end.
 REVERSED = " (reversed)"
+#: The same from the word before: a causal model predicts a word from there.
+BEFORE = " (word before)"
+AGREEMENT = "agreement"
 _FORM = '{"text": "Ann met Bo. He waved.", "pairs": [{"name": "coreference", "from": [12, 14], "to": [8, 10]}]}'
+
+_PAIR = '{"good": "The cats ahead run.", "bad": "The cats ahead runs.", "verb": [15, 18], "subject": [4, 8]}'
 
 
 @dataclass(frozen=True)
 class Link:
-    """What one query belongs to."""
+    """A query, and the words that it belongs to."""
 
     relation: str
     query: Span  # its first character and one past its last, in the text that queries are of
@@ -39,6 +45,9 @@ class LinkedText:
     words: tuple[Span, ...] = ()  # of the text; without any a rule of words finds them
     target: str | None = None  # the translation, which queries are of
     target_words: tuple[Span, ...] = ()
+    # of a sentence with a tree: of each word the number of its head, -1 for the root; None for words outside of it
+    heads: tuple[int | None, ...] = ()
+    answers: tuple[str, str] | None = None  # the text as it is right, and as it is wrong
 
 
 Reader = Callable[[Path], Iterable[LinkedText]]
@@ -99,7 +108,8 @@ def _of_any(value: Mapping[str, Any], where: str) -> LinkedText:
 
 def of_object(value: Mapping[str, Any], where: str) -> LinkedText:
     """A text with pairs of spans as they are written in JSON Lines."""
-    text, pairs = value.get("text"), value.get("pairs")
+    answers = _answers(value, where)
+    text, pairs = value.get("text", value.get("good")), value.get("pairs", [] if "verb" in value else None)
     if not isinstance(text, str) or not isinstance(pairs, list):
         raise AttnscopeError(f"{where}: found no text with pairs; expected {_FORM}")
     target = value.get("target")
@@ -112,9 +122,32 @@ def of_object(value: Mapping[str, Any], where: str) -> LinkedText:
         several = to if isinstance(to, list) and to and isinstance(to[0], list) else [to]
         keys = tuple(checked(span, len(text), where) for span in several)
         links.append(Link(str(pair["name"]), checked(pair["from"], len(queries), where), keys))
+    if "verb" in value:
+        links += _agreement(text, *(checked(value.get(name), len(text), where) for name in ("verb", "subject")))
     words = {name: _spans(value.get(name), length, where) for name, length in _sides(text, target)}
     document = str(value.get("document", value.get("id", where)))
-    return LinkedText(text, tuple(links), document, target=target, **words)
+    return LinkedText(text, tuple(links), document, target=target, answers=answers, **words)
+
+
+def _answers(value: Mapping[str, Any], where: str) -> tuple[str, str] | None:
+    """The right and the wrong text of a minimal pair."""
+    if "good" not in value and "bad" not in value:
+        return None
+    good, bad = value.get("good"), value.get("bad")
+    if not isinstance(good, str) or not isinstance(bad, str) or good == bad:
+        raise AttnscopeError(
+            f"{where}: found good {good!r:.40} and bad {bad!r:.40}; expected two texts that differ, such as {_PAIR}"
+        )
+    return good, bad
+
+
+def _agreement(text: str, verb: Span, subject: Span) -> list[Link]:
+    """From a verb to its subject, and from the word before the verb, unless that is the subject."""
+    links = [Link(AGREEMENT, verb, (subject,))]
+    before = [span for span in word_rule_of("unicode").spans(text) if span[1] <= verb[0]]
+    if before and not (before[-1][0] < subject[1] and subject[0] < before[-1][1]):
+        links.append(Link(AGREEMENT + BEFORE, before[-1], (subject,)))
+    return links
 
 
 def _sides(text: str, target: str | None) -> list[tuple[str, int]]:
@@ -160,7 +193,7 @@ def digest(texts: Sequence[LinkedText]) -> str:
     sha256 = hashlib.sha256()
     for text in texts:
         links = [[link.relation, link.query, link.keys] for link in text.links]
-        parts = [text.text, text.target, text.document, text.words, text.target_words, links]
+        parts = [text.text, text.target, text.document, text.words, text.target_words, links, text.heads, text.answers]
         sha256.update(json.dumps(parts).encode() + b"\n")
     return sha256.hexdigest()[:16]
 
@@ -169,8 +202,8 @@ def only_of(texts: list[LinkedText], names: Sequence[str] | None) -> list[Linked
     """Texts with links of these relations only, in either direction."""
     if names is None:
         return texts
-    present = {link.relation.removesuffix(REVERSED) for text in texts for link in text.links}
-    absent = [name for name in names if name.removesuffix(REVERSED) not in present]
+    present = {_stem(link.relation) for text in texts for link in text.links}
+    absent = [name for name in names if _stem(name) not in present]
     if absent:
         raise AttnscopeError(
             f"only (--only) names {absent[0]!r:.40}, which no text has; the relations are {', '.join(sorted(present))}"
@@ -178,6 +211,11 @@ def only_of(texts: list[LinkedText], names: Sequence[str] | None) -> list[Linked
     wanted = {*names}
 
     def kept(link: Link) -> bool:
-        return link.relation in wanted or link.relation.removesuffix(REVERSED) in wanted
+        return link.relation in wanted or _stem(link.relation) in wanted
 
     return [replace(text, links=tuple(filter(kept, text.links))) for text in texts]
+
+
+def _stem(relation: str) -> str:
+    """The name of a relation, from whichever end it is read."""
+    return relation.removesuffix(REVERSED).removesuffix(BEFORE)

@@ -6,7 +6,7 @@ import copy
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
     from attnscope.options import ScanReading
 
+Measured = TypeVar("Measured")
+
 _OTHERS = 2  # texts with which each exchanges its links: one alone would be a noisy baseline
 
 
@@ -49,7 +51,13 @@ class RelationReader(TextReader):
     command = "relations"
 
     def __init__(
-        self, model: Model | None, texts: Sequence[LinkedText], settings: ScanReading, *, untrained: bool
+        self,
+        model: Model | None,
+        texts: Sequence[LinkedText],
+        settings: ScanReading,
+        *,
+        untrained: bool,
+        together: bool = False,
     ) -> None:
         sources, targets = [text.text for text in texts], [text.target for text in texts if text.target is not None]
         if targets and len(targets) < len(texts):
@@ -57,7 +65,7 @@ class RelationReader(TextReader):
                 f"found {len(targets)} translations of {len(texts)} texts; expected one of each, or none"
             )
         reject_modalities(self.command, MODEL if model is None else model, sources, revision=settings["revision"])
-        self.untrained, self.is_paired = untrained, bool(targets)
+        self.untrained, self.together, self.is_paired = untrained, together, bool(targets)
         session = Opened.of(model, sources)
         loaded = session.load(settings)
         texts = for_tokenizer(texts, loaded.tokenizer)
@@ -89,13 +97,14 @@ class RelationReader(TextReader):
         self.queries = [
             [*_queries(text.links, window, numbers)] for (text, _), window in zip(fitting, windows, strict=False)
         ]
+        self.texts = [text for text, _ in fitting]
         self._lengths = [tuple(len(side) for side in sides_of_words(window)) for window in self.windows]
         others = self._others()
         self.exchanged = [
             [query for other in of_window for query in self.queries[other] if query.fits(*self._lengths[number])]
             for number, of_window in enumerate(others)
         ]
-        self.proteins = Proteins([text for text, _ in fitting], windows, others)
+        self.proteins = Proteins(self.texts, windows, others)
         if cut:
             self.notes["cut"] = f"{cut} of {count(len(texts), 'text')} are longer than a window and left out."
 
@@ -106,6 +115,7 @@ class RelationReader(TextReader):
             "links": self.digest,
             "words": self.rule,
             "untrained": self.untrained,
+            **({"together": True} if self.together else {}),
         }
 
     def work(self) -> Work:
@@ -129,25 +139,10 @@ class RelationReader(TextReader):
         return others
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
-        read = self.read(items, numbers)
         asked, exchanged = ([queries[number] for number in numbers] for queries in (self.queries, self.exchanged))
         rows = Rows.of(items, [[*own, *others] for own, others in zip(asked, exchanged, strict=True)], self.kind)
-        layers: list[LayerRows] = []
         ranked: list[tuple[np.ndarray, np.ndarray]] = []
-        measured = {site.index for site in self.measured}
-
-        def look(site: Site, call: AttentionCall) -> Tensor | None:
-            if site.index not in measured:
-                return None
-            if rows.by_key.shape[1] != call.key.shape[2]:
-                raise AttnscopeError(f"layer {site.index} does not attend from token to token, so it has no words")
-            output, weights = attend_in_full(call)
-            layers.append(rows.of_layer(weights, weights_of(evenly(call))))
-            if self.proteins:
-                ranked.append(self.proteins.ranked(weights, numbers))
-            return output
-
-        self.run(read, look, numbers)
+        layers = self.rows_of_layers(items, numbers, rows, ranked)
         sums, others = (rows.sums(queries, layers, len(self.relations)) for queries in (asked, exchanged))
         variables = {f"window_{name}": values for name, values in sums.items()}
         variables |= {f"window_exchanged_{name}": others[name] for name in ("queries", "right", "weight")}
@@ -168,19 +163,51 @@ class RelationReader(TextReader):
             },
         )
 
+    def rows_of_layers(
+        self, items: Sequence[Window], numbers: Sequence[int], rows: Rows, ranked: list[Any] | None = None
+    ) -> list[LayerRows]:
+        """Rows of a batch in every layer that is measured, in one pass; and how they rank contacts, into `ranked`."""
+        layers: list[LayerRows] = []
+        measured = {site.index for site in self.measured}
+
+        def look(site: Site, call: AttentionCall) -> Tensor | None:
+            if site.index not in measured:
+                return None
+            if rows.by_key.shape[1] != call.key.shape[2]:
+                raise AttnscopeError(f"layer {site.index} does not attend from token to token, so it has no words")
+            output, weights = attend_in_full(call)
+            layers.append(rows.of_layer(weights, weights_of(evenly(call))))
+            if ranked is not None and self.proteins:
+                ranked.append(self.proteins.ranked(weights, numbers))
+            return output
+
+        self.run(self.read(items, numbers), look, numbers)
+        return layers
+
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
-        def summed_up(results: xr.Dataset) -> xr.Dataset:
+        def summarised(results: xr.Dataset) -> xr.Dataset:
             untrained = self._untrained() if self.untrained else None
             seed = self.settings["seed"]
-            return summary_of(results, untrained, seed).assign(precision_of(results, untrained, seed))
+            parts = [summary_of(results, untrained, seed).assign(precision_of(results, untrained, seed))]
+            if self.together:
+                from attnscope_relations.together import together
 
-        return summed_up
+                parts.append(together(self, results))
+            return xr.merge(parts, combine_attrs="override")
+
+        return summarised
 
     def _untrained(self) -> xr.Dataset | None:
         """The same sums with fresh weights; None for weights that cannot be replaced."""
+        return self.with_fresh_weights(
+            lambda: in_a_row([self.measure_batch([*part.values()], [*part]) for part in self.parts()])
+        )
+
+    def with_fresh_weights(self, measure: Callable[[], Measured]) -> Measured | None:
+        """What is measured with fresh weights; None for weights that cannot be replaced."""
         try:
             with control(self.model, "initialised", self.settings["seed"]):
-                return in_a_row([self.measure_batch([*part.values()], [*part]) for part in self.parts()])
+                return measure()
         except AttnscopeError as error:
             self.notes["untrained"] = f"No untrained copy was measured: {error}."
             return None
@@ -222,8 +249,8 @@ def _cut(texts: Sequence[LinkedText], loaded: Any, length: int) -> tuple[list[tu
 def _queries(links: Iterable[Any], window: Window, numbers: dict[str, int]) -> Iterable[Query]:
     """Links by numbers of words; those within one word are left out."""
     queries, keys = sides_of_words(window)
-    of_queries = _Places(queries)
-    of_keys = of_queries if queries is keys else _Places(keys)
+    of_queries = Places(queries)
+    of_keys = of_queries if queries is keys else Places(keys)
     for link in links:
         words = of_queries.of(link.query)
         others = {word for span in link.keys for word in of_keys.of(span)}
@@ -232,7 +259,7 @@ def _queries(links: Iterable[Any], window: Window, numbers: dict[str, int]) -> I
             yield Query(numbers[link.relation], words, tuple(right))
 
 
-class _Places:
+class Places:
     """The characters of the words of a window."""
 
     def __init__(self, window: Window) -> None:

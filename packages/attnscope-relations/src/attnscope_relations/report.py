@@ -14,6 +14,7 @@ from attnscope.statistics.units import LEAST
 from attnscope.support.numbers import count, percent
 from attnscope_relations.contact_tables import METHOD, contact_sentences, contact_tables
 from attnscope_relations.summary import SIZE
+from attnscope_relations.together_report import together_method, together_sentences, together_tables
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -51,7 +52,7 @@ def report(result: xr.Dataset) -> schema.Report:
         title=f"Relations in {result.attrs['model']}",
         read=f"{count(result.sizes['relation'], 'relation')} over {describe_corpus(result)}",
         finding=schema.Finding(
-            [*_sentences(rows, linked, tested=tested), *contact_sentences(result)],
+            [*_sentences(rows, linked, tested=tested), *together_sentences(result), *contact_sentences(result)],
             certainty,
             schema.heads_by([row for row in heads if row["shown"]], lambda row: row["relation"]),
             _headline(linked),
@@ -66,14 +67,21 @@ def report(result: xr.Dataset) -> schema.Report:
                 corrected="for all relations",
                 least=f"{LEAST} or more documents",
             ),
+            *together_tables(result),
             schema.Table("heads", "Heads", _HEADS, heads, terminal=0, corrected="for all heads and relations"),
             *contact_tables(result),
         ],
         result=result,
-        method=f"{_METHOD}{METHOD if 'precision' in result else ''}{INTERVALS}",
-        notes=[*notes_of(result).values(), *([f"Not seen by any layer: {', '.join(unseen)}."] if unseen else [])],
+        method=f"{_METHOD}{METHOD if 'precision' in result else ''}{together_method(result)}{INTERVALS}",
+        notes=[*_notes(result), *([f"Not seen by any layer: {', '.join(unseen)}."] if unseen else [])],
         care={"A weight shows where a head attends, not what it does.": schema.MATTERS},
     )
+
+
+def _notes(result: xr.Dataset) -> list[str]:
+    """Notes of every reader of texts, and those of this one."""
+    own = (str(result.attrs[name]) for name in ("cut", "untrained", "together", "ablation") if name in result.attrs)
+    return [*notes_of(result).values(), *own]
 
 
 def _further(row: schema.Row) -> tuple[bool, bool, float, float]:

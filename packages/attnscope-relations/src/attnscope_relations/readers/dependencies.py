@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from attnscope.read.files import decode_utf8, read_bytes, shown
 from attnscope.read.spans import Span
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope_relations.data import LinkedText, both_directions
+from attnscope_relations.trees import is_tree
 
 LEFT_OUT = ("punct", "root")  # a link to punctuation says nothing, and the root has no other end
 _COLUMNS = 10
@@ -46,7 +47,28 @@ def dependencies(file: Path) -> Iterator[LinkedText]:
                     continue
                 links.append((relation, spans[token["id"]], spans[head]))
         words = tuple(dict.fromkeys(spans.values()))
-        yield LinkedText(text, both_directions(dict.fromkeys(links)), document or f"sentence {number}", words)
+        heads = _tree(sentence, spans, words)
+        named = document or f"sentence {number}"
+        yield LinkedText(text, both_directions(dict.fromkeys(links)), named, words, heads=heads)
+
+
+def _tree(sentence: Any, spans: Mapping[int, Span], words: Sequence[Span]) -> tuple[int | None, ...]:
+    """The head of each written word by the basic relations, as in `LinkedText`; empty if they are no tree.
+
+    A multiword token has the first head outside of it.
+    """
+    numbers = {span: number for number, span in enumerate(words)}
+    heads: list[int | None] = [None] * len(words)
+    for token in sentence:
+        identity, head = token["id"], token["head"]
+        if not isinstance(identity, int) or str(token["deprel"]).partition(":")[0] == "punct":
+            continue
+        word = numbers[spans[identity]]
+        if head == 0:
+            heads[word] = -1
+        elif heads[word] is None and head in spans and spans[head] != spans[identity]:
+            heads[word] = numbers[spans[head]]
+    return tuple(heads) if is_tree(heads) else ()
 
 
 def _written(sentence: Any, text: str | None, where: str) -> tuple[str, dict[int, Span]]:

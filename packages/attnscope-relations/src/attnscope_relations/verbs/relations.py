@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         ('attnscope relations bundled:pronoun "The cat left it, as it was shy." --from it --to cat', "two words"),
         ("attnscope relations bert-base-uncased treebank.conllu", "every relation of a treebank"),
         ("attnscope relations bert-base-uncased treebank.conllu --only nsubj,obj", "two of them"),
+        ("attnscope relations bert-base-uncased treebank.conllu --together", "all heads together, and trees"),
         ("attnscope relations gpt2 passages.jsonl", "pairs of spans: coreference, brackets, ..."),
         ("attnscope relations facebook/esm2_t6_8M_UR50D 1crn.pdb", "residues of a protein in contact"),
     )
@@ -48,6 +49,11 @@ def relations(
     untrained: Annotated[
         bool, Flag("untrained"), "Measure a copy of the model with fresh weights too, which takes as long again."
     ] = True,
+    together: Annotated[
+        bool,
+        "Put all heads together too: logistic regression over their weights, cross-validated by document, and "
+        "dependency trees from .conllu.",
+    ] = False,
     batch_size: Annotated[
         Count | None, SCALE, "Measure this many texts at a time. By default about 2,048 tokens' worth."
     ] = None,
@@ -100,4 +106,5 @@ def relations(
     task = task_for(relations, locals(), in_memory=True)
     texts = linked_texts(data) if query is None and key is None else texts_with_words(data, query, key, reading)
     settings = scan_settings(reading, statistics="entropy", words=words, batch_size=batch_size)
-    return RelationReader(model, only_of(texts, only), settings, untrained=untrained).scan(task)
+    more = {"untrained": untrained, "together": together}
+    return RelationReader(model, only_of(texts, only), settings, **more).scan(task)
