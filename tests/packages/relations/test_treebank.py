@@ -7,7 +7,7 @@ import conllu
 import pytest
 
 DATA = Path(__file__).parents[2] / "data" / "relations"
-TREEBANKS = {"english": (300, 25, (4, 25))}  # sentences, documents, words
+TREEBANKS = {"english": (300, 25, (4, 25)), "japanese": (150, 15, (4, 28))}  # sentences, documents, words
 
 # fmt: off
 UPOS = {
@@ -22,7 +22,8 @@ RELATIONS = {
 # fmt: on
 SUBTYPES = {
     "english": "acl:relcl advcl:relcl aux:pass cc:preconj compound:prt csubj:pass det:predet nmod:poss "
-    "nsubj:pass obl:agent"
+    "nsubj:pass obl:agent",
+    "japanese": "nsubj:outer",
 }
 SUBJECTS = {"nsubj", "nsubj:pass", "csubj", "csubj:pass"}
 RIGHTWARDS = {"appos", "conj", "fixed", "flat", "orphan"}
