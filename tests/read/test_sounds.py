@@ -126,11 +126,11 @@ def test_two_files_of_one_name_are_two_sounds(tmp_path):
 def test_files_of_other_types_are_counted(tmp_path):
     folder = write_sounds(tmp_path / "sounds")
     assert sounds_of(folder).notes == {}
-    for name in ("a.mp3", "b.MP3", "deep/c.flac", "README"):
+    for name in ("a.m4a", "b.M4A", "deep/c.opus", "README"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"")
     told = sounds_of(folder).notes["skipped_files"]
-    assert told == "Files of other types in the folder were skipped: .mp3 2, no ending 1, .flac 1."
+    assert told == "Files of other types in the folder were skipped: .m4a 2, no ending 1, .opus 1."
 
 
 def test_samples_that_are_no_sound_are_rejected(tmp_path):
@@ -151,3 +151,28 @@ def test_a_header_without_its_parts_is_explained_in_words(tmp_path):
             list(sounds_of(tmp_path))
         assert "variable" not in str(error.value)
         assert "unpack" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["flac", "ogg", "mp3"])
+def test_compressed_sounds_are_read(tmp_path, kind):
+    soundfile = pytest.importorskip("soundfile")
+    wave = 0.5 * np.sin(2 * np.pi * 200 * np.arange(16_000) / 16_000)
+    soundfile.write(tmp_path / f"a.{kind}", np.stack([wave, wave], 1), 16_000)
+    (sound,) = sounds_of(tmp_path / f"a.{kind}")
+    assert (sound.name, sound.rate) == (f"a.{kind}", 16_000)
+    shift = max(range(2_000), key=lambda lag: sound.samples[lag : lag + 8_000] @ wave[:8_000])  # of the codec
+    limit = 1e-4 if kind == "flac" else 0.02
+    np.testing.assert_allclose(sound.samples[shift + 400 : shift + 8_000], wave[400:8_000], atol=limit)
+
+
+def test_a_sound_that_is_not_read_is_explained(tmp_path, monkeypatch):
+    pytest.importorskip("soundfile")
+    (tmp_path / "a.flac").write_bytes(b"fLaC and no more")
+    with pytest.raises(AttnscopeError, match="not a readable FLAC file"):
+        [*sounds_of(tmp_path / "a.flac")]
+    (tmp_path / "b.m4a").write_bytes(b"")
+    with pytest.raises(AttnscopeError, match="convert it"):
+        sounds_of(tmp_path / "b.m4a")
+    monkeypatch.setattr("attnscope.support.checks.find_spec", lambda _: None)
+    with pytest.raises(AttnscopeError, match=r"pip install 'attnscope\[sounds\]'"):
+        [*sounds_of(tmp_path / "a.flac")]

@@ -20,7 +20,7 @@ from attnscope.measure.sounds import pieces_of
 from attnscope.opened import Opened
 from attnscope.read.images import SUFFIXES as IMAGES
 from attnscope.read.images import Images, images_of
-from attnscope.read.sounds import SUFFIX as SOUNDS
+from attnscope.read.sounds import SUFFIXES as SOUNDS
 from attnscope.read.sounds import Sounds, sounds_of
 from attnscope.read.windows import Window
 from attnscope.report.signature import short_hash
@@ -81,7 +81,7 @@ def media_of_pairs(
     """The images or sounds of pairs, if all of them name files of these; in the folder of the pairs, or here."""
     names = [*dict.fromkeys(name for pair in pairs for name in pair)]
     endings = {PurePath(name).suffix.lower() for name in names}
-    are_images, are_sounds = endings <= {*IMAGES}, endings == {SOUNDS}
+    are_images, are_sounds = endings <= {*IMAGES}, endings <= {*SOUNDS}
     if model is None or not (are_images or are_sounds):
         return None
     (source,) = source if isinstance(source, list | tuple) and len(source) == 1 else (source,)

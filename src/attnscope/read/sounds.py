@@ -1,4 +1,4 @@
-"""Sounds as a corpus: WAV files and folders, or arrays with their sampling rate; and transcripts next to them."""
+"""Sounds as a corpus: files and folders, or arrays with their sampling rate; and transcripts next to them."""
 
 import io
 import struct
@@ -14,9 +14,13 @@ import numpy as np
 
 from attnscope.read.files import Unchanged, decode_utf8, shown
 from attnscope.read.images import Media, files_at, has_files, items_of
+from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError, explaining
 
-SUFFIX = ".wav"
+_WAV = ".wav"
+SUFFIXES = (_WAV, ".flac", ".ogg", ".mp3")  # the last ones through soundfile
+_OTHERS = (".aac", ".aif", ".aiff", ".m4a", ".opus", ".wma")  # sounds that are not read
+_BESIDE = (".txt", ".TextGrid", ".ctm", ".json")  # transcripts, and times of words
 _FASTEST = 1_000_000  # samples a second: more means a damaged header
 _UNKNOWN = 0x7FFF0000  # bytes: the size in the header of a stream of unknown length
 _LOUDEST = 32.0  # of floats, also standardised ones: more means whole numbers written as floats
@@ -52,18 +56,19 @@ class Sounds(Media[Sound]):
         for name, item in self._named():
             yield _read(name, item) if isinstance(item, Unchanged) else _of_array(name, item)
 
-    def _beside(self) -> list[Path | None]:
-        """The path of each transcript, whether it exists or not."""
+    def beside(self, ending: str) -> list[Path | None]:
+        """The path next to each sound with this ending, whether it exists or not; None next to an array."""
         files = [item.path if isinstance(item, Unchanged) else None for _, item in self._items]
-        return [file.with_suffix(".txt") if isinstance(file, Path) else None for file in files]
+        return [file.with_suffix(ending) if isinstance(file, Path) else None for file in files]
 
     @property
     def files(self) -> list[Path]:
-        return super().files + [path for path in self._beside() if path is not None and path.is_file()]
+        beside = [path for ending in _BESIDE for path in self.beside(ending)]
+        return super().files + [path for path in beside if path is not None and path.is_file()]
 
     def transcripts(self) -> list[str] | None:
-        """The transcripts, from ``name.txt`` next to each ``name.wav``; None if there are none."""
-        places = self._beside()
+        """The transcripts, from ``name.txt`` next to each sound; None if there are none."""
+        places = self.beside(".txt")
         exists = [path is not None and path.is_file() for path in places]
         if not any(exists):
             return None
@@ -83,7 +88,7 @@ class Sounds(Media[Sound]):
 
 def sounds_of(given: Any) -> Sounds | None:
     """Sounds from any form; None for inputs without sounds."""
-    items = items_of(given, _items_in, "a sound", f"{SUFFIX} files alone")
+    items = items_of(given, _items_in, "a sound", f"files of sounds alone ({', '.join(SUFFIXES)})")
     if items is None:
         return None
     sounds = Sounds(items)
@@ -99,7 +104,9 @@ def _items_in(given: Any) -> list[tuple[str, Any]]:
     """The sounds in one input, with the names of files."""
     if isinstance(given, Mapping) and {"array", "sampling_rate"} <= given.keys():
         return [("", given)]
-    return files_at(given, (SUFFIX,)) if isinstance(given, Path) else []
+    if isinstance(given, Path) and given.suffix.lower() in _OTHERS and given.is_file():
+        raise AttnscopeError(f"{shown(given)} is of a kind that is not read; convert it (ffmpeg -i OLD NEW.wav)")
+    return files_at(given, SUFFIXES) if isinstance(given, Path) else []
 
 
 def _of_array(name: str, given: Mapping[str, Any]) -> Sound:
@@ -113,17 +120,13 @@ def _of_array(name: str, given: Mapping[str, Any]) -> Sound:
 
 def _read(name: str, file: Unchanged) -> Sound:
     """Samples of a file: channels are averaged, whole numbers scaled to -1 to 1."""
-    from scipy.io import wavfile
-
-    problem, advice = (f"{shown(file.path)} is not a readable WAV file", "Convert it to PCM (ffmpeg -i OLD NEW.wav)")
-    with explaining(problem, advice), warnings.catch_warnings():
-        warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks without samples
-        data = file.read()
-        try:
-            rate, samples = wavfile.read(io.BytesIO(data))
-        except (UnboundLocalError, TypeError, KeyError, struct.error) as error:  # SciPy's, of a part that is missing
-            raise ValueError("its header is damaged, or lacks the format or the samples") from error
-        _reject_cut(data)
+    kind = file.path.suffix.lower()
+    read, called = (_wave, "WAV") if kind == _WAV else (_packed, kind.removeprefix(".").upper())
+    if kind != _WAV:
+        check_installed(f"{shown(file.path)}", "soundfile", "sounds")
+    problem = f"{shown(file.path)} is not a readable {called} file"
+    with explaining(problem, "Convert it to PCM (ffmpeg -i OLD NEW.wav)"):
+        rate, samples = read(file.read())
     values = samples.astype(np.float64)
     if samples.dtype.kind in _HALF:
         bits = 8 * samples.dtype.itemsize
@@ -138,6 +141,28 @@ def _read(name: str, file: Unchanged) -> Sound:
     if not values.size:
         raise AttnscopeError(f"{shown(file.path)} has no samples: remove it")
     return _checked(name, values, rate)
+
+
+def _wave(data: bytes) -> tuple[int, np.ndarray]:
+    """Rate and samples of a WAV file."""
+    from scipy.io import wavfile
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks without samples
+        try:
+            rate, samples = wavfile.read(io.BytesIO(data))
+        except (UnboundLocalError, TypeError, KeyError, struct.error) as error:  # SciPy's, of a part that is missing
+            raise ValueError("its header is damaged, or lacks the format or the samples") from error
+    _reject_cut(data)
+    return rate, samples
+
+
+def _packed(data: bytes) -> tuple[int, np.ndarray]:
+    """Rate and samples of a compressed file."""
+    import soundfile
+
+    samples, rate = soundfile.read(io.BytesIO(data))
+    return rate, samples
 
 
 def _checked(name: str, samples: np.ndarray, rate: Any) -> Sound:

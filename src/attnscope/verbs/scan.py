@@ -23,18 +23,18 @@ def scan(
         Sources,
         INPUT,
         "Read these texts, in quotes, or files, folders or URLs of text, as .txt .md .jsonl .csv .parquet, or of "
-        "images (.png .jpg .webp), frames or sounds (.wav); - is standard input. Strings are texts; `Path` objects "
-        'are files or folders (``Path("-")`` is standard input). Give one, or any iterable of them: a list, a '
-        'generator, a column of a table. A string that is or looks like a file name (``"essay.txt"``) is rejected; '
-        'a URL (``"s3://bucket/corpus/"``) names files for fsspec. Tables (a data set of ``datasets``, a pandas '
-        "frame, dicts) have their texts in the column `field`. Token ids, from a tokenizer or ``generate``, a "
+        "images (.png .jpg .webp), frames or sounds (.wav .flac .ogg .mp3); - is standard input. Strings are texts; "
+        '`Path` objects are files or folders (``Path("-")`` is standard input). Give one, or any iterable of them: a '
+        'list, a generator, a column of a table. A string that is or looks like a file name (``"essay.txt"``) is '
+        'rejected; a URL (``"s3://bucket/corpus/"``) names files for fsspec. Tables (a data set of ``datasets``, a '
+        "pandas frame, dicts) have their texts in the column `field`. Token ids, from a tokenizer or ``generate``, a "
         "tensor or lists, are windows as they are; their ``token_type_ids``, ``position_ids`` and "
         "``attention_mask`` (also 4-D) go into the forward pass. Packed documents are measured separately, as "
         "marked by restarting positions, the mask, ``seq_idx`` or ``document_ids``. By default the bundled sample. "
         "Do not change a file during a scan.\n\nOther modalities: images for a vision encoder (``.png``, ``.jpg`` "
         "or ``.webp`` files or folders, Pillow images, arrays of pixels ``(row, column, 3)`` of 8 bits, or "
         "``pixel_values``); videos for a video encoder (folders of frames, JSON Lines with ``video``, arrays "
-        "``(frame, row, column, 3)``); sounds for Whisper, Wav2Vec2 and similar models (``.wav`` files or folders, "
+        "``(frame, row, column, 3)``); sounds for Whisper, Wav2Vec2 and similar models (files or folders, "
         'or ``{"array": samples, "sampling_rate": rate}``); texts with images for a vision-language model (objects '
         "with ``text`` or ``messages`` and ``image`` or ``images``, or JSON Lines of them). See "
         "`attnscope.measure`.",
