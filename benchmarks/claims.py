@@ -40,6 +40,7 @@ import attnscope
 from attnscope.bundled import MODEL
 from attnscope.report.schema import Report
 from attnscope.results.reports import report_of
+from attnscope_relations import relations
 
 PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "statistics.md"
 TOKENIZER = tr.AutoTokenizer.from_pretrained(MODEL)
@@ -188,8 +189,8 @@ TRIALS = {
     "examples": Trial(
         lambda run: attnscope.examples(run.model(), run.texts(), heads=run.heads, k=run.documents, **run.reading), "5%"
     ),
-    "find": Trial(
-        lambda run: attnscope.find(run.model(), run.texts(), query="/[a-m].*/", key="/[n-z].*/", **run.reading), "5%"
+    "relations": Trial(
+        lambda run: relations(run.model(), run.texts(), query="/[a-c].*/", key="/[s-z].*/", **_plain(run)), "5%"
     ),
     "explain": Trial(lambda run: attnscope.explain(run.model(), run.texts(), **run.reading), "1%; 5%"),
     "circuits": Trial(lambda run: attnscope.circuits(run.model(), tokenizer=TOKENIZER), "5% of each of 3 scores"),

@@ -499,20 +499,6 @@ def beside_random_sets(random: np.random.Generator, units: int, kind: str) -> fl
     return float(np.mean(low))
 
 
-def attends(random: np.random.Generator, units: int, kind: str) -> float:
-    """Any of 12 heads attends more from one word to another than by chance: weights of random, peaked rows."""
-    if units < LEAST:
-        return np.nan
-    peaked = {"normal": 10.0, "long tails": 1.0, "skewed": 0.4, "very skewed": 0.1}[kind]  # of Dirichlet's distribution
-    found = []
-    for _ in range(SOME):
-        weights = random.dirichlet(np.full(10, peaked), (5, units, HEADS))[..., 0]
-        above = weights[0] - np.maximum(0.1, weights[1:].mean(0))
-        tested = by_document(above, range(units), draws=200)
-        found.append((tested.shown & (tested.mean > 0)).any())
-    return float(np.mean(found))
-
-
 def intervened(random: np.random.Generator, units: int, kind: str) -> float:
     """Any head, under any of three ablations whose effects are related and as skewed as those of one."""
     if units < LEAST:
@@ -678,7 +664,6 @@ TESTS: dict[str, tuple[str, Simulation]] = {
     },
     "`intervene`, three ablations": (SIGNS, intervened),
     "`p` of `intervene --random`": ("rank among random sets", beside_random_sets),
-    "`find`": (SIGNS, attends),
     "`diff`": ("t of exponential units, false discovery rate", differs(1)),
     "`diff`, documents of 8 windows": ("t of exponential units, false discovery rate", differs(8)),
     "`diff`, 432 columns": ("t of exponential units, false discovery rate", differs(1, 432)),

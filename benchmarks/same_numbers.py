@@ -147,10 +147,6 @@ def cases(folder: Path):
     yield "card-llama", lambda: attnscope.card(llama, stories, limit=6, window=64, device="cpu")
     yield "examples", lambda: attnscope.examples(heads=[(0, 1), (2, 3)], limit=8, device="cpu")
     yield "examples-llama", lambda: attnscope.examples(llama, stories, heads=[(0, 1), (3, 2)], window=64, device="cpu")
-    yield (
-        "find",
-        lambda: attnscope.find(texts=["The dog sees it.", "The dog hears it."], query="it", key="dog", device="cpu"),
-    )
     for name, model in (("bundled", None), ("albert", albert), ("llama", llama)):
         yield f"circuits-{name}", lambda m=model: attnscope.circuits(m, device="cpu")
         for verb in ("attribute", "edges"):

@@ -14,11 +14,11 @@ grep '^torch==' constraints.txt >"$work/torch.txt"
   -c "$work/torch.txt" pyproject.toml -o "$work/lowest.txt"
 # what builds of PyTorch for CUDA need is not installed with the one for processors
 grep -vE '^(nvidia-|triton|cuda)' "$work/lowest.txt" >"$work/floors.txt"
-"$work/uv/bin/uv" pip install -q --python "$work/venv" -c "$work/floors.txt" . packages/attnscope-lineage
+"$work/uv/bin/uv" pip install -q --python "$work/venv" -c "$work/floors.txt" . packages/attnscope-lineage packages/attnscope-relations
 
 unset PYTHONPATH
 mkdir "$work/run" && cd "$work/run"
-for verb in scan "explain --limit 4" "card --limit 4" "walk bundled" circuits; do
+for verb in scan "explain --limit 4" "card --limit 4" "walk bundled" circuits "relations --from /[Tt]he/ --to /[a-z]+/ --limit 4"; do
   # shellcheck disable=SC2086  # a verb and its options
   "$work/venv/bin/attnscope" $verb >"$work/log" 2>&1 || { echo "attnscope $verb, oldest versions:"; tail -50 "$work/log"; exit 1; }
 done

@@ -18,6 +18,7 @@ from transformers import BertConfig, BertModel
 
 import attnscope
 import attnscope_lineage
+import attnscope_relations
 from attnscope import AttnscopeError, opened
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
@@ -28,7 +29,7 @@ from attnscope.support.checked import alternatives, bare, checked, declaration
 
 VERBS = [*verbs()]
 PUBLIC = {f"attnscope.{name}": function_of(name) for name in VERBS}
-for package in (attnscope, attnscope_lineage):
+for package in (attnscope, attnscope_lineage, attnscope_relations):
     source = Path(package.__file__).parent
     for path in sorted(source.rglob("*.py")):
         text = path.read_text(encoding="utf-8")

@@ -31,7 +31,7 @@ VERBS_OF_TEXTS = {
     "roles": {"controls": "none", "needles": NEEDLES},
     "card": {"controls": "none", "kept": [(64, 4), (16, 4)], "limits": True, "needles": NEEDLES},
     "examples": {"heads": [(1, 1)]},
-    "find": {"query": "t17", "key": "t16"},
+    "relations": {"query": "t5", "key": "t4"},
     "explain": {"window": 48},
     "attribute": {},
     "intervene": {"ablations": ["mean", "resample"], "steps": 0, "curves": True},

@@ -16,6 +16,7 @@ from attnscope import AttnscopeError
 from attnscope.catalogue import GROUP, IN_PACKAGES, function_of, where_to_find
 from attnscope.catalogue import verbs as joined
 from attnscope_lineage import catalogue as lineage
+from attnscope_relations import catalogue as relations
 from tests.test_docstrings import SOURCE, nodes, trees
 
 #: From the top to the bottom; what stands on one line may not import each other.
@@ -142,9 +143,11 @@ def test_the_table_of_verbs_names_what_is_there():
 
 
 def test_verbs_of_packages_are_known_where_the_package_is_absent():
-    assert IN_PACKAGES.keys() == {*lineage.VERBS, "attnscope-recurrent", "attnscope-transformer"}
+    assert IN_PACKAGES.keys() == {*lineage.VERBS, *relations.VERBS, "attnscope-recurrent", "attnscope-transformer"}
     with pytest.raises(AttributeError, match=r"train is in attnscope_lineage: pip install attnscope-lineage, or in a"):
         _ = attnscope.train
+    with pytest.raises(AttributeError, match=r"relations is in attnscope_relations: pip install attnscope-relations"):
+        _ = attnscope.relations
     with pytest.raises(AttributeError, match="scam"):
         _ = attnscope.scam
     assert not where_to_find("scam")

@@ -47,7 +47,7 @@ OPTIONS = {
     "edges": {"pairs": "agreement"},
     "examples": {"heads": [(0, 1)]},
 }
-OPTIONS |= {"find": {"query": "the", "key": "the"}}
+OPTIONS |= {"relations": {"query": "tide", "key": "day"}}
 
 
 @pytest.mark.parametrize("verb", PLANNED)

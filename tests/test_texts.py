@@ -39,7 +39,7 @@ def test_a_command_shows_what_its_rows_name(code, language, tmp_path):
     output = ""
     for line in code.splitlines():
         words = shlex.split(line)[1:]
-        page = ["--no-report"] if words[0] in ("scan", "find") else []
+        page = ["--no-report"] if words[0] in ("scan", "relations") else []
         done = attnscope(*words, *page, "--lang", language, cwd=tmp_path)
         assert not done.returncode, done.stderr
         output += done.stdout

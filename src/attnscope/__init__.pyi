@@ -22,7 +22,6 @@ from .verbs.edit import edit as edit
 from .verbs.examples import examples as examples
 from .verbs.expect import expect as expect
 from .verbs.explain import explain as explain
-from .verbs.find import find as find
 from .verbs.generate import generate as generate
 from .verbs.head_outputs import head_outputs as head_outputs
 from .verbs.intervene import intervene as intervene

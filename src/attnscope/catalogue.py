@@ -53,10 +53,6 @@ VERBS = {
         "Look", "Dataset", ("example", "feature"), report="attnscope.detection.example_report",
         load="attnscope.store.runs:load_part",
     ),
-    "find": Verb(
-        "Look", "Dataset", ("above", "strongest"), report="attnscope.detection.find_report",
-        load="attnscope.measure.stored:load_scan",
-    ),
     "watch": Verb("Look"),
     "measure_weights": Verb("Look"),
     "weights": Verb("Look"),
@@ -108,7 +104,7 @@ VERBS = {
 IN_PACKAGES: dict[str, str] = dict.fromkeys(
     ("walk", "train", "translate", "score", "align", "compare", "attnscope-recurrent", "attnscope-transformer"),
     "attnscope-lineage",
-)
+) | {"relations": "attnscope-relations"}
 
 
 @cache

@@ -25,12 +25,12 @@ COMMANDS = {
 }
 WRITTEN = {"json", "csv", "latex", "legend", "figures", "report", "lang", "records"}  # how a command prints and writes
 FLAGS_ALONE = {
-    "find": {"from", "to"},  # in Python query and key: from is a keyword
+    "relations": {"from", "to"},  # in Python query and key: from is a keyword
     "generate": {"prompt"},  # in Python: a string among the texts
     "translate": {"out"},  # in Python: .texts of the result
     "walk": {"markdown", "page", "toy", "seed", "causal", "padding"},
 }
-PARAMETERS_ALONE = {"explain": {"intervention_texts"}, "find": {"query", "key"}, "translate": {"scores"}}
+PARAMETERS_ALONE = {"explain": {"intervention_texts"}, "relations": {"query", "key"}, "translate": {"scores"}}
 
 
 def flags_of(command):

@@ -77,42 +77,29 @@ class Sides:
     columns: np.ndarray  # ``(key,)``
 
 
-class PairReader(TextReader):
-    """Attention from queries to keys that match what was asked for."""
-
-    needs = "Words need attention between tokens"
-
-    def __init__(
-        self, model: Model | None, texts: Sources, settings: ScanReading, query: str | None, key: str | None
-    ) -> None:
-        source = MODEL if model is None else model
-        reject_modalities(self.command, source, texts, field=settings["field"], revision=settings["revision"])
-        self.asked: dict[str, Any] = {"query": query, "key": key}
-        self.is_query, self.is_key = matcher(query, "query"), matcher(key, "key")
-        super().__init__(model, texts, settings)
-        if "positions" in self.notes:
-            raise AttnscopeError(f"{self.notes['positions']} {self.needs}")
-
-    def signature_settings(self) -> dict[str, Any]:
-        signed = super().signature_settings()
-        names = ("limit", "seed", "window", "stride", "batch_size", "words")
-        return {name: signed[name] for name in names if name in signed} | self.asked
-
-
-class ExampleReader(PairReader):
+class ExampleReader(TextReader):
     """The strongest row of every window for some heads, and one at random."""
 
-    command, needs = "examples", "Examples need attention between tokens"
+    command = "examples"
     median_of = 4096  # windows drawn at random, of which the median is taken
 
     def __init__(
         self, model: Model | None, texts: Sources, settings: ScanReading, heads: Sequence[Any], choice: Choice
     ) -> None:
-        self.heads = [(int(layer), int(head)) for layer, head in heads]
-        super().__init__(model, texts, settings, choice.query, choice.key)
+        source = MODEL if model is None else model
+        reject_modalities(self.command, source, texts, field=settings["field"], revision=settings["revision"])
+        self.choice, self.heads = choice, [(int(layer), int(head)) for layer, head in heads]
+        self.is_query, self.is_key = matcher(choice.query, "query"), matcher(choice.key, "key")
+        super().__init__(model, texts, settings)
+        if "positions" in self.notes:
+            raise AttnscopeError(f"{self.notes['positions']} Examples need attention between tokens")
         existing = [(site.index, head) for site in self.sites for head in range(site.heads)]
-        self.choice, self.heads = choice, checked_heads(self.heads, existing, "heads, --heads")
-        self.asked = {"heads": self.heads} | vars(choice)
+        self.heads = checked_heads(self.heads, existing, "heads, --heads")
+
+    def signature_settings(self) -> dict[str, Any]:
+        signed = super().signature_settings()
+        names = ("limit", "seed", "window", "stride", "batch_size", "words")
+        return {name: signed[name] for name in names if name in signed} | {"heads": self.heads} | vars(self.choice)
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
         read = self.read(items, numbers)

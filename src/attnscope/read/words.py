@@ -53,7 +53,6 @@ class WordedWindows:
 
     windows: Iterable[Window]  # windows of texts, not of token ids
     rule: WordRule
-    joins: tuple[str, ...] = ()  # adjacent words that spell one of these are one word
     # tokens so far in the latest iteration, and the number of them that span several words
     tokens: int = field(default=0, init=False)
     across: int = field(default=0, init=False)
@@ -75,7 +74,7 @@ class WordedWindows:
                 "instead of token ids, use a fast tokenizer (tokenizer.json), or leave out words (--words)"
             )
         if self._last[0] is not window.text:
-            words = _joined(_checked(self.rule.spans(window.text), window), window.text, self.joins)
+            words = _checked(self.rule.spans(window.text), window)
             self._last = window.text, words, [start for start, _ in words]
         numbers, across = _numbered(window, *self._last[1:])
         self.tokens, self.across = self.tokens + len(window), self.across + across
@@ -153,7 +152,8 @@ def _by_unicode(text: str) -> list[Span]:
     return [(start, end) for start, end in pairwise(ends) if not text[start:end].isspace()]
 
 
-def _joined(words: list[Span], text: str, joins: Iterable[str]) -> list[Span]:
+def joined(words: list[Span], text: str, joins: Iterable[str]) -> list[Span]:
+    """Words of a text, where adjacent ones that spell one of `joins` are one word."""
     for wanted in joins:
         starts, ends = ({span[side]: i for i, span in enumerate(words)} for side in (0, 1))
         for start, end in reversed([match.span() for match in regex.finditer(regex.escape(wanted), text)]):

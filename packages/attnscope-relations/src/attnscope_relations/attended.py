@@ -140,3 +140,31 @@ class Rows:
             "uniform": np.stack(uniform, -1),
             "at_offset": summed(hits),
         }
+
+    def of_first(
+        self, windows: Sequence[Window], queries: Sequence[Sequence[Query]], layers: Sequence[LayerRows], relations: int
+    ) -> dict[str, np.ndarray]:
+        """For the first query of each window and relation: the rank of what it belongs to, and the largest word.
+
+        Arrays ``(window, relation, layer, head)``. The rank counts from 1, among visible words; without a query that
+        sees what it belongs to it is NaN, and the word is empty.
+        """
+        heads = max(layer.weights.shape[1] for layer in layers)
+        shape = len(windows), relations, len(layers), heads
+        rank, largest = np.full(shape, np.nan), np.full(shape, "", dtype=object)
+        for number, (window, of_window) in enumerate(zip(windows, queries, strict=True)):
+            shown = sides_of_words(window)[1].tokens
+            first = {query.relation: query for query in reversed(of_window)}
+            for relation, query in first.items():
+                row = self.numbers[number][query.words]
+                for at, layer in enumerate(layers):
+                    visible = layer.visible[number, row]
+                    keys = [key for key in query.keys if visible[key]]
+                    if not keys:
+                        continue
+                    weights = layer.weights[number, :, row]
+                    more = (weights > weights[:, keys].amax(-1, keepdim=True)) & visible
+                    cell = number, relation, at, slice(weights.shape[0])
+                    rank[cell] = 1 + more.sum(-1).cpu().numpy()
+                    largest[cell] = [shown[word].strip() for word in layer.largest[number, :, row].tolist()]
+        return {"rank": rank, "largest": largest}

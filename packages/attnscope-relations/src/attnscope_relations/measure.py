@@ -24,12 +24,13 @@ from attnscope.opened import Opened
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Window, Windows
 from attnscope.read.words import WordedWindows, WordRule, in_words, word_rule_of
+from attnscope.statistics.units import LEAST
 from attnscope.store.arrays import in_a_row
 from attnscope.store.run import Work
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 from attnscope_relations.attended import OFFSETS, LayerRows, Query, Rows, sides_of_words
-from attnscope_relations.contacts import Proteins, precision_of
+from attnscope_relations.contacts import Proteins, is_protein, precision_of
 from attnscope_relations.data import LinkedText, digest
 from attnscope_relations.readers.proteins import for_tokenizer
 from attnscope_relations.summary import summary_of
@@ -71,17 +72,25 @@ class RelationReader(TextReader):
         texts = for_tokenizer(texts, loaded.tokenizer)
         sources = [text.text for text in texts]
         words = _rule(texts, settings)
-        fitting, cut = _cut(texts, loaded, session.length(settings["window"]))
-        if not fitting:
-            raise AttnscopeError(f"none of {count(len(texts), 'text')} fits into a window: use a longer one (--window)")
-        windows = [*WordedWindows([window for _, window in fitting], words)]
-        limit = settings["limit"]
-        windows = windows if limit is None else windows[:limit]
+        self.digest, self.rule = digest(texts), words.signature
+        self.relations = tuple(dict.fromkeys(link.relation for text in texts for link in text.links))
+        cut = _windows(texts, loaded, session.length(settings["window"]))
+        numbers = {name: number for number, name in enumerate(self.relations)}
+        worded = [*WordedWindows([window for _, window in cut], words)]
+        queries = [[*_queries(text.links, window, numbers)] for (text, _), window in zip(cut, worded, strict=True)]
+        asking = [(text, window, of) for (text, _), window, of in zip(cut, worded, queries, strict=True) if of]
+        linked = asking[: settings["limit"]]
+        if not linked:
+            raise AttnscopeError(
+                f"found no link from one word to another within a window of {count(len(texts), 'text')}: use longer "
+                "windows (--window), or other words (--words)"
+            )
+        windows = [window for _, window, _ in linked]
+        self.queries = [of_window for _, _, of_window in linked]
+        links, within = sum(len(text.links) for text in texts), sum(map(len, queries))
         longest = max(len(side) for window in windows for side in (window, window.target or window))
         size = settings["batch_size"] or max(1, BATCH_TOKENS // longest)
         settings = copy.copy(settings) | {"words": None, "targets": targets or None, "batch_size": size}
-        self.digest, self.rule = digest(texts), words.signature
-        self.relations = tuple(dict.fromkeys(link.relation for text in texts for link in text.links))
         super().__init__(loaded, sources, settings, windows)
         self.origin, self.reader = model, session.reader
         kinds = ["cross"] if self.is_paired else ["self", "causal"]
@@ -93,20 +102,18 @@ class RelationReader(TextReader):
                 if self.is_paired
                 else f"{loaded.name} has no layer that attends within a text"
             )
-        numbers = {name: number for number, name in enumerate(self.relations)}
-        self.queries = [
-            [*_queries(text.links, window, numbers)] for (text, _), window in zip(fitting, windows, strict=False)
-        ]
-        self.texts = [text for text, _ in fitting]
+        self.texts = [text for text, _, _ in linked]
         self._lengths = [tuple(len(side) for side in sides_of_words(window)) for window in self.windows]
         others = self._others()
         self.exchanged = [
             [query for other in of_window for query in self.queries[other] if query.fits(*self._lengths[number])]
             for number, of_window in enumerate(others)
         ]
+        if len(windows) == 1 and not self.is_paired:
+            self.exchanged = [[*_moved(self.queries[0], sides_of_words(windows[0])[0].special)]]
         self.proteins = Proteins(self.texts, windows, others)
-        if cut:
-            self.notes["cut"] = f"{cut} of {count(len(texts), 'text')} are longer than a window and left out."
+        if within < links:
+            self.notes["links"] = f"{links - within} of {links} links left out: within one word, or across windows."
 
     def signature_settings(self) -> dict[str, Any]:
         signed = super().signature_settings()
@@ -146,6 +153,9 @@ class RelationReader(TextReader):
         sums, others = (rows.sums(queries, layers, len(self.relations)) for queries in (asked, exchanged))
         variables = {f"window_{name}": values for name, values in sums.items()}
         variables |= {f"window_exchanged_{name}": others[name] for name in ("queries", "right", "weight")}
+        if len(self.windows) < LEAST:  # too few for a test: what the first query shows is reported instead
+            first = rows.of_first(items, asked, layers, len(self.relations))
+            variables |= {f"first_{name}": values for name, values in first.items()}
         return xr.Dataset(
             {
                 name: (_DIMS[values.ndim if name != "window_at_offset" else 0], values)
@@ -231,19 +241,31 @@ def _rule(texts: Sequence[LinkedText], settings: ScanReading) -> WordRule:
     return WordRule(f"given with the texts, or {rule.signature}", lambda text: of_texts.get(text) or rule.spans(text))
 
 
-def _cut(texts: Sequence[LinkedText], loaded: Any, length: int) -> tuple[list[tuple[LinkedText, Window]], int]:
-    """Texts that fit into a window, each as one; and the number of the others."""
-    fitting: list[tuple[LinkedText, Window]] = []
+def _windows(texts: Sequence[LinkedText], loaded: Any, length: int) -> list[tuple[LinkedText, Window]]:
+    """Texts with each of their windows; a protein that is longer than one is left out."""
     start = decoder_start(loaded.model) if texts[0].target is not None else None
+    cut: list[tuple[LinkedText, Window]] = []
     for text in texts:
         corpus = Corpus.from_sources([text.text])
         if text.target is None:
             windows = [*Windows(corpus, loaded.tokenizer, length=length)]
         else:
             windows = [*LinePairs(corpus, Corpus.from_sources([text.target]), loaded.tokenizer, start, length=length)]
-        if len(windows) == 1:
-            fitting.append((text, replace(windows[0], source=text.document)))
-    return fitting, len(texts) - len(fitting)
+        if is_protein(text) and len(windows) > 1:
+            continue
+        cut += [(text, replace(window, source=text.document)) for window in windows]
+    return cut
+
+
+def _moved(queries: Sequence[Query], special: Sequence[bool]) -> Iterable[Query]:
+    """The queries of a lone text at its other words near by, with keys at the same offset."""
+    asked = {query.words for query in queries}
+    for query in queries:
+        for by in OFFSETS:
+            words, keys = (tuple(word + by for word in of) for of in (query.words, query.keys))
+            inside = all(0 <= word < len(special) and not special[word] for word in (*words, *keys))
+            if inside and words not in asked:
+                yield replace(query, words=words, keys=keys)
 
 
 def _queries(links: Iterable[Any], window: Window, numbers: dict[str, int]) -> Iterable[Query]:

@@ -11,7 +11,7 @@ from attnscope.report import schema
 from attnscope.report.reads import reads
 from attnscope.statistics.effects import INTERVALS
 from attnscope.statistics.units import LEAST
-from attnscope.support.numbers import count, percent
+from attnscope.support.numbers import count, percent, significant
 from attnscope_relations.contact_tables import METHOD, contact_sentences, contact_tables
 from attnscope_relations.summary import SIZE
 from attnscope_relations.together_report import together_method, together_sentences, together_tables
@@ -23,7 +23,8 @@ _METHOD = (
     "Tokens are merged to words: queries are averaged, keys summed (Clark et al. 2019). A head is right for a query if "
     "its largest weight on another word is on one that the query belongs to. The best head of a relation is chosen on "
     "one half of the documents and scored on the other, next to three baselines: a fixed offset, chosen in the same "
-    "way; links of other texts of the same length; a random visible word. It links the relation if it is right by "
+    "way; exchanged links, those of other texts of the same length (or of a lone text, moved along it); a random "
+    "visible word. It links the relation if it is right by "
     f"{SIZE:g} or more above all of them, and significantly: p is the largest of three (an intersection-union test, "
     "Berger 1982), with the false discovery rate over relations at 0.05 (Benjamini and Hochberg 1995). Further heads "
     "of a linked relation are tested alike, with the false discovery rate over heads at 0.05 times the share of "
@@ -39,9 +40,9 @@ def report(result: xr.Dataset) -> schema.Report:
     rows = [_relation(result.isel(relation=number)) for number in range(result.sizes["relation"])]
     rows.sort(key=_further)
     heads = [row for number in range(result.sizes["relation"]) for row in _heads(result.isel(relation=number))]
-    heads.sort(key=_further)
     linked = [row for row in rows if row["shown"]]
     tested = any(row["shown"] is not None for row in rows)
+    heads.sort(key=_further if tested else _largest)
     certainty = (
         f"95% intervals over {result.attrs['intervals_over']}; head chosen on one half of them, tested on the other, "
         "corrected for all relations"
@@ -52,7 +53,11 @@ def report(result: xr.Dataset) -> schema.Report:
         title=f"Relations in {result.attrs['model']}",
         read=f"{count(result.sizes['relation'], 'relation')} over {describe_corpus(result)}",
         finding=schema.Finding(
-            [*_sentences(rows, linked, tested=tested), *together_sentences(result), *contact_sentences(result)],
+            [
+                *(_sentences(rows, linked) if tested else _first_text(rows[0], result)),
+                *together_sentences(result),
+                *contact_sentences(result),
+            ],
             certainty,
             schema.heads_by([row for row in heads if row["shown"]], lambda row: row["relation"]),
             _headline(linked),
@@ -68,7 +73,15 @@ def report(result: xr.Dataset) -> schema.Report:
                 least=f"{LEAST} or more documents",
             ),
             *together_tables(result),
-            schema.Table("heads", "Heads", _HEADS, heads, terminal=0, corrected="for all heads and relations"),
+            schema.Table(
+                "heads",
+                "Heads",
+                _HEADS,
+                heads,
+                terminal=0 if len(rows) > 1 else _SHOWN,
+                corrected="for all heads and relations",
+                least=f"{LEAST} or more documents",
+            ),
             *contact_tables(result),
         ],
         result=result,
@@ -88,6 +101,11 @@ def _further(row: schema.Row) -> tuple[bool, bool, float, float]:
     """Linked relations and heads first, then tested ones, furthest above the baselines first; then by weight."""
     above = np.inf if row["above"] is None else -row["above"]
     return not row["shown"], row["shown"] is None, above, -(row["weight"] or 0.0)
+
+
+def _largest(row: schema.Row) -> tuple[float, float]:
+    """Rows with the largest score first; of equal ones those with more weight."""
+    return -(row["score"] or 0.0), -(row["weight"] or 0.0)
 
 
 def _relation(of_relation: xr.Dataset) -> schema.Row:
@@ -128,11 +146,27 @@ def _heads(of_relation: xr.Dataset) -> list[schema.Row]:
     return [{"relation": name, **row, "shown": bool(row["shown"]) if row["tested"] else None} for row in rows]
 
 
-def _sentences(rows: list[schema.Row], linked: list[schema.Row], *, tested: bool) -> list[str]:
-    if not tested:
-        row = rows[0]
-        head, weight = f"Head {row['layer']}.{row['head']}", f"{row['weight']:.2f}"
-        return [f"{head} has weight {weight} along {row['relation']}; uniform attention {row['uniform']:.2f}."]
+def _first_text(row: schema.Row, result: xr.Dataset) -> list[str]:
+    """What a head does where there are too few texts for a test: its weight, and its first query."""
+    relation, head = row["relation"], f"{row['layer']}.{row['head']}"
+    of_head = result.sel(relation=relation, layer=row["layer"], head=row["head"])
+    exchanged = float(of_head.exchanged_weight)
+    weight, uniform = significant(row["weight"], 2), significant(row["uniform"], 2)
+    others = significant(exchanged, 2) if np.isfinite(exchanged) else "undefined"
+    sentences = [
+        f"Head {head} has weight {weight} along {relation}; uniform attention {uniform}, exchanged links {others}."
+    ]
+    if "first_rank" in result:
+        first = of_head.isel(window=np.flatnonzero(np.isfinite(of_head.first_rank))[:1])
+        for rank, largest in zip(first.first_rank.values, first.first_largest.values, strict=True):
+            sentences.append(
+                f"In the first text, what {relation} leads to has rank {int(rank)} in this head, and {str(largest)!r} "
+                "gets the most."
+            )
+    return sentences
+
+
+def _sentences(rows: list[schema.Row], linked: list[schema.Row]) -> list[str]:
     if not linked:
         return [f"No head is significantly, and by {SIZE:g} or more, above every baseline for any relation."]
     heads, of = {(row["layer"], row["head"]) for row in linked}, {row["relation"] for row in linked}
@@ -156,6 +190,7 @@ def _headline(linked: list[schema.Row]) -> str:
     return first[0].upper() + first[1:]
 
 
+_SHOWN = 20  # heads of a single relation on a terminal
 _SCORE = schema.Quantity(
     "score",
     unit="share",
@@ -168,9 +203,7 @@ _UNTRAINED = schema.Quantity(
     "untrained", unit="share", meaning="score with fresh weights, of the best head of the other half"
 )
 _RELATIONS = (
-    schema.Quantity(
-        "relation", meaning="name of the relation; reversed: from the head of a dependency to its dependents"
-    ),
+    schema.Quantity("relation", meaning="name of the relation; reversed: from a head word to its dependents"),
     *schema.HEAD,
     _SCORE,
     schema.Quantity(
@@ -183,7 +216,9 @@ _RELATIONS = (
     ),
     schema.Quantity("offset_score", "offset", "share", "baseline: a fixed offset, chosen on the other half"),
     schema.Quantity("offset", "best offset", "tokens", "the best fixed offset over all documents", detail="page"),
-    schema.Quantity("exchanged", unit="share", meaning="baseline: links of other texts of the same length"),
+    schema.Quantity(
+        "exchanged", unit="share", meaning="baseline: links of other texts of the same length, or moved in a lone one"
+    ),
     schema.Quantity("chance", unit="share", meaning="baseline: a random visible word", detail="page"),
     _UNTRAINED,
     _ABOVE,

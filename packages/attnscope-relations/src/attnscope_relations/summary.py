@@ -11,6 +11,7 @@ from attnscope.statistics.discovery import significant
 from attnscope.statistics.intervals import DRAWS, bootstrap_interval
 from attnscope.statistics.tests import mean_chances
 from attnscope.statistics.units import LEAST, membership, units_in
+from attnscope.support.errors import AttnscopeError
 
 SIZE = 0.1  # share of queries above every baseline from which a head counts: smaller ones are significant in many texts
 _TIE = 1e-6  # of a weight, beside a query that is right
@@ -46,6 +47,11 @@ def summary_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -> 
     }
     queries, exchanged = sums["queries"], sums["exchanged_queries"]
     whole = queries.sum(0)
+    if not whole.any():
+        raise AttnscopeError(
+            "found no query that may attend to what it belongs to: the mask of the model hides later words, and the "
+            "first token of a causal model does not count. Give other links, or another model"
+        )
     right, weight = (share(sums[name].sum(0), whole) for name in ("right", "weight"))
     others = exchanged.sum(0)
     of_offset, offset = of_best(sums["at_offset"], queries, halves)

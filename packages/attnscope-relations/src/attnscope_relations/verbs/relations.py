@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 )
 def relations(
     model: ModelsOrBundled = None,
-    data: Annotated[
+    texts: Annotated[
         Sources,
         "Read texts with links from these files: .conllu or .jsonl, or texts with --from and --to; proteins from .pdb, "
         '.cif or .contacts. A line of JSON Lines is ``{"text": ..., "pairs": [{"name": ..., "from": [12, 14], "to": '
@@ -104,7 +104,9 @@ def relations(
     from attnscope_relations.word_pairs import texts_with_words
 
     task = task_for(relations, locals(), in_memory=True)
-    texts = linked_texts(data) if query is None and key is None else texts_with_words(data, query, key, reading)
+    linked = (
+        linked_texts(texts) if query is None and key is None else texts_with_words(texts, query, key, words, reading)
+    )
     settings = scan_settings(reading, statistics="entropy", words=words, batch_size=batch_size)
     more = {"untrained": untrained, "together": together}
-    return RelationReader(model, only_of(texts, only), settings, **more).scan(task)
+    return RelationReader(model, only_of(linked, only), settings, **more).scan(task)
