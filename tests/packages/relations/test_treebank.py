@@ -1,5 +1,7 @@
-"""The treebanks of tests/data/relations keep the rules of Universal Dependencies."""
+"""The data of tests/data/relations: trees keep the rules of Universal Dependencies, spans cover words."""
 
+import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import conllu
 import pytest
 
 DATA = Path(__file__).parents[2] / "data" / "relations"
-TREEBANKS = {"english": (300, 25, (4, 25)), "japanese": (150, 15, (4, 28))}  # sentences, documents, words
+TREEBANKS = {"english": (300, 25, (4, 25)), "japanese": (150, 15, (4, 27))}  # sentences, documents, words
 
 # fmt: off
 UPOS = {
@@ -209,3 +211,50 @@ def test_enhanced_relations_reach_every_word_and_empty_node(treebank):
             reached = last | {node["id"] for node in nodes if last & {head for _, head in node["deps"]}}
         assert reached == {0, *(node["id"] for node in nodes)}, name
         assert any(node["deps"] != [(node["deprel"], node["head"])] for node in nodes), name
+
+
+def objects(name):
+    lines = (DATA / name).read_text(encoding="utf-8").splitlines()
+    values = [json.loads(line) for line in lines]
+    assert len({value["id"] for value in values}) == len(values)
+    return values
+
+
+def covers_words(text, span):
+    """Whether a span begins and ends at the border of a word."""
+    start, end = span
+    return {start, end} <= {border for word in re.finditer(r"\w+", text) for border in word.span()} and start < end
+
+
+def test_a_mention_follows_its_antecedent_and_what_stands_between_is_marked():
+    passages = objects("coreference.jsonl")
+    assert len(passages) == 30
+    pairs = [(passage["text"], pair) for passage in passages for pair in passage["pairs"]]
+    assert len(pairs) == 90
+    for text, pair in pairs:
+        assert pair["name"] == "coreference"
+        assert all(covers_words(text, pair[end]) for end in ("from", "to", "nearer") if end in pair), pair
+        assert pair["to"][1] < pair["from"][0], pair
+        if "nearer" in pair:
+            assert pair["to"][1] < pair["nearer"][0] < pair["nearer"][1] < pair["from"][0], pair
+    assert sum("nearer" in pair for _, pair in pairs) == 69
+    for passage in passages:
+        assert 2 <= len(re.findall(r"[.?!](?= |$)", passage["text"])) <= 4, passage["id"]
+
+
+def test_a_minimal_pair_differs_in_the_word_that_agrees():
+    pairs = objects("agreement.jsonl")
+    assert len(pairs) == 67
+    assert len({pair["good"] for pair in pairs} | {pair["bad"] for pair in pairs}) == 2 * len(pairs)
+    for pair in pairs:
+        good, bad = pair["good"].split(), pair["bad"].split()
+        assert sum(right != wrong for right, wrong in zip(good, bad, strict=True)) == 1, pair["id"]
+        (start, end), (bad_start, bad_end) = pair["verb"], pair["bad_verb"]
+        assert start == bad_start
+        assert pair["good"][:start] == pair["bad"][:start]
+        assert pair["good"][start:end] != pair["bad"][start:bad_end]
+        assert pair["good"][end:] == pair["bad"][bad_end:], pair["id"]
+        assert pair["good"][slice(*pair["subject"])] == pair["bad"][slice(*pair["bad_subject"])], pair["id"]
+        spans = {"good": ("verb", "subject", "attractor"), "bad": ("bad_verb", "bad_subject")}
+        for side, names in spans.items():
+            assert all(covers_words(pair[side], pair[name]) for name in names if name in pair), pair["id"]
