@@ -65,7 +65,9 @@ class Event(torch.cuda.Event):
 
 
 class Gpu(TorchFunctionMode):
-    """Does what is asked of tensors there with their numbers here."""
+    """Does what is asked of tensors there with their numbers here, within `launching`."""
+
+    launching = nullcontext()
 
     def __init__(self):
         super().__init__()
@@ -97,7 +99,8 @@ class Gpu(TorchFunctionMode):
             function = _efficient
         own = {id(leaf.here): leaf for leaf in leaves if isinstance(leaf, Away)}
         args, kwargs = _each(_here, (args, kwargs))
-        found = function(*args, **kwargs)
+        with self.launching:
+            found = function(*args, **kwargs)
         if isinstance(found, torch.Size):
             return found
         return _each(lambda one: own.get(id(one), _away(one, place)), found)
@@ -138,7 +141,8 @@ class Gpu(TorchFunctionMode):
         there, crosses = place.type == "cuda", place != before
         own = {} if layout is None else {"memory_format": layout}
         bare = _here(tensor)
-        found = bare.to(dtype or bare.dtype, copy=copy or crosses, **own)
+        with self.launching if there or _is_there(tensor) else nullcontext():
+            found = bare.to(dtype or bare.dtype, copy=copy or crosses, **own)
         if crosses and not there:
             if not later:
                 self.note()

@@ -48,7 +48,6 @@ def test_no_statistic_of_a_layer_waits_for_the_device(monkeypatch):
             "kernels/call.py",  # of each call: whether all numbers are finite
             "kernels/plain.py",  # which tiles a mask allows: PyTorch's pass alone, not the kernel
             "capture/forward.py",  # of each layer's output: whether it is finite
-            "read/windows.py",  # of the batch: whether anything is padded
         }
 
         def run():

@@ -27,6 +27,7 @@ from attnscope.measure.quantities import (
     EQUAL,
     EVERY_WEIGHT,
     KNOWN,
+    OF_SUMS,
     SECOND_PASS,
     STRONGEST,
     RowMeasure,
@@ -42,6 +43,8 @@ from attnscope.measure.rows import (
     GroupMarks,
     GroupPlaces,
     Marks,
+    PackedSums,
+    Rows,
     SecondPass,
     equal_rows,
     evenly,
@@ -52,7 +55,7 @@ from attnscope.options import OBSERVATION
 from attnscope.read.windows import Batch, collate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from transformers import PreTrainedModel
 
@@ -92,6 +95,14 @@ class WindowBatch:
         keys = self.text if self.keys is None else self.keys
         queries, keys = self.text if kind == "self" else self.target, self.target if kind == "causal" else keys
         return (queries, keys) if device is None else (queries.on(device), keys.on(device))
+
+    def on_host(self) -> WindowBatch | None:
+        """The same on the host, unless it would have to be copied there."""
+        sides = [None if side is None else side.on_host() for side in (self.text, self.target, self.keys)]
+        text, target, keys = sides
+        if text is None or target is None or (keys is None and self.keys is not None):
+            return None
+        return replace(self, text=text, target=target, keys=keys)
 
     def inputs(self, model: PreTrainedModel) -> dict[str, Any]:
         """Arguments of the forward pass."""
@@ -154,16 +165,10 @@ class HostOffloader(dict[int, dict[str, Tensor]]):
 
     def add(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
         """Start copying the tensors of a layer."""
-        self[layer] = self._copied(tensors)
+        self[layer] = self.copied(tensors)
 
-    def add_all(self, heads: Mapping[int, int], tensors: Mapping[str, Tensor], shared: Mapping[str, Tensor]) -> None:
-        """Start copying the tensors of several layers, the heads of one after those of another; all have the shared."""
-        copies = self._copied({**tensors, **shared})
-        of_all = {name: copies[name] for name in shared}
-        parts = {name: copies[name].split([*heads.values()], 1) for name in tensors}
-        self |= {layer: {name: parts[name][at] for name in parts} | of_all for at, layer in enumerate(heads)}
-
-    def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors that are on the host once they were waited for."""
         device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
         with nullcontext() if device is None else torch.cuda.device(device):  # whose stream copies and event are in
             copies = {name: tensor.to("cpu", non_blocking=device is not None) for name, tensor in tensors.items()}
@@ -172,10 +177,14 @@ class HostOffloader(dict[int, dict[str, Tensor]]):
                 self._events[-1].record()
         return copies
 
-    def layers(self) -> list[dict[str, Tensor]]:
-        """The tensors of all layers, in their order."""
+    def wait(self) -> None:
+        """Wait until all copies are complete."""
         for event in self._events:
             event.synchronize()
+
+    def layers(self) -> list[dict[str, Tensor]]:
+        """The tensors of all layers, in their order."""
+        self.wait()
         return [self[layer] for layer in sorted(self)]
 
 
@@ -250,26 +259,36 @@ class StatisticsObserver:
 
     def _alike(self, site: Site, call: AttentionCall) -> _Waiting:
         """All that a call shares with those of other layers in which each query may see the same keys."""
-        marks = self._marks(self.reading, site, call)
+        measured, mask, device, reading = call, call.mask, call.query.device, self.reading
+        if mask is None and call.bias is None and call.positions is None and (host := reading.on_host()) is not None:
+            call, reading = _on_host(call), host  # what follows launches nothing
+        marks = self._marks(reading, site, call)
         columns = marks.columns().mT.contiguous().mT  # as the kernel of CUDA reads them
         need = plan(_nulls(self.names), self.band, columns, self.reach, equal=True)
-        eligible = marks.eligible(call) if STRONGEST in self.names else None
-        return _Waiting(self.names, call.mask, marks, columns, equal_rows(call, need), eligible)
+        eligible = marks.eligible(call).on(device) if STRONGEST in self.names else None
+        return _Waiting(
+            self.names,
+            mask,
+            marks,
+            columns.to(device),
+            marks.queries.to(device),
+            equal_rows(call, need),
+            None if OF_SUMS.issuperset(self.names) else self._marks(self.reading, site, measured),
+            eligible,
+        )
 
     def _settle(self) -> None:
         """Reduce the rows that wait: the heads of all layers as those of one."""
         for waiting in self._waiting.values():
             if waiting.rows:
-                rows = _side_by_side([*waiting.rows.values()])
-                marks, eligible = waiting.marks, waiting.eligible
-                reduced = reduce_call(rows, waiting.names, marks.queries, marks.keys, eligible=eligible, ids=marks.ids)
-                heads = {layer: len(rows.mass[0]) for layer, rows in waiting.rows.items()}
-                self.measured.add_all(heads, reduced, waiting.of_equal)
-                waiting.rows.clear()
+                waiting.settle(self.measured)
 
     def layers(self) -> list[dict[str, Tensor]]:
         """The tensors of all layers, in their order."""
         self._settle()
+        self.measured.wait()
+        for waiting in self._waiting.values():
+            waiting.arrive(self.measured)
         return self.measured.layers()
 
 
@@ -282,11 +301,15 @@ class _Waiting:
 
     names: Sequence[str]  # of statistics
     mask: Tensor | None  # of these calls, kept alive: its address tells them from others
-    marks: Marks
-    columns: Tensor
-    equal: RowMeasures  # of uniform attention
+    marks: Marks  # on the host for calls without a mask or a bias
+    columns: Tensor  # on the device of these calls, as all below but `equal`
+    valid: Tensor
+    equal: RowMeasures  # of uniform attention, where `marks` are
+    marks_there: Marks | None  # for statistics that need the rows
     eligible: Eligible | None
     rows: dict[int, RowMeasures] = field(default_factory=dict[int, RowMeasures])
+    # on their way to the host: the heads of each layer, the form of the sums, and tensors
+    leaving: list[tuple[dict[int, int], PackedSums, dict[str, Tensor]]] = field(default_factory=list[Any])
 
     @cached_property
     def of_equal(self) -> dict[str, Tensor]:
@@ -295,14 +318,45 @@ class _Waiting:
         of_equal = reduce_call(self.equal, nulls, marks.queries, marks.keys, equal=True, ids=marks.ids)
         return {f"{EQUAL}{name}": of_equal[name] for name in nulls}
 
+    def settle(self, measured: HostOffloader) -> None:
+        """Sum the rows, the heads of all layers as those of one, and start copying the sums to the host."""
+        several, marks = [*self.rows.values()], self.marks
+        sums = PackedSums.of(several, self.valid)
+        tensors = {"sums": sums.packed, "queries": marks.queries.sum(1), "keys": marks.keys.sum(1)}
+        if self.marks_there is not None:
+            marks, names = self.marks_there, [name for name in self.names if name not in OF_SUMS]
+            rows, eligible = _side_by_side(several, needs_of(names)), self.eligible
+            tensors |= reduce_call(rows, names, marks.queries, marks.keys, eligible=eligible, ids=marks.ids)
+        heads = {layer: len(rows.mass[0]) for layer, rows in self.rows.items()}
+        self.leaving.append((heads, sums, measured.copied(tensors | self.of_equal)))
+        self.rows.clear()
+
+    def arrive(self, measured: HostOffloader) -> None:
+        """Compute the statistics of the layers from what arrived."""
+        for heads, sums, tensors in self.leaving:
+            rows = Rows.of_sums(sums.unpacked(tensors["sums"]), tensors["queries"], tensors["keys"])
+            reduced = {name: KNOWN[name].reduce(rows) if name in OF_SUMS else tensors[name] for name in self.names}
+            parts = {name: values.split([*heads.values()], 1) for name, values in reduced.items()}
+            of_equal = {name: tensors[name] for name in self.of_equal}
+            measured |= {layer: {name: parts[name][at] for name in parts} | of_equal for at, layer in enumerate(heads)}
+        self.leaving.clear()
+
+
+def _on_host(call: AttentionCall) -> AttentionCall:
+    """A call of the same positions without its numbers, on the host."""
+    query, key, value = (torch.zeros(1).expand(*side.shape[:3], 1) for side in (call.query, call.key, call.value))
+    return AttentionCall(query, key, value, call.scale, call.causal)
+
 
 def _nulls(names: Sequence[str]) -> list[str]:
     return [name for name in names if KNOWN[name].has_equal]
 
 
-def _side_by_side(several: Sequence[RowMeasures]) -> RowMeasures:
-    """The rows of several calls as those of one with all their heads."""
-    measured = [name for name, part in vars(several[0]).items() if part is not None]
+def _side_by_side(several: Sequence[RowMeasures], needs: Collection[str | RowMeasure]) -> RowMeasures:
+    """The rows of several calls as those of one with all their heads, as far as statistics need them."""
+    named = {"offsets": "mean_offset", "variance": "offset_variance"}
+    fields = {"log_sum_exp", "mass", *(named.get(need, need) for need in needs if isinstance(need, str))}
+    measured = [name for name, part in vars(several[0]).items() if part is not None and name in fields]
     return RowMeasures(**{name: torch.cat([*map(attrgetter(name), several)], 1) for name in measured})
 
 

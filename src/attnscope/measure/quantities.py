@@ -286,6 +286,8 @@ STATISTICS: dict[str, Statistic] = {
     **_own(STRONGEST, "largest", "largest_key", along=("part",), by_default=False),
 }
 DEFAULT = tuple(name for name, statistic in STATISTICS.items() if statistic.by_default)
+#: Statistics that are computed from sums over the rows of a pass alone.
+OF_SUMS = frozenset({*DEFAULT, "learned_sink", *(name for name in STATISTICS if name.startswith("within_"))})
 #: Further statistics if tokens are in groups.
 OF_GROUPS = {
     **_own("group_weight", "columns", along=_GROUPS, **_WITH_EQUAL),

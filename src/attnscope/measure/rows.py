@@ -246,6 +246,10 @@ class Eligible:
     queries: Tensor
     keys: Tensor
 
+    def on(self, device: torch.device) -> Eligible:
+        """The same on a device."""
+        return Eligible(self.queries.to(device), self.keys.to(device))
+
 
 @dataclass(frozen=True, eq=False)
 class Marks:
@@ -303,6 +307,13 @@ class Rows:
     second: SecondPass = SecondPass()  # results of a second pass over the scores
     eligible: Eligible | None = None  # tokens of examples, if these are measured
     ids: tuple[Tensor, Tensor] | None = None  # of the tokens of queries and keys; see `query_ids`
+    sums: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])  # sums over the counted rows, where known
+
+    @classmethod
+    def of_sums(cls, sums: Mapping[str, Tensor], queries: Tensor, keys: Tensor) -> Rows:
+        """Rows of which only sums are there, and the numbers of queries and keys of each text."""
+        absent = torch.full_like(sums[COUNT][..., None], torch.nan)
+        return cls(RowMeasures(absent, absent), absent.isnan(), queries, keys, keys, sums=sums)
 
     @property
     def query_ids(self) -> Tensor:
@@ -341,10 +352,14 @@ class Rows:
     def _left_out(self) -> Tensor:
         return ~self.counted
 
+    def total_of(self, name: str) -> Tensor:
+        """Sum over the counted rows of what `row_values` names: ``(batch, head, ...)``."""
+        return self.sums[name] if name in self.sums else self.total(row_values(self.measures, name))
+
     @cached_property
     def count(self) -> Tensor:
         """The number of counted rows, ``(batch, head)``."""
-        return self.total(self.counted.double())
+        return self.sums[COUNT] if COUNT in self.sums else self.total(self.counted.double())
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean over the counted rows: ``(batch, head)``; NaN without rows."""
@@ -353,12 +368,12 @@ class Rows:
     @cached_property
     def band_sum(self) -> Tensor:
         """tr_t, ``(batch, head, offset)``: the weights at offset t, summed over rows."""
-        return self.total(there(self.measures.band))
+        return self.total_of("band")
 
     @cached_property
     def bin_sum(self) -> Tensor:
         """``(batch, head, bin)``: the weights in each bin, summed over rows; near bins come from the band."""
-        return self._with_near_bins(self.total(there(self.measures.bins)))
+        return self._with_near_bins(self.total_of("bins"))
 
     def _with_near_bins(self, far: Tensor) -> Tensor:
         band = self.band_sum
@@ -405,22 +420,22 @@ class Rows:
     @property
     def mass(self) -> Tensor:
         """``(batch, head)``: sum of a row's weights, below 1 with a learned sink."""
-        return self.mean(self.measures.mass)
+        return self.mean_of("mass")
 
     @property
     def gini_simpson(self) -> Tensor:
         """``(batch, head)``: 1 less the sum of squares of a row of the softmax, whose learned sink is one entry."""
-        return 1.0 - self.mean_of("collision") - self.mean((1.0 - self.measures.mass) ** 2)
+        return 1.0 - self.mean_of("collision") - self.mean_of(_SINK)
 
     @property
     def first_token(self) -> Tensor:
         """``(batch, head)``: weight on the first real key."""
-        return self.mean(there(self.measures.columns)[..., FIRST])
+        return self.mean_of(_FIRST)
 
     @property
     def special_tokens(self) -> Tensor:
         """``(batch, head)``: weight on special tokens."""
-        return self.mean(there(self.measures.columns)[..., SPECIAL])
+        return self.mean_of(_SPECIAL)
 
     @property
     def places(self) -> Tensor:
@@ -490,15 +505,65 @@ class Rows:
         return torch.cat([function(weights, own).double() for own, weights in there(self.second.weights)()], 2)
 
     def mean_of(self, measure: str | RowMeasure) -> Tensor:
-        """``(batch, head)``: mean over rows of a field of `RowMeasures`, or of a measure of the second pass."""
-        of_pass = self.second.rows.get(measure) if isinstance(measure, RowMeasure) else getattr(self.measures, measure)
-        return self.mean(there(of_pass))
+        """``(batch, head)``: mean over rows of what `row_values` names, or of a measure of the second pass."""
+        if isinstance(measure, RowMeasure):
+            return self.mean(there(self.second.rows.get(measure)))
+        return self.total_of(measure) / self.count
 
 
 def there(measured: Measured | None) -> Measured:
     if measured is None:  # the planner requests it
         raise AttnscopeError("found no such measure of the rows: a statistic names in its needs what it uses")
     return measured
+
+
+COUNT = "count"  # of counted rows
+_FIRST, _SPECIAL, _SINK = "on first", "on special", "squared sink"
+_LONG = ("band", "bins")  # of several numbers a row
+
+
+def row_values(measures: RowMeasures, name: str) -> Tensor:
+    """A number of each row, ``(batch, head, query)``: a field, the weight on a column, or the square of the sink's."""
+    if name in {_FIRST, _SPECIAL}:
+        return there(measures.columns)[..., FIRST if name == _FIRST else SPECIAL]
+    return (1.0 - measures.mass) ** 2 if name == _SINK else there(getattr(measures, name))
+
+
+@dataclass(frozen=True, eq=False)
+class PackedSums:
+    """Sums over the rows of several calls, their heads side by side, in one tensor that goes to the host at once."""
+
+    names: Sequence[str]
+    widths: Sequence[int]  # numbers of each
+    packed: Tensor  # ``(batch, head, number)``, float64
+
+    @classmethod
+    def of(cls, several: Sequence[RowMeasures], valid: Tensor) -> PackedSums:
+        """The sums over rows of `valid` queries, ``(batch, query)``."""
+        has = [name for name, part in vars(several[0]).items() if part is not None and name != "log_sum_exp"]
+        names = [name for name in has if name not in {*_LONG, "columns", "largest_key"}]
+        names += [_FIRST, _SPECIAL] * ("columns" in has)
+        values = torch.cat([row_values(rows, name) for name in names for rows in several], 1)
+        values = values.unflatten(1, (len(names), -1))
+        mass = values[:, names.index("mass")]
+        counted = valid[:, None] & (mass > 0)
+        left_out, sink = ~counted, (1.0 - mass) ** 2
+        parts = [
+            values.masked_fill_(left_out[:, None], 0.0).sum(3).mT,
+            counted.sum(2, dtype=torch.float64)[..., None],
+            sink.masked_fill_(left_out, 0.0).sum(2)[..., None],
+        ]
+        for name in _LONG:
+            if name in has:
+                longer = torch.cat([there(getattr(rows, name)) for rows in several], 1)
+                parts.append(longer.masked_fill_(left_out[..., None], 0.0).sum(2, dtype=torch.float64))
+        widths = [1] * (len(names) + 2) + [part.shape[-1] for part in parts[3:]]
+        return cls([*names, COUNT, _SINK, *(name for name in _LONG if name in has)], widths, torch.cat(parts, -1))
+
+    def unpacked(self, packed: Tensor) -> dict[str, Tensor]:
+        """The sums by name, from what arrived: ``(batch, head)``, or with the dimension of the band or the bins."""
+        parts = zip(self.names, packed.split([*self.widths], -1), strict=True)
+        return {name: part if name in _LONG else part[..., 0] for name, part in parts}
 
 
 def indicator_columns(valid: Tensor, special: Tensor, groups: GroupMarks | None = None) -> Tensor:

@@ -171,6 +171,11 @@ class Batch:
     groups: Int[Tensor, "batch position"] | None = None
     # other inputs of the forward pass: of each token, and ``attention_mask`` with the visible keys of each query
     inputs: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    host: "Batch | None" = None  # of a batch on a device: the same on the host, from where it was copied
+
+    def on_host(self) -> "Batch | None":
+        """The same on the host; None if it was never there."""
+        return self if self.valid.device.type == "cpu" else self.host
 
     def on(self, device: torch.device) -> "Batch":
         """The same tokens on the device of a layer, without inputs of the forward pass."""
@@ -187,7 +192,7 @@ class Batch:
             arguments["attention_mask"] = torch.zeros_like(hidden, dtype=dtype).masked_fill(
                 hidden, torch.finfo(dtype).min
             )
-        elif not bool(self.valid.all()):
+        elif not bool((self.host or self).valid.all()):
             arguments["attention_mask"] = self.valid.long()
         return arguments
 
@@ -201,7 +206,8 @@ def collate(windows: Sequence[Window], pad_id: int, device: torch.device | str =
     groups = padded([w.groups for w in windows], -1).to(device) if all(window.groups for window in windows) else None
     each = ((name, [window.inputs[name] for window in windows]) for name in windows[0].inputs)
     inputs = {name: _stacked(values, input_ids.shape[1]).to(device) for name, values in each}
-    return Batch(input_ids.to(device), valid.to(device), special.to(device), groups, inputs)
+    host = Batch(input_ids, valid, special)
+    return Batch(input_ids.to(device), valid.to(device), special.to(device), groups, inputs, host)
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int = 0, *, left: bool = False) -> Int[Tensor, "row position"]:
