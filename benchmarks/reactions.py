@@ -1,8 +1,10 @@
 """Reactions to read with a model of chemistry: real reaction classes over common building blocks, as SMILES.
 
     python benchmarks/reactions.py 120 > reactions.txt
+    python benchmarks/reactions.py 120 --mapped > reactions.rsmi
 
-One reaction a line, reactants and product, none twice.
+One reaction a line, reactants and product, none twice. With ``--mapped`` each atom has a number, that of the product's
+atom the one of the reactant's atom that it was, as the reaction was put together; that needs RDKit.
 """
 
 from __future__ import annotations
@@ -68,8 +70,28 @@ def _joined(first: str, second: str) -> str:
     return f"{first.replace('c1', 'c1(', 1)}".replace("c1(", f"c1({second.replace('1', '2')})", 1)
 
 
+def mapped(reaction: str) -> str:
+    """A reaction of `reactions` with numbers at its atoms."""
+    from rdkit import Chem
+
+    before, product = (Chem.MolFromSmiles(side) for side in reaction.split(">>"))
+    for atom in before.GetAtoms():
+        atom.SetAtomMapNum(atom.GetIdx() + 1)
+    first, second = Chem.GetMolFrags(before)
+    numbers = [*first[:-1], *second]  # the last atom of the first molecule leaves
+    if ".OB(O)" in reaction:  # the second ring stands behind the first atom of the first one
+        numbers = [first[1], *second[3:], *first[2:]]
+    for atom, number in zip(product.GetAtoms(), numbers, strict=True):
+        atom.SetAtomMapNum(number + 1)
+        if atom.GetSymbol() != before.GetAtomWithIdx(number).GetSymbol():
+            raise ValueError(reaction)
+    return f"{Chem.MolToSmiles(before)}>>{Chem.MolToSmiles(product)}"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("count", type=int, nargs="?", default=120)
-    for _, line in zip(range(parser.parse_args().count), reactions(), strict=False):
-        print(line)
+    parser.add_argument("--mapped", action="store_true")
+    arguments = parser.parse_args()
+    for _, line in zip(range(arguments.count), reactions(), strict=False):
+        print(mapped(line) if arguments.mapped else line)

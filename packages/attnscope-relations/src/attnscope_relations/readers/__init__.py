@@ -6,12 +6,14 @@ from typing import Any
 from attnscope_relations.data import LinkedText, Reader, json_lines
 from attnscope_relations.readers.dependencies import dependencies
 from attnscope_relations.readers.proteins import contact_lists, of_contacts, structures
+from attnscope_relations.readers.reactions import of_reaction, reactions
 
 READERS: dict[str, Reader] = {
     ".jsonl": json_lines,
     ".conllu": dependencies,
     **dict.fromkeys((".contacts", ".rr"), contact_lists),
     **dict.fromkeys((".pdb", ".ent", ".cif", ".mmcif"), structures),
+    **dict.fromkeys((".rsmi", ".smiles"), reactions),
 }
 #: Readers of objects of other forms than a text with pairs, by a field that they have.
-OBJECTS: dict[str, Callable[[Mapping[str, Any], str], LinkedText]] = {"sequence": of_contacts}
+OBJECTS: dict[str, Callable[[Mapping[str, Any], str], LinkedText]] = {"sequence": of_contacts, "reaction": of_reaction}

@@ -20,6 +20,7 @@ DISTANCE = 8.0  # angstrom, between C-beta atoms (C-alpha of glycine): closer re
 _FORM = '{"sequence": "MKTAYIAKQR", "contacts": [[1, 9]]}'
 _KEYWORDS = {"PFRMAT", "TARGET", "AUTHOR", "METHOD", "REMARK", "MODEL", "RMODE", "ENDMDL", "END"}
 _NUMBERS = 2  # of a contact
+_COLUMNS = 72  # of a line in the PDB format: old files have its number behind them
 
 
 def of_contacts(value: Mapping[str, Any], where: str) -> LinkedText:
@@ -122,7 +123,7 @@ def structures(file: Path) -> Iterator[LinkedText]:
         if inner_suffix(file) in {".cif", ".mmcif"}:
             structure = gemmi.make_structure_from_block(gemmi.cif.read_string(content).sole_block())
         else:
-            structure = gemmi.read_pdb_string(content)
+            structure = gemmi.read_pdb_string(content, max_line_length=_COLUMNS)
     structure.setup_entities()
     structure.assign_label_seq_id()
     seen: set[str] = set()
