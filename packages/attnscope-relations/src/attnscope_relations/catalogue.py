@@ -5,6 +5,7 @@ from attnscope.catalogue import Verb
 VERBS = {
     "relations": Verb(
         "Look", "Dataset", ("relation", "score"), function="attnscope_relations.verbs.relations",
-        report="attnscope_relations.report", load="attnscope.measure.stored:load_scan",
+        report="attnscope_relations.report", figures="attnscope_relations.figures.relations",
+        page="attnscope_relations.page.relations", load="attnscope.measure.stored:load_scan",
     ),
 }  # fmt: skip

@@ -33,6 +33,7 @@ from attnscope_relations.attended import OFFSETS, LayerRows, Query, Rows, sides_
 from attnscope_relations.contacts import Proteins, is_protein, precision_of
 from attnscope_relations.data import LinkedText, digest
 from attnscope_relations.readers.proteins import for_tokenizer
+from attnscope_relations.shown import shown_texts
 from attnscope_relations.summary import summary_of
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class RelationReader(TextReader):
         size = settings["batch_size"] or max(1, BATCH_TOKENS // longest)
         settings = copy.copy(settings) | {"words": None, "targets": targets or None, "batch_size": size}
         super().__init__(loaded, sources, settings, windows)
-        self.origin, self.reader = model, session.reader
+        self.origin, self.reader, self.show = model, session.reader, ()
         kinds = ["cross"] if self.is_paired else ["self", "causal"]
         self.kind = next((kind for kind in kinds if any(site.kind == kind for site in self.sites)), "")
         self.measured = [site for site in self.sites if site.kind == self.kind]
@@ -149,7 +150,11 @@ class RelationReader(TextReader):
         asked, exchanged = ([queries[number] for number in numbers] for queries in (self.queries, self.exchanged))
         rows = Rows.of(items, [[*own, *others] for own, others in zip(asked, exchanged, strict=True)], self.kind)
         ranked: list[tuple[np.ndarray, np.ndarray]] = []
-        layers = self.rows_of_layers(items, numbers, rows, ranked)
+
+        def rank(_: Site, weights: Tensor) -> None:
+            ranked.append(self.proteins.ranked(weights, numbers))
+
+        layers = self.rows_of_layers(items, numbers, rows, rank if self.proteins else None)
         sums, others = (rows.sums(queries, layers, len(self.relations)) for queries in (asked, exchanged))
         variables = {f"window_{name}": values for name, values in sums.items()}
         variables |= {f"window_exchanged_{name}": others[name] for name in ("queries", "right", "weight")}
@@ -174,9 +179,13 @@ class RelationReader(TextReader):
         )
 
     def rows_of_layers(
-        self, items: Sequence[Window], numbers: Sequence[int], rows: Rows, ranked: list[Any] | None = None
+        self,
+        items: Sequence[Window],
+        numbers: Sequence[int],
+        rows: Rows,
+        also: Callable[[Site, Tensor], None] | None = None,
     ) -> list[LayerRows]:
-        """Rows of a batch in every layer that is measured, in one pass; and how they rank contacts, into `ranked`."""
+        """Rows of a batch in every layer that is measured, in one pass; `also` gets each layer's weights."""
         layers: list[LayerRows] = []
         measured = {site.index for site in self.measured}
 
@@ -187,8 +196,8 @@ class RelationReader(TextReader):
                 raise AttnscopeError(f"layer {site.index} does not attend from token to token, so it has no words")
             output, weights = attend_in_full(call)
             layers.append(rows.of_layer(weights, weights_of(evenly(call))))
-            if ranked is not None and self.proteins:
-                ranked.append(self.proteins.ranked(weights, numbers))
+            if also is not None:
+                also(site, weights)
             return output
 
         self.run(self.read(items, numbers), look, numbers)
@@ -206,6 +215,9 @@ class RelationReader(TextReader):
             return xr.merge(parts, combine_attrs="override")
 
         return summarised
+
+    def sample(self, results: xr.Dataset, show: Sequence[tuple[int, int]]) -> xr.Dataset | None:  # noqa: ARG002
+        return shown_texts(self, results)
 
     def _untrained(self) -> xr.Dataset | None:
         """The same sums with fresh weights; None for weights that cannot be replaced."""

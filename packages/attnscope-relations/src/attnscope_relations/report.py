@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,14 +60,14 @@ def report(result: xr.Dataset) -> schema.Report:
                 *contact_sentences(result),
             ],
             certainty,
-            schema.heads_by([row for row in heads if row["shown"]], lambda row: row["relation"]),
+            schema.heads_by(_first_of_each([row for row in heads if row["shown"]]), lambda row: row["relation"]),
             _headline(linked),
         ),
         tables=[
             schema.Table(
                 "relations",
                 "Relations",
-                _RELATIONS,
+                _RELATIONS if tested else [_IN_TABLES.get(one.name, one) for one in _RELATIONS],
                 rows,
                 reading="The best head of each relation; relations that a head links come first.",
                 corrected="for all relations",
@@ -76,7 +77,7 @@ def report(result: xr.Dataset) -> schema.Report:
             schema.Table(
                 "heads",
                 "Heads",
-                _HEADS,
+                _HEADS if tested else _UNTESTED,
                 heads,
                 terminal=0 if len(rows) > 1 else _SHOWN,
                 corrected="for all heads and relations",
@@ -84,6 +85,7 @@ def report(result: xr.Dataset) -> schema.Report:
             ),
             *contact_tables(result),
         ],
+        colour="above",
         result=result,
         method=f"{_METHOD}{METHOD if 'precision' in result else ''}{together_method(result)}{INTERVALS}",
         notes=[*_notes(result), *([f"Not seen by any layer: {', '.join(unseen)}."] if unseen else [])],
@@ -106,6 +108,14 @@ def _further(row: schema.Row) -> tuple[bool, bool, float, float]:
 def _largest(row: schema.Row) -> tuple[float, float]:
     """Rows with the largest score first; of equal ones those with more weight."""
     return -(row["score"] or 0.0), -(row["weight"] or 0.0)
+
+
+def _first_of_each(linked: list[schema.Row]) -> list[schema.Row]:
+    """Of each head the relation for which it is furthest above the baselines."""
+    of_head: dict[tuple[int, int], schema.Row] = {}
+    for row in linked:
+        of_head.setdefault((row["layer"], row["head"]), row)
+    return [*of_head.values()]
 
 
 def _relation(of_relation: xr.Dataset) -> schema.Row:
@@ -202,6 +212,8 @@ _ABOVE = schema.Quantity("above", unit="above", meaning="held-out score less the
 _UNTRAINED = schema.Quantity(
     "untrained", unit="share", meaning="score with fresh weights, of the best head of the other half"
 )
+_WEIGHT = schema.Quantity("weight", unit="share", meaning="mean weight on what a query belongs to")
+_UNIFORM = schema.Quantity("uniform", unit="share", meaning="the same under uniform attention")
 _RELATIONS = (
     schema.Quantity("relation", meaning="name of the relation; reversed: from a head word to its dependents"),
     *schema.HEAD,
@@ -223,18 +235,25 @@ _RELATIONS = (
     _UNTRAINED,
     _ABOVE,
     schema.Quantity("linked", "heads", "count", "heads that are above every baseline", detail="page"),
-    schema.Quantity("weight", unit="share", meaning="mean weight on what a query belongs to"),
-    schema.Quantity("uniform", unit="share", meaning="the same under uniform attention", detail="page"),
+    replace(_WEIGHT, detail="page"),
+    replace(_UNIFORM, detail="page"),
     schema.Quantity("queries", unit="count", meaning="queries with a link of this relation", detail="page"),
     schema.Quantity("units", "documents", "count", "documents with such queries", detail="page"),
 )
-_HEADS = (
-    schema.Quantity("relation"),
+_IN_TABLES = {one.name: one for one in (_WEIGHT, _UNIFORM)}  # of few texts, where shares of queries say little
+_OF_HEAD = (
+    schema.Quantity(
+        "exchanged", unit="share", meaning="score for links of other texts of the same length", detail="data"
+    ),
+    schema.Quantity("untrained", unit="share", meaning="score of the same head with fresh weights", detail="data"),
+    schema.Quantity("p", unit="p", meaning="largest p-value of the tests against the baselines", detail="data"),
+)
+_HEADS = (*schema.HEAD, schema.Quantity("relation"), _SCORE, _ABOVE, _WEIGHT, *_OF_HEAD)
+_UNTESTED = (
     *schema.HEAD,
+    schema.Quantity("relation"),
+    _WEIGHT,
     _SCORE,
-    _ABOVE,
-    schema.Quantity("weight", unit="share", meaning="mean weight on what a query belongs to"),
-    schema.Quantity("exchanged", unit="share", meaning="score for links of other texts of the same length"),
-    schema.Quantity("untrained", unit="share", meaning="score of the same head with fresh weights"),
-    schema.Quantity("p", unit="p", meaning="largest p-value of the tests against the baselines"),
+    replace(_ABOVE, significant=""),
+    *(replace(one, detail="table") for one in _OF_HEAD),
 )

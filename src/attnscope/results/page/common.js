@@ -46,7 +46,7 @@ function offer(name, kind, make) {
 function drawing(box) {
   const picture = box.querySelector("svg").cloneNode(true);
   picture.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  picture.prepend(html("style"));
+  picture.prepend(svg("style"));
   picture.firstChild.textContent = `text { font: 11px sans-serif; fill: ${variable("--muted")}; }`;
   const text = new XMLSerializer().serializeToString(picture).replace(/var\((--[a-z]+)\)/g, (_, name) => variable(name));
   return new Blob([text], { type: "image/svg+xml" });

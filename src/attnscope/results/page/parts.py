@@ -32,7 +32,7 @@ _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 _DIGITS = 5
 _SHARE_DIGITS = 3  # of a share beside its key
 _PIXELS = 96  # for an inch
-_ORDER = ("text", "profile", "why", "effect", "change", "roles", "examples", "groups")
+_ORDER = ("links", "text", "profile", "why", "effect", "change", "roles", "examples", "groups")
 #: Names of the words in a page's data that are no names, tokens or numbers.
 _WORDS = frozenset({"name", "units", "help", "noun", "unit", "title", "reading", "names", "group"})
 _CELLS = 400  # heads that are drawn as cells; more are one canvas

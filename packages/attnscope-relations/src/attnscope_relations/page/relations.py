@@ -1,0 +1,75 @@
+"""The page of relations: the map of heads, and the chosen head's arcs over some texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attnscope.report.render import page_table
+from attnscope.report.schema import Report
+from attnscope.results.page import heads, parts
+from attnscope.results.page.heads import Tab
+from attnscope.results.scan_report import sample_of
+from attnscope_relations.figures import relations as drawing
+from attnscope_relations.shown import in_order, texts_of
+
+_HERE = Path(__file__).parent
+
+
+def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
+    """Write relations as one HTML page, open on the best head and the texts that show its relation."""
+    data = heads.of_report(report)
+    shown = _shown(report)
+    captions = drawing.captions(report)
+    drawn = {name: figure for name, figure in drawing.figures(report) if name in captions and name != "map"}
+    tabs = [Tab("links", "Links", "links_panel")] if shown else []
+    if data is not None:
+        data |= {"shown": shown}
+        tabs.append(heads.numbers_tab(report.command))
+    return parts.write_page(
+        path,
+        str(_HERE / "relations"),
+        report,
+        heads=data,
+        tabs=tabs,
+        scripts=[str(_HERE / "arcs.js")] if shown and data is not None else [],
+        run=run,
+        sections=_sections(drawn, captions),
+        tables=[page_table(table) for table in report.tables if table.page and table.rows],
+    )
+
+
+def _sections(drawn: dict[str, Any], captions: dict[str, tuple[str, str]]) -> list[parts.Section]:
+    """A section for the scores, and one for all maps of texts, with one of them open."""
+    sections = [*parts.sections({name: drawn[name] for name in drawn if name == "scores"}, captions)]
+    for kind, title in (("contacts", "Contacts"), ("alignment", "Alignments")):
+        names = [name for name in drawn if name.startswith(f"{kind}-")]
+        pictures = [parts.picture(drawn[name], name, captions[name][0]) for name in names]
+        if pictures:
+            sections.insert(0, parts.Section(kind, title, captions[names[0]][1], pictures, folded=True))
+    return sections
+
+
+def _shown(report: Report) -> dict[str, Any] | None:
+    """The stored texts, and for each link the word that every head chooses, in the order of the map's cells."""
+    sample = sample_of(report.result)
+    texts = [text for text in texts_of(sample) if text.links]
+    if sample is None or not texts:
+        return None
+    choice, weight = (sample[name].values.reshape(sample.sizes["link"], -1) for name in ("choice", "choice_weight"))
+    names = [str(report.result.relation.values[at]) for at in in_order(report.result)]
+    present = {link.relation for text in texts for link in text.links}
+    return {
+        "relations": [name for name in names if name in present],
+        "tested": bool(report.result.tested.any()),
+        "texts": [
+            {
+                "words": text.words,
+                "target": text.target,
+                "links": [[link.relation, link.query[0], [*link.keys], link.number] for link in text.links],
+            }
+            for text in texts
+        ],
+        "choice": choice.tolist(),
+        "weight": (100 * weight).round().clip(0, 100).astype(int).tolist(),
+    }

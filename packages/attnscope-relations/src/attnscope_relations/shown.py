@@ -1,0 +1,213 @@
+"""The texts on a page: their words and links, and the word that every head chooses for each query."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnscope.store.arrays import by_layer
+from attnscope_relations.attended import LayerRows, Query, Rows, sides_of_words
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnscope.capture.watch import Site
+    from attnscope.read.windows import Window
+    from attnscope_relations.contacts import Protein
+    from attnscope_relations.measure import RelationReader
+
+_TEXTS, _EACH = 12, 3  # texts, and those with each relation
+_WORDS = 40  # of a text; longer ones only where a relation has no other
+_MAPS, _CELLS = 6, 600  # translations or proteins whose map is drawn, and words or residues of one
+_ARRAYS = ("choice", "choice_weight", "weight")
+
+
+@dataclass(frozen=True)
+class ShownLink:
+    """What a query of a shown text belongs to, by numbers of words."""
+
+    number: int  # along ``link`` in the sample
+    relation: str
+    query: tuple[int, ...]
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ShownText:
+    """A text as it is drawn; a protein has a map and no words."""
+
+    name: str
+    words: list[str]  # of the keys
+    target: list[str]  # of the queries, if these are in a translation; else empty
+    links: list[ShownLink]
+    map: np.ndarray | None = None  # ``(query, key)``: of the best head, by words or by residues
+    contacts: np.ndarray | None = None  # ``(residue, residue)``: 1 for contacts, NaN for pairs that do not count
+
+
+def in_order(results: xr.Dataset) -> list[int]:
+    """Numbers of the relations: linked ones first, then those whose best head is furthest above the baselines."""
+    above, weight = (results[name].max(("layer", "head")).values for name in ("above", "weight"))
+    above = np.where(np.isfinite(results.held_out_p), results.held_out_above, above)
+    keys = (-np.nan_to_num(weight), -np.nan_to_num(above, nan=-np.inf), ~results.linked.values)
+    return [at for at in np.lexsort(keys).tolist() if results.queries[at] > 0]
+
+
+def best_head(results: xr.Dataset) -> tuple[int, int]:
+    """Layer and head whose maps are drawn: that which ranks contacts best, or the best of the first relation."""
+    if "precision" in results:
+        return int(results.precision_best_layer[0]), int(results.precision_best_head[0])
+    first = results.isel(relation=in_order(results)[0])
+    return int(first.best_layer), int(first.best_head)
+
+
+def shown_texts(reader: RelationReader, results: xr.Dataset) -> xr.Dataset:
+    """Some texts with each relation, measured once more.
+
+    ``choice`` has the number of the word with the largest weight, -1 for a query that sees none; ``choice_weight`` the
+    weight on it, ``weight`` that on what is right: ``(link, layer, head)`` each. ``text`` has words and links as JSON,
+    which `texts_of` reads. ``map_0`` and others are those of the best head.
+    """
+    nothing = xr.Dataset(attrs={"requested": "[]"})
+    if not (results.queries > 0).any():
+        return nothing
+    texts: list[dict[str, Any]] = []
+    arrays: list[tuple[np.ndarray, ...]] = []
+    maps: dict[str, Any] = {}
+    best = best_head(results)
+    for number in _chosen(reader, results):
+        at = len(texts)
+        window, protein = reader.windows[number], reader.proteins.proteins[number]
+        if protein is not None:
+            if len(protein.tokens) <= _CELLS:
+                features = _features(reader, number, protein, best)
+                contacts = np.full(features.shape, np.nan)
+                contacts[protein.first, protein.second] = contacts[protein.second, protein.first] = protein.contact
+                dims = (f"first_{at}", f"second_{at}")
+                maps |= {f"map_{at}": (dims, features), f"contacts_{at}": (dims, contacts)}
+                texts.append({"name": str(window.source), "words": [], "target": [], "links": []})
+            continue
+        text, of_links, whole = _text(reader, number, best)
+        if text["links"]:
+            texts.append(text)
+            arrays.append(of_links)
+            if whole is not None:
+                maps[f"map_{at}"] = ((f"query_{at}", f"key_{at}"), whole)
+    if not texts:
+        return nothing
+    layers = {"layer": results.layer.values, "head": results["head"].values}
+    empty = np.zeros((0, *(len(values) for values in layers.values())))
+    joined = [np.concatenate(of) for of in zip(*arrays, strict=True)] or [empty] * len(_ARRAYS)
+    written = np.array([json.dumps(text, ensure_ascii=False) for text in texts], dtype=object)
+    variables = {name: (("link", *layers), values) for name, values in zip(_ARRAYS, joined, strict=True)}
+    attributes = {"best": f"{best[0]}.{best[1]}"} | nothing.attrs
+    return xr.Dataset(variables | maps, layers | {"text": written}, attributes)
+
+
+def texts_of(sample: xr.Dataset | None) -> Iterator[ShownText]:
+    """The texts of a sample."""
+    if sample is None or "text" not in sample:
+        return
+    number = 0
+    for at, text in enumerate(sample["text"].values):
+        written = json.loads(text)
+        links = [
+            ShownLink(number + row, relation, tuple(query), tuple(keys))
+            for row, (relation, query, keys) in enumerate(written["links"])
+        ]
+        number += len(links)
+        maps = (sample[name].values if name in sample else None for name in (f"map_{at}", f"contacts_{at}"))
+        yield ShownText(written["name"], written["words"], written["target"], links, *maps)
+
+
+def _chosen(reader: RelationReader, results: xr.Dataset) -> list[int]:
+    """Numbers of the first windows with each relation, short ones first."""
+    relations = in_order(results)
+    having = {relation: list[int]() for relation in relations}
+    for number, _ in enumerate(reader.windows):
+        for relation in {query.relation for query in reader.queries[number]}.intersection(relations):
+            having[relation].append(number)
+    lengths = [max(len(side) for side in sides_of_words(window)) for window in reader.windows]
+    each, most = (_MAPS, _MAPS) if reader.is_paired or reader.proteins else (_EACH, _TEXTS)
+    chosen: set[int] = set()
+    for relation in relations:
+        numbers = sorted(having[relation], key=lambda number: lengths[number] > _WORDS)
+        wanted = min(each - len(chosen.intersection(numbers)), most - len(chosen))
+        chosen.update([number for number in numbers if number not in chosen][: max(0, wanted)])
+    return sorted(chosen)
+
+
+def _text(
+    reader: RelationReader, number: int, best: tuple[int, int]
+) -> tuple[dict[str, Any], tuple[np.ndarray, ...], np.ndarray | None]:
+    """Words and links of a text, what heads choose for each link, and for a translation the map of the best head."""
+    window = reader.windows[number]
+    queries, keys = sides_of_words(window)
+    of_queries, of_keys = _plain(queries), _plain(keys)
+    drawn = reader.is_paired and max(len(queries), len(keys)) <= _CELLS
+    every = [Query(0, (word,), ()) for word in of_queries] if drawn else []
+    rows = Rows.of([window], [[*reader.queries[number], *every]], reader.kind)
+    layers = reader.rows_of_layers([window], [number], rows)
+    row_of = rows.numbers[0]
+    visible = torch.stack([layer.visible[0].cpu() for layer in layers]).any(0)
+    links = [query for query in reader.queries[number] if visible[row_of[query.words], list(query.keys)].any()]
+    at = [row_of[query.words] for query in links]
+    compact = np.full(len(keys) + 1, -1)
+    compact[[*of_keys]] = [*of_keys.values()]
+    chosen = [_choices(layer, links, at) for layer in layers] if links else []
+    choice, on_choice, on_right = (
+        (by_layer(values) for values in zip(*chosen, strict=True)) if links else [np.zeros(0)] * 3
+    )
+    arrays = (compact[np.nan_to_num(choice, nan=-1).astype(int)], on_choice, on_right)
+    whole = None
+    if drawn:
+        layer = [site.index for site in reader.measured].index(best[0])
+        weights = layers[layer].weights[0, best[1]].float().cpu().numpy()
+        whole = weights[np.ix_([row_of[query.words] for query in every], [*of_keys])]
+    text = {
+        "name": str(window.source),
+        "words": [keys.tokens[word].strip() for word in of_keys],
+        "target": [queries.tokens[word].strip() for word in of_queries] if reader.is_paired else [],
+        "links": [
+            [
+                reader.relations[one.relation],
+                [of_queries[word] for word in one.words],
+                [of_keys[word] for word in one.keys],
+            ]
+            for one in links
+        ],
+    }
+    return text, arrays, whole
+
+
+def _choices(layer: LayerRows, links: list[Query], rows: list[int]) -> tuple[np.ndarray, ...]:
+    """The word that each head of a layer chooses, the weight on it, and that on what is right: ``(link, head)``."""
+    weights, largest = layer.weights[0, :, rows].float().cpu(), layer.largest[0, :, rows].cpu()
+    on_largest = weights.gather(-1, largest[..., None])[..., 0]
+    on_right = torch.stack([weights[:, row, list(link.keys)].sum(-1) for row, link in enumerate(links)])
+    sees = layer.visible[0, rows].cpu().any(-1)
+    return torch.where(sees, largest, -1).T.double().numpy(), on_largest.T.numpy(), on_right.numpy()
+
+
+def _features(reader: RelationReader, number: int, protein: Protein, best: tuple[int, int]) -> np.ndarray:
+    """What the best head ranks pairs of residues by, ``(residue, residue)``."""
+    features: list[np.ndarray] = []
+
+    def keep(site: Site, weights: Tensor) -> None:
+        if site.index == best[0]:
+            features.append(protein.features(weights[0, best[1]][None]).float().cpu().numpy()[0])
+
+    window = reader.windows[number]
+    reader.rows_of_layers([window], [number], Rows.of([window], [[]], reader.kind), keep)
+    return features[0]
+
+
+def _plain(window: Window) -> dict[int, int]:
+    """The numbers of a window's words, counted without special ones."""
+    plain = [word for word, special in enumerate(window.special) if not special]
+    return {word: number for number, word in enumerate(plain)}
