@@ -114,6 +114,7 @@ _DRAWN = (
     "tests.results.page.test_page_in_browser",
     "tests.results.page.test_accessible",
     "tests.results.page.test_in_notebooks",
+    "tests.packages.relations.test_page",
 )
 
 

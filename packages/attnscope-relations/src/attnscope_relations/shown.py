@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _TEXTS, _EACH = 12, 3  # texts, and those with each relation
 _WORDS = 40  # of a text; longer ones only where a relation has no other
 _MAPS, _CELLS = 6, 600  # translations or proteins whose map is drawn, and words or residues of one
-_ARRAYS = ("choice", "choice_weight", "weight")
+_ARRAYS = ("choice", "weight")
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def best_head(results: xr.Dataset) -> tuple[int, int]:
 def shown_texts(reader: RelationReader, results: xr.Dataset) -> xr.Dataset:
     """Some texts with each relation, measured once more.
 
-    ``choice`` has the number of the word with the largest weight, -1 for a query that sees none; ``choice_weight`` the
-    weight on it, ``weight`` that on what is right: ``(link, layer, head)`` each. ``text`` has words and links as JSON,
-    which `texts_of` reads. ``map_0`` and others are those of the best head.
+    ``choice`` has the number of the word with the largest weight, -1 for a query that sees none, and ``weight`` the
+    weight on it: ``(link, layer, head)`` each. ``text`` has words and links as JSON, which `texts_of` reads. ``map_0``
+    and others are those of the best head.
     """
     nothing = xr.Dataset(attrs={"requested": "[]"})
     if not (results.queries > 0).any():
@@ -159,11 +159,9 @@ def _text(
     at = [row_of[query.words] for query in links]
     compact = np.full(len(keys) + 1, -1)
     compact[[*of_keys]] = [*of_keys.values()]
-    chosen = [_choices(layer, links, at) for layer in layers] if links else []
-    choice, on_choice, on_right = (
-        (by_layer(values) for values in zip(*chosen, strict=True)) if links else [np.zeros(0)] * 3
-    )
-    arrays = (compact[np.nan_to_num(choice, nan=-1).astype(int)], on_choice, on_right)
+    chosen = [_choices(layer, at) for layer in layers] if links else []
+    choice, weight = (by_layer(values) for values in zip(*chosen, strict=True)) if links else [np.zeros(0)] * 2
+    arrays = (compact[np.nan_to_num(choice, nan=-1).astype(int)], weight)
     whole = None
     if drawn:
         layer = [site.index for site in reader.measured].index(best[0])
@@ -185,13 +183,12 @@ def _text(
     return text, arrays, whole
 
 
-def _choices(layer: LayerRows, links: list[Query], rows: list[int]) -> tuple[np.ndarray, ...]:
-    """The word that each head of a layer chooses, the weight on it, and that on what is right: ``(link, head)``."""
+def _choices(layer: LayerRows, rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """The word that each head of a layer chooses in some rows, and the weight on it: ``(row, head)``."""
     weights, largest = layer.weights[0, :, rows].float().cpu(), layer.largest[0, :, rows].cpu()
     on_largest = weights.gather(-1, largest[..., None])[..., 0]
-    on_right = torch.stack([weights[:, row, list(link.keys)].sum(-1) for row, link in enumerate(links)])
     sees = layer.visible[0, rows].cpu().any(-1)
-    return torch.where(sees, largest, -1).T.double().numpy(), on_largest.T.numpy(), on_right.numpy()
+    return torch.where(sees, largest, -1).T.double().numpy(), on_largest.T.numpy()
 
 
 def _features(reader: RelationReader, number: int, protein: Protein, best: tuple[int, int]) -> np.ndarray:

@@ -33,24 +33,23 @@ def contact_map(title: str, contacts: np.ndarray, features: np.ndarray) -> style
     figure.set_figwidth(_SIDE)
     axes = figure.add_subplot()
     shades = np.where(np.tril(np.ones_like(counted), -1), np.clip(features, 0, None), 0.0)
-    heat(axes, shades, "Greys", (0.0, 1.5 * top))
+    edges = (0.5, size + 0.5, size + 0.5, 0.5)
+    heat(axes, shades, "Greys", (0.0, 1.5 * top), extent=edges)
     mark = float(np.clip(150 / size, 1.5, 5))
     rows, columns = np.nonzero(np.triu(np.nan_to_num(contacts), 1))
-    axes.plot(columns, rows, "s", color="0.25", markersize=mark, mew=0, label="Contacts of the data")
+    axes.plot(columns + 1, rows + 1, "s", color="0.25", markersize=mark, mew=0, label="Contact")
     pairs = np.argwhere(below)
     chosen = pairs[np.argsort(-features[below], kind="stable")[: int(counted.any(0).sum())]]
     right = contacts[chosen[:, 0], chosen[:, 1]] == 1
     looks = ((right, "o", _RIGHT, "in contact"), (~right, "x", _WRONG, "not in contact"))
     for kept, marker, colour, name in looks:
-        at = chosen[kept]
+        at = chosen[kept] + 1
         label = f"{int(kept.sum())} {name}"
         axes.plot(at[:, 1], at[:, 0], marker, color=colour, markersize=mark, mew=0.9, label=label)
-    axes.axline((0, 0), slope=1, color="0.6", linewidth=0.6)
+    axes.axline((1, 1), slope=1, color="0.6", linewidth=0.6)
     axes.set_title(style.drawable(title, longest=60), loc="left", parse_math=False)
-    axes.set(xlabel="Residue", ylabel="Residue", xlim=(-0.5, size - 0.5), ylim=(size - 0.5, -0.5))
+    axes.set(xlabel="Residue", ylabel="Residue", xlim=edges[:2], ylim=edges[2:])
     axes.spines[:].set(visible=True, color="0.7")
-    look = {"transform": axes.transAxes, "fontsize": 8, "fontweight": "bold", "color": "0.35"}
-    axes.text(0.98, 0.98, "data", ha="right", va="top", **look)
-    axes.text(0.02, 0.02, "head", ha="left", va="bottom", **look)
-    figure.legend(loc="outside lower center", ncols=3, title="Pairs that the head ranks highest, below the diagonal")
+    title = "Above the diagonal: the data. Below it: the pairs that the head ranks highest"
+    figure.legend(loc="outside lower center", ncols=3, title=title)
     return figure

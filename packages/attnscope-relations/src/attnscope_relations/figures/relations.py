@@ -153,7 +153,7 @@ def sentences(result: xr.Dataset, relation: str, head: Head | None = None) -> st
         for link in links:
             for of_layer, of_head in heads or [(layer, number)]:
                 at = sample.sel(layer=of_layer, head=of_head).isel(link=link.number)
-                choice, weight = int(at.choice), float(at.choice_weight)
+                choice, weight = int(at.choice), float(at.weight)
                 if choice < 0:
                     continue
                 mark = (
@@ -174,7 +174,7 @@ _MARKS = {True: "✓", False: "✗"}
 def passing(sample: xr.Dataset, link: int, keys: tuple[int, ...]) -> list[Head]:
     """Heads that choose what is right for a link, those with the largest weight first."""
     right = np.isin(sample.choice.values[link], keys)
-    weight = np.where(right, sample.choice_weight.values[link], -1.0)
+    weight = np.where(right, sample.weight.values[link], -1.0)
     order = np.argsort(-weight, axis=None, kind="stable")[: int(right.sum())]
     pairs = (np.unravel_index(at, right.shape) for at in order)
     return [(int(sample.layer[layer]), int(sample["head"][head])) for layer, head in pairs]

@@ -33,7 +33,7 @@ function fitting(widths, ends, room, gap) {
 const widthOfWord = (word) => { paper.font = `14px ${getComputedStyle(document.body).fontFamily}`; return paper.measureText(word).width + SPACE; };
 
 const letter = (colour, size = 14) => `fill:var(--${colour});font-size:${size}px`;
-const colourOf = (arc) => (arc.right ? "var(--right)" : "var(--wrong)");
+const colourOf = (arc) => (arc.right ? (dark() ? "#56b4e9" : "#0072b2") : dark() ? "#f0a040" : "#d55e00");
 /** A choice of a head: as thick as its weight, and dashed if it is wrong. */
 const lineLook = (arc) => ({ stroke: colourOf(arc), "stroke-width": (1 + (3 * arc.weight) / 100).toFixed(1), ...(arc.right ? {} : { "stroke-dasharray": "5 3" }) });
 
@@ -62,7 +62,7 @@ function drawArcs(words, above, below, room) {
     });
   });
   const said = below.map(({ from, to, right, weight }) => t`${words[from]} → ${words[to]} (${right ? "✓" : "✗"}, weight ${weight / 100})`).join("; ");
-  return svg("svg", { width: Math.max(x + EDGE, 200), height: base + low + 20, role: "img", "aria-label": `${words.join(" ")}: ${said}` }, ...drawn, ...letters);
+  return svg("svg", { width: Math.max(x + EDGE, 200), height: base + low + 20, style: "display:block", role: "img", "aria-label": `${words.join(" ")}: ${said}` }, ...drawn, ...letters);
 }
 
 /** A translation above its text: pale lines are links of the data, others the choices of the head. */
@@ -79,6 +79,14 @@ function drawPair(source, target, gold, below) {
 
 const headWeight = (index, weight) => t`head ${numberOf(index)}: ${(weight / 100).toFixed(2)}`;
 
+/** What the lines mean, those that are drawn. */
+function keyOf(arcs) {
+  const line = (look) => svg("svg", { width: 26, height: 10, "aria-hidden": "true" }, svg("path", { d: "M1 5h24", ...look }));
+  const kinds = [[line({ stroke: "var(--muted)", "stroke-width": 2 }), t`above: links of the data`], ...[[true, t`✓ right choice of the head, with its weight`], [false, t`✗ wrong choice`]]
+    .filter(([right]) => arcs.some((arc) => arc.right === right)).map(([right, said]) => [line(lineLook({ right, weight: 40 })), said])];
+  return html("ul", { class: "clusters" }, ...kinds.map(([drawn, said]) => html("li", {}, drawn, said)));
+}
+
 /** Other heads that are right for one link of an untested run, strongest first. */
 function othersOf([name, from, keys, link], index) {
   const { choice, weight } = data.shown;
@@ -91,22 +99,22 @@ panels.links = (index) => {
   const chosen = relation ?? (relations.includes(main) ? main : relations.includes(quantity()?.group) ? quantity().group : relations[0]);
   byId("relation").value = chosen;
   const box = byId("links"), room = Math.max(280, box.clientWidth);
-  let right = 0, all = 0;
-  box.replaceChildren(...texts.flatMap(({ words, target, links }, number) => {
-    const of = links.filter(([name]) => name === chosen);
+  const all = [];
+  box.replaceChildren(...texts.flatMap(({ name, words, target, links }, number) => {
+    const of = links.filter(([called]) => called === chosen);
     if (!of.length) return [];
     const above = of.flatMap(([, from, keys]) => keys.map((to) => ({ from, to })));
     const below = of.map(([, from, keys, link]) => ({ from, to: choice[link][index], right: keys.includes(choice[link][index]), weight: weight[link][index] })).filter(({ to }) => to >= 0)
       .map((arc) => ({ ...arc, label: `${arc.right ? "✓" : "✗"} ${tested || of.length > 1 ? (arc.weight / 100).toFixed(2) : headWeight(index, arc.weight)}` }));
-    right += below.filter((arc) => arc.right).length;
-    all += below.length;
+    all.push(...below);
     const others = tested || of.length > 1 ? [] : othersOf(of[0], index);
     const picture = target.length ? drawPair(words, target, above, below) : drawArcs(words, above, [...below, ...others], room);
-    const chart = html("div", { class: "arcs scroll", tabindex: 0 }, picture), caption = html("figcaption", { class: "hint" }, t`Text ${number + 1}`);
+    const chart = html("div", { class: "arcs scroll", tabindex: 0 }, picture), caption = html("figcaption", { class: "hint" }, html("bdi", {}, name));
     caption.append(offer(`text-${number + 1}.svg`, "SVG", () => drawing(chart)));
     return [html("figure", {}, caption, chart)];
   }));
-  byId("links-say").textContent = t`Head ${numberOf(index)}: its largest weight is right for ${right} of ${all} queries in these texts.`;
+  byId("links-say").textContent = t`Head ${numberOf(index)}: its largest weight is right for ${all.filter((arc) => arc.right).length} of ${all.length} queries in these texts.`;
+  byId("links-key").replaceChildren(keyOf(all));
 };
 
 for (const name of data.shown.relations) byId("relation").append(html("option", { value: name }, name));

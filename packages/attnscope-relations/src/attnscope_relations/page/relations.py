@@ -42,11 +42,11 @@ def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
 def _sections(drawn: dict[str, Any], captions: dict[str, tuple[str, str]]) -> list[parts.Section]:
     """A section for the scores, and one for all maps of texts, with one of them open."""
     sections = [*parts.sections({name: drawn[name] for name in drawn if name == "scores"}, captions)]
-    for kind, title in (("contacts", "Contacts"), ("alignment", "Alignments")):
+    for kind, title in (("contacts", "Contact maps"), ("alignment", "Alignments")):
         names = [name for name in drawn if name.startswith(f"{kind}-")]
         pictures = [parts.picture(drawn[name], name, captions[name][0]) for name in names]
         if pictures:
-            sections.insert(0, parts.Section(kind, title, captions[names[0]][1], pictures, folded=True))
+            sections.insert(0, parts.Section(f"{kind}-maps", title, captions[names[0]][1], pictures, folded=True))
     return sections
 
 
@@ -56,7 +56,7 @@ def _shown(report: Report) -> dict[str, Any] | None:
     texts = [text for text in texts_of(sample) if text.links]
     if sample is None or not texts:
         return None
-    choice, weight = (sample[name].values.reshape(sample.sizes["link"], -1) for name in ("choice", "choice_weight"))
+    choice, weight = (sample[name].values.reshape(sample.sizes["link"], -1) for name in ("choice", "weight"))
     names = [str(report.result.relation.values[at]) for at in in_order(report.result)]
     present = {link.relation for text in texts for link in text.links}
     return {
@@ -64,6 +64,7 @@ def _shown(report: Report) -> dict[str, Any] | None:
         "tested": bool(report.result.tested.any()),
         "texts": [
             {
+                "name": text.name,
                 "words": text.words,
                 "target": text.target,
                 "links": [[link.relation, link.query[0], [*link.keys], link.number] for link in text.links],
