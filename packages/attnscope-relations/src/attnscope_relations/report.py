@@ -111,7 +111,7 @@ def _largest(row: schema.Row) -> tuple[float, float]:
 
 
 def _first_of_each(linked: list[schema.Row]) -> list[schema.Row]:
-    """Of each head the relation for which it is furthest above the baselines."""
+    """The rows with the relation for which a head is furthest above the baselines."""
     of_head: dict[tuple[int, int], schema.Row] = {}
     for row in linked:
         of_head.setdefault((row["layer"], row["head"]), row)

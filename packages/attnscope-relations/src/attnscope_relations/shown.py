@@ -30,7 +30,7 @@ _ARRAYS = ("choice", "weight")
 
 @dataclass(frozen=True)
 class ShownLink:
-    """What a query of a shown text belongs to, by numbers of words."""
+    """A query of a shown text and its right answers, by numbers of words."""
 
     number: int  # along ``link`` in the sample
     relation: str
@@ -192,7 +192,7 @@ def _choices(layer: LayerRows, rows: list[int]) -> tuple[np.ndarray, np.ndarray]
 
 
 def _features(reader: RelationReader, number: int, protein: Protein, best: tuple[int, int]) -> np.ndarray:
-    """What the best head ranks pairs of residues by, ``(residue, residue)``."""
+    """The features by which the best head ranks pairs, ``(residue, residue)``."""
     features: list[np.ndarray] = []
 
     def keep(site: Site, weights: Tensor) -> None:
