@@ -49,6 +49,7 @@ from attnscope.statistics.units import LEAST, units_of, without_each
 from attnscope_lineage.comparison import reach_of_mean
 from attnscope_lineage.links import _OUTSIDE, _interval, _interval_of_rate
 from attnscope_lineage.scores import _intervals, _value
+from attnscope_relations.summary import summary_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "coverage.md"
 UNITS = (2, 5, 6, 8, 12, 20, 50)
@@ -499,6 +500,56 @@ def beside_random_sets(random: np.random.Generator, units: int, kind: str) -> fl
     return float(np.mean(low))
 
 
+def _linked(
+    random: np.random.Generator, units: int, kind: str, relations: int, first: float, rest: float
+) -> xr.Dataset:
+    """Relations of documents of 1 to 8 queries, as `relations` summarises them.
+
+    The first head is right for one share of the queries, 11 others, all offsets and exchanged links for another, more
+    in some documents than in others.
+    """
+    queries = random.integers(1, 9, (units, relations))
+    near = 0.05 * drawn(random, kind, (units, relations))
+    expected = np.full((relations, 1, HEADS), rest)
+    expected[..., 0] = first
+    right = random.binomial(queries[..., None, None], np.clip(expected + near[..., None, None], 0, 1))
+    exchanged = random.binomial(2 * queries[..., None, None], np.clip(rest + near[..., None, None], 0, 1), right.shape)
+    at_offset = random.binomial(queries[..., None], np.clip(rest + near[..., None], 0, 1), (units, relations, 20))
+    cells = ("window", "relation", "layer", "head")
+    sums = {
+        "queries": (cells[:2], queries),
+        "right": (cells, right),
+        "weight": (cells, right),
+        "chance": (cells[:3], 0.05 * queries[..., None]),
+        "uniform": (cells[:3], 0.05 * queries[..., None]),
+        "at_offset": ((*cells[:2], "offset"), at_offset),
+        "exchanged_queries": (cells[:2], 2 * queries),
+        "exchanged_right": (cells, exchanged),
+        "exchanged_weight": (cells, exchanged),
+    }
+    coordinates = {"source": ("window", np.arange(units)), "layer": [0], "offset": np.arange(20)}
+    windows = xr.Dataset({f"window_{name}": values for name, values in sums.items()}, coordinates)
+    return summary_of(windows, None, int(random.integers(1 << 30)))
+
+
+def attends(random: np.random.Generator, units: int, kind: str) -> float:
+    """Any of 20 relations is linked, where no head is right more often than an offset, or for exchanged links."""
+    if units < LEAST:
+        return np.nan
+    return float(np.mean([_linked(random, units, kind, 20, 0.3, 0.3).linked.values.any() for _ in range(SOME)]))
+
+
+def of_held_out(random: np.random.Generator, units: int, kind: str) -> float:
+    """The score of the head that the other half of the documents chooses: one is right more often than all others."""
+    if units < LEAST:
+        return np.nan
+    held = []
+    for _ in range(SOME):
+        summary = _linked(random, units, kind, 1, 0.7, 0.1)
+        held.append(float(summary.held_out_low[0]) <= 0.7 <= float(summary.held_out_high[0]))
+    return float(np.mean(held))
+
+
 def intervened(random: np.random.Generator, units: int, kind: str) -> float:
     """Any head, under any of three ablations whose effects are related and as skewed as those of one."""
     if units < LEAST:
@@ -635,6 +686,7 @@ INTERVALS: dict[str, tuple[str, Simulation]] = {
     "`share` of `patch`": (BOOTSTRAP, of_shares),
     "`share` of `attribute --head`": (BOOTSTRAP, of_score_shares),
     "`faithfulness` and `cpr` of `edges`": (BOOTSTRAP, of_halves),
+    "held-out score of `relations`": (BOOTSTRAP, of_held_out),
     "shares of the gradient, `compare`": (BOOTSTRAP, of_gradients),
     "learning curves over training seeds, `compare --seeds`": ("Student", of_seeds),
     "`contrasts`, units of either side": ("Welch", of_contrasts),
@@ -664,6 +716,7 @@ TESTS: dict[str, tuple[str, Simulation]] = {
     },
     "`intervene`, three ablations": (SIGNS, intervened),
     "`p` of `intervene --random`": ("rank among random sets", beside_random_sets),
+    "`relations`, 20 of them": ("t of exponential units, largest of three, false discovery rate", attends),
     "`diff`": ("t of exponential units, false discovery rate", differs(1)),
     "`diff`, documents of 8 windows": ("t of exponential units, false discovery rate", differs(8)),
     "`diff`, 432 columns": ("t of exponential units, false discovery rate", differs(1, 432)),
