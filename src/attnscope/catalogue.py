@@ -26,6 +26,7 @@ class Verb(NamedTuple):
     figures: str = ""  # module with `figures`, `captions` and `grid`
     page: str = ""  # module with the `write` of a page that does not consist of figures and tables
     load: str = ""  # module and function that open its run folder
+    files: str = ""  # module with `files`, which writes its heads as other tools read them
     stored: Literal["by window", "at once", "in steps"] = "by window"  # how its run folder grows
     unit: str = "window"  # what the progress of a run counts
 

@@ -9,6 +9,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -16,6 +17,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from attnscope.catalogue import verb_of
 from attnscope.detection.head_files import FORMATS, head_files
 from attnscope.options import Count
 from attnscope.report.signature import short_hash
@@ -150,8 +152,9 @@ def export(
         writes the tables of the terminal, a paragraph on methods and its references (`attnscope.results.methods`).
         A card (`attnscope.card`) becomes a folder with the heads as a tool reads them: ``duo`` (DuoAttention and
         kvpress) from the lowest reach or highest score of the query heads that share a key-value head; ``minference``;
-        ``qrhead``; ``alignment`` (Whisper's generation config); ``names`` (TransformerLens). A run of edges or
-        attribute becomes a ``graph`` for circuit-tracer and Neuronpedia, see `attnscope.export.graph`.
+        ``qrhead``; ``alignment`` (Whisper's generation config); ``names`` (TransformerLens). A run of relations of
+        sounds or translations becomes its ``alignment`` heads, as several tools read them. A run of edges or attribute
+        becomes a ``graph`` for circuit-tracer and Neuronpedia, see `attnscope.export.graph`.
     out
         The folder or file to write; by default in the current folder, named after the run.
     variables
@@ -198,7 +201,7 @@ def export(
         check_installed(f"to (--to) {to}", *_NEEDED[to])
     run, tell = known_run(local_folder(path)), progress or no_progress
     takes = {**dict.fromkeys(FORMATS, ("card",)), "graph": ("edges", "attribute")}.get(to, (run.command,))
-    if run.command not in takes:
+    if run.command not in takes and not (to in FORMATS and verb_of(run.command).files):
         what = " or ".join(f"a run of {one}" if to == "graph" else f"a {one}" for one in takes)
         raise AttnscopeError(f"found a run of {run.command}; --to {to} takes {what}. Use --to parquet, csv, nc or zarr")
     name = run.path.resolve().name
@@ -232,6 +235,8 @@ def _files(run: Run, to: str, names: Sequence[str] | None, top: int | None) -> d
         circuit = graph(read_run(run), **({} if top is None else {"top": top}))
         listed = {"graphs": [circuit["metadata"]]}
         return {f"{circuit['metadata']['slug']}.json": json.dumps(circuit), "graph-metadata.json": json.dumps(listed)}
+    if module := verb_of(run.command).files:
+        return import_module(module).files(read_run(run), to, top)
     return head_files(read_run(run), to, None if names is None else names[0], top)  # pyright: ignore[reportArgumentType] checked there
 
 

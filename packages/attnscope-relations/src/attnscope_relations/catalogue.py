@@ -7,5 +7,6 @@ VERBS = {
         "Look", "Dataset", ("relation", "score"), function="attnscope_relations.verbs.relations",
         report="attnscope_relations.report", figures="attnscope_relations.figures.relations",
         page="attnscope_relations.page.relations", load="attnscope.measure.stored:load_scan",
+        files="attnscope_relations.exports",
     ),
 }  # fmt: skip

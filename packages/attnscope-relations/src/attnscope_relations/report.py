@@ -14,6 +14,7 @@ from attnscope.statistics.effects import INTERVALS
 from attnscope.statistics.units import LEAST
 from attnscope.support.numbers import count, percent, significant
 from attnscope_relations.contact_tables import METHOD, contact_sentences, contact_tables
+from attnscope_relations.speech_report import speech_report
 from attnscope_relations.summary import SIZE
 from attnscope_relations.together_report import together_method, together_sentences, together_tables
 
@@ -36,6 +37,8 @@ _METHOD = (
 @reads("relations")
 def report(result: xr.Dataset) -> schema.Report:
     """The best head of every relation, and all heads that are above every baseline."""
+    if result.attrs.get("reads") == "sounds":
+        return speech_report(result)
     unseen = result.relation.values[(result.queries == 0).values].tolist()
     result = result.isel(relation=(result.queries > 0).values)
     rows = [_relation(result.isel(relation=number)) for number in range(result.sizes["relation"])]

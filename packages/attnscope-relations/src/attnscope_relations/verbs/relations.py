@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ("attnscope relations bert-base-uncased treebank.conllu --together", "all heads together, and trees"),
         ("attnscope relations gpt2 passages.jsonl", "pairs of spans: coreference, brackets, ..."),
         ("attnscope relations facebook/esm2_t6_8M_UR50D 1crn.pdb", "residues of a protein in contact"),
+        ("attnscope relations openai/whisper-base recordings/", "words and their sound"),
     )
 )
 def relations(
@@ -24,9 +25,11 @@ def relations(
     texts: Annotated[
         Sources,
         "Read texts with links from these files: .conllu or .jsonl, or texts with --from and --to; proteins from .pdb, "
-        '.cif or .contacts. A line of JSON Lines is ``{"text": ..., "pairs": [{"name": ..., "from": [12, 14], "to": '
-        '[8, 10]}]}``, by characters, or ``{"sequence": ..., "contacts": [[3, 40]]}``, by residues from 1. In Python '
-        "also such objects.",
+        '.cif or .contacts; sounds with their transcripts. A line of JSON Lines is ``{"text": ..., "pairs": [{"name": '
+        '..., "from": [12, 14], "to": [8, 10]}]}``, by characters, or ``{"sequence": ..., "contacts": [[3, 40]]}``, by '
+        "residues from 1. In Python "
+        "also such objects. Next to a sound are its transcript (``name.txt``) and times of its words "
+        "(``name.TextGrid``, ``.ctm`` or ``.json``); see docs/guides/word-times.md.",
     ] = None,
     *,
     query: Annotated[
@@ -83,6 +86,13 @@ def relations(
         ``precision_p`` and ``precision_shown``; over ``cut``: ``precision_separation`` of pairs ranked by separation,
         ``precision_chance``, ``precision_best_layer``, ``precision_best_head`` and ``precision_held_out``.
         ``window_right`` and others are sums over each text.
+        Of sounds with times of words, ``weight`` and ``score`` are within 0.1 s of the word; over ``(layer, head)``:
+        ``error``, the mean error of the begins of words in ms, and ``correlation``, the rank correlation of the mean
+        time of a token's weights with that of its word, with intervals; ``chosen``, the set that minimises the error,
+        and ``set_order`` in it; ``listed``, the heads in the model's generation config. Over ``set``: ``set_error`` and
+        ``set_difference`` from the listed heads, with intervals, and ``set_size``. Without times, ``correlation``,
+        which is also ``score``, is with the order of the tokens, and there are no errors. Layers are also numbered by
+        ``decoder_layer``, as in lists of alignment heads.
 
     Raises
     ------
@@ -98,12 +108,19 @@ def relations(
     (True, 1, 0)
     """
     from attnscope.measure.reader import scan_settings
+    from attnscope.read.sounds import sounds_of
     from attnscope.store.units import task_for
     from attnscope_relations.data import linked_texts, only_of
     from attnscope_relations.measure import RelationReader
+    from attnscope_relations.speech import SpeechReader, reject_for_sounds
     from attnscope_relations.word_pairs import texts_with_words
 
     task = task_for(relations, locals(), in_memory=True)
+    sounds = sounds_of(texts)
+    if sounds is not None:
+        reject_for_sounds(query=query, key=key, only=only, together=together)
+        read = scan_settings(reading, statistics="entropy")
+        return SpeechReader(model, sounds, read, untrained=untrained).scan(task)
     linked = (
         linked_texts(texts) if query is None and key is None else texts_with_words(texts, query, key, words, reading)
     )

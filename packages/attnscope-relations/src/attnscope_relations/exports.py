@@ -1,0 +1,83 @@
+"""Alignment heads as other tools read them: Whisper in transformers, whisper.cpp, faster-whisper, translators."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnscope.report.reads import reads
+from attnscope.support.checks import check_whole
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_CPP = """\
+// Alignment heads of {model} for whisper.cpp: layer of the decoder and head. The presets of --dtw are compiled in, so
+// that a list of one's own goes into the parameters of the context:
+//   params.flash_attn = false;
+//   params.dtw_token_timestamps = true;
+//   params.dtw_aheads_preset = WHISPER_AHEADS_CUSTOM;
+//   params.dtw_aheads = {{ {count}, g_aheads_custom }};
+static const whisper_ahead g_aheads_custom[] = {{ {heads} }};
+"""
+
+
+@reads("relations")
+def files(result: xr.Dataset, to: str, top: int | None = None) -> dict[str, str]:
+    """Names and texts of the files of a format; see `attnscope.results.export.export`."""
+    if to != "alignment":
+        raise AttnscopeError(f"found a run of relations; --to {to} takes a card. Use --to alignment, parquet or csv")
+    if result.attrs.get("reads") == "sounds":
+        return _of_sounds(result, top)
+    if "error_rate" in result:
+        return _of_translations(result, top)
+    raise AttnscopeError(
+        "alignment heads are of sounds with transcripts, or of translations with links (--target, --gold); this run "
+        "has neither. Use --to parquet or csv"
+    )
+
+
+def _of_sounds(result: xr.Dataset, top: int | None) -> dict[str, str]:
+    """The set that is chosen on all sounds, or its first heads."""
+    order = result.set_order.transpose("layer", "head").values
+    size = int(result.chosen.sum())
+    check_whole(1, size, top=1 if top is None else top)
+    heads = [[int(part) for part in np.argwhere(order == number)[0]] for number in range(top or size)]
+    heads.sort()
+    mask = np.zeros(order.shape, bool)
+    mask[tuple(np.array(heads).T)] = True
+    written = ", ".join(f"{{ {layer}, {head} }}" for layer, head in heads)
+    return {
+        "generation_config.json": json.dumps({"alignment_heads": heads}),
+        "whisper_cpp.h": _CPP.format(model=result.attrs["model"], count=len(heads), heads=written),
+        "faster_whisper.json": json.dumps({"alignment_heads": heads}),
+        "whisper_timestamped.txt": base64.b85encode(gzip.compress(mask.tobytes(), mtime=0)).decode(),
+    }
+
+
+def _of_translations(result: xr.Dataset, top: int | None) -> dict[str, str]:
+    """The head with the smallest error rate; Marian and CTranslate2 read the first head of a layer."""
+    check_whole(1, 1, top=1 if top is None else top)
+    rates = result.error_rate.transpose("layer", "head")
+    at, head = (int(part) for part in np.unravel_index(np.nanargmin(rates.values), rates.shape))
+    heads = int(rates[at].notnull().sum())
+    layer = at if result.attrs.get("links") == "cross" else int(result.layer[at])
+    described: dict[str, Any] = {
+        "model": result.attrs["model"],
+        "layer": layer,
+        "head": head,
+        "error_rate": float(rates[at, head]),
+    }
+    if result.attrs.get("links") == "cross":
+        described |= {
+            "marian": {"transformer-guided-alignment-layer": layer + 1},
+            "ctranslate2": {"alignment_layer": layer, "alignment_heads": 1},
+            # both read the first head: reorder the rows of q, k, v and the columns of the output projection so
+            "order_of_heads": [head, *(other for other in range(heads) if other != head)],
+        }
+    return {"alignment_head.json": json.dumps(described)}

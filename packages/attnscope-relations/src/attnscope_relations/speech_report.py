@@ -1,0 +1,212 @@
+"""The report of `relations` for sounds: sets of heads by the error of the times they give, and every head."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnscope.measure.stored import describe_corpus, notes_of
+from attnscope.report import schema
+from attnscope.statistics.effects import INTERVALS
+from attnscope.statistics.units import LEAST
+from attnscope.support.numbers import count
+from attnscope_relations.speech_summary import ALL, CHOSEN, PUBLISHED
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_TIMED = (
+    "The decoder reads the transcript. The row that predicts a token is compared with the sound of its word, with 0.1 "
+    "s around it. Begins of words are those of Whisper's word timestamps (Radford et al. 2022): weights are "
+    "standardised over tokens, median-filtered over 7 frames, averaged over a set of heads, and a path through them by "
+    "dynamic time warping (Sakoe and Chiba 1978) gives the first frame of each word. A set is grown on one half of the "
+    "sounds, each time by the head with which the error is smallest, and scored on the other half. "
+)
+_ORDERED = (
+    "The decoder reads the transcript. The mean time of a token's weights is compared with the order of the tokens, by "
+    "rank correlation in each sound. "
+)
+_UNTIMED = {
+    "The order needs no times, and shows no error.": "A head that moves through the sound at a constant pace, whatever "
+    "the words, has a correlation of 1 too, and so has one that is always late. Times of words tell them apart."
+}
+_PAIRS = {"A weight shows where a head attends, not what it does.": schema.MATTERS}
+_CHOICE = {
+    "The set holds for sounds like these.": "Other voices, noise or languages may have another best set. The table has "
+    "the error on sounds on which the set was not chosen."
+}
+
+
+def speech_report(result: xr.Dataset) -> schema.Report:
+    """Sets of heads and heads, those that follow the sound most closely first."""
+    timed = "set_error" in result
+    sets = _sets(result) if timed else []
+    heads = _heads(result, timed=timed)
+    listed = [row for row in heads if row["published"]]
+    chosen = sorted((row for row in heads if row["number"] is not None), key=lambda row: row["number"])
+    sentences = _of_times(sets, chosen) if timed else _of_order(heads, chosen)
+    notes = [*notes_of(result).values()]
+    notes += [str(result.attrs[name]) for name in ("languages", "untrained") if name in result.attrs]
+    called = result.attrs["intervals_over"]
+    named = {"chosen": [(row["layer"], row["head"]) for row in chosen]}
+    return schema.Report(
+        title=f"Words and their sound in {result.attrs['model']}",
+        read=f"{int(result.tokens.sum()):,} tokens of words in {describe_corpus(result)}",
+        finding=schema.Finding(
+            sentences + _of_list(result, listed),
+            f"95% intervals over {called}" if result.sizes["window"] >= LEAST else f"no interval: fewer than {LEAST}",
+            named,
+            sentences[0],
+        ),
+        tables=[
+            *([schema.Table("sets", "Errors of the begins of words, by sets of heads", _SETS, sets)] if timed else []),
+            schema.Table("heads", "Heads of the decoder", _TIMED_HEADS if timed else _ORDERED_HEADS, heads),
+        ],
+        result=result,
+        method=f"{_TIMED if timed else _ORDERED}{INTERVALS}",
+        notes=notes,
+        care=_PAIRS | (_CHOICE if timed else _UNTIMED),
+    )
+
+
+def _sets(result: xr.Dataset) -> list[schema.Row]:
+    names = [f"set_{name}{end}" for name in ("error", "difference") for end in ("", "_low", "_high")]
+    rows: list[schema.Row] = []
+    for number, name in enumerate(result.set.values.tolist()):
+        one = result.isel(set=number)
+        row: schema.Row = {"set": name, "size": float(one.set_size) or None}
+        row |= {key.removeprefix("set_"): schema.value_of(one[key].item()) for key in names}
+        if row["difference"] == 0 and name in {PUBLISHED, ALL}:
+            row |= dict.fromkeys(("difference", "difference_low", "difference_high"))
+        rows.append(row)
+    return rows
+
+
+def _heads(result: xr.Dataset, *, timed: bool) -> list[schema.Row]:
+    of_relation = result.isel(relation=0)
+    names = ("error", "error_low", "error_high", "correlation", "correlation_low", "correlation_high", "p", "set_order")
+    names += ("score", "score_low", "score_high", "weight", "exchanged_weight", "untrained", "untrained_error")
+    columns = {name: of_relation[name] for name in names if name in of_relation}
+    columns |= {"shown": of_relation.shown, "tested": of_relation.tested}
+    if "listed" in result:
+        columns["listed"] = result.listed
+    rows = schema.rows_of(columns, of_relation.correlation)
+    layers = dict(zip(result.layer.values.tolist(), result.decoder_layer.values.tolist(), strict=True))
+    for row in rows:
+        row["in_lists"] = f"{layers[row['layer']]}.{row['head']}"
+        row["published"] = "yes" if row.pop("listed", False) else ""
+        order = row.pop("set_order")
+        row["number"] = order + 1 if order >= 0 else None
+        row["shown"] = bool(row["shown"]) if row["tested"] else None
+    by = (lambda row: row["error"]) if timed else (lambda row: -row["correlation"])
+    return sorted(rows, key=by)
+
+
+def _named(rows: list[schema.Row]) -> str:
+    return ", ".join(row["in_lists"] for row in rows)
+
+
+def _of_times(sets: list[schema.Row], chosen: list[schema.Row]) -> list[str]:
+    """The error of the chosen set next to the published one and to all heads."""
+    errors = {row["set"]: row["error"] for row in sets}
+    others = [f"{name} {errors[name]:.0f} ms" for name in (PUBLISHED, ALL) if name in errors]
+    several = f"{count(len(chosen), 'head')} ({_named(chosen)})"
+    if CHOSEN not in errors:
+        return [f"Begins of words have errors of {' and '.join(others)}.", f"Best on these sounds: {several}."]
+    error = f"{errors[CHOSEN]:.0f} ms on sounds on which they were not chosen"
+    return [
+        f"Chosen heads give the begins of words to {error}; {', '.join(others)}.",
+        f"The set that is chosen on all sounds has {several}.",
+    ]
+
+
+def _of_order(heads: list[schema.Row], chosen: list[schema.Row]) -> list[str]:
+    best = heads[0]
+    measured = f"rank correlation {best['correlation']:.2f}"
+    return [
+        f"Head {best['in_lists']} of the decoder follows the order of the tokens most closely ({measured}).",
+        f"The {count(len(chosen), 'head')} with the largest correlations: {_named(chosen)}.",
+    ]
+
+
+def _of_list(result: xr.Dataset, listed: list[schema.Row]) -> list[str]:
+    if not listed:
+        return []
+    words = {"weight": "weight near the word", "error": "error", "correlation": "correlation"}
+    areas = [
+        f"{words[str(one.measure.item())]} {float(one.listed_auroc):.2f}"
+        for one in (result.isel(measure=at) for at in range(result.sizes["measure"]))
+    ]
+    return [
+        f"The model's generation config lists {count(len(listed), 'head')}; AUROC of that list by {', '.join(areas)}."
+    ]
+
+
+_IN_LISTS = schema.Quantity("in_lists", "head", meaning="layer of the decoder and head, as in lists of alignment heads")
+_LABELS = (*(schema.Quantity(name, unit="count", detail="data") for name in ("layer", "head")), _IN_LISTS)
+_CORRELATION = schema.Quantity(
+    "correlation",
+    unit="share",
+    meaning="rank correlation of the mean time of a token's weights with the time of its word, or with its order",
+    low="correlation_low",
+    high="correlation_high",
+)
+_CHOSEN = schema.Quantity("number", "chosen", "count", "its number in the set that is chosen on all sounds")
+_PUBLISHED = schema.Quantity("published", meaning="whether the model's generation config lists it")
+_P = schema.Quantity("p", unit="p", meaning="p-value, not corrected", detail="page", significant="shown")
+_SETS = (
+    schema.Quantity("set", "heads"),
+    schema.Quantity("size", "number", "rate", "number of heads; of two halves the mean"),
+    schema.Quantity(
+        "error",
+        "error, ms",
+        "rate",
+        "mean error of the begin of a word",
+        low="error_low",
+        high="error_high",
+        interval=True,
+    ),
+    schema.Quantity(
+        "difference",
+        "less published, ms",
+        "gain",
+        "error less that of the published heads; of all heads, if none are published",
+        low="difference_low",
+        high="difference_high",
+        interval=True,
+    ),
+)
+_TIMED_HEADS = (
+    *_LABELS,
+    schema.Quantity(
+        "error",
+        "error, ms",
+        "rate",
+        "mean error of the begin of a word by this head alone",
+        low="error_low",
+        high="error_high",
+    ),
+    schema.Quantity("untrained_error", "untrained, ms", "rate", "the same with fresh weights"),
+    schema.Quantity("weight", "near", "share", "mean weight within 0.1 s of the word"),
+    schema.Quantity("exchanged_weight", "exchanged", "share", "the same for times of other sounds, at the same share"),
+    schema.Quantity(
+        "score",
+        "right",
+        "share",
+        "share of tokens whose largest weight is near the word",
+        low="score_low",
+        high="score_high",
+        detail="page",
+    ),
+    _CORRELATION,
+    _P,
+    _CHOSEN,
+    _PUBLISHED,
+)
+_ORDERED_HEADS = (
+    *_LABELS,
+    _CORRELATION,
+    schema.Quantity("untrained", unit="share", meaning="the same with fresh weights"),
+    _P,
+    _CHOSEN,
+    _PUBLISHED,
+)
