@@ -23,7 +23,7 @@ BEFORE = " (word before)"
 AGREEMENT = "agreement"
 _FORM = '{"text": "Ann met Bo. He waved.", "pairs": [{"name": "coreference", "from": [12, 14], "to": [8, 10]}]}'
 
-_PAIR = '{"good": "The cats ahead run.", "bad": "The cats ahead runs.", "verb": [15, 18], "subject": [4, 8]}'
+PAIR = '{"good": "The cats ahead run.", "bad": "The cats ahead runs.", "verb": [15, 18], "subject": [4, 8]}'
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _answers(value: Mapping[str, Any], where: str) -> tuple[str, str] | None:
     good, bad = value.get("good"), value.get("bad")
     if not isinstance(good, str) or not isinstance(bad, str) or good == bad:
         raise AttnscopeError(
-            f"{where}: found good {good!r:.40} and bad {bad!r:.40}; expected two texts that differ, such as {_PAIR}"
+            f"{where}: found good {good!r:.40} and bad {bad!r:.40}; expected two texts that differ, such as {PAIR}"
         )
     return good, bad
 

@@ -60,6 +60,7 @@ class RelationReader(TextReader):
         *,
         untrained: bool,
         together: bool = False,
+        ablate: bool = False,
     ) -> None:
         sources, targets = [text.text for text in texts], [text.target for text in texts if text.target is not None]
         if targets and len(targets) < len(texts):
@@ -67,9 +68,13 @@ class RelationReader(TextReader):
                 f"found {len(targets)} translations of {len(texts)} texts; expected one of each, or none"
             )
         reject_modalities(self.command, MODEL if model is None else model, sources, revision=settings["revision"])
-        self.untrained, self.together, self.is_paired = untrained, together, bool(targets)
+        self.untrained, self.together, self.ablate, self.is_paired = untrained, together, ablate, bool(targets)
         session = Opened.of(model, sources)
         loaded = session.load(settings)
+        if ablate:
+            from attnscope_relations.ablation import check_answers
+
+            check_answers(loaded, texts)
         texts = for_tokenizer(texts, loaded.tokenizer)
         sources = [text.text for text in texts]
         words = _rule(texts, settings)
@@ -123,7 +128,7 @@ class RelationReader(TextReader):
             "links": self.digest,
             "words": self.rule,
             "untrained": self.untrained,
-            **({"together": True} if self.together else {}),
+            **{name: True for name in ("together", "ablate") if getattr(self, name)},
         }
 
     def work(self) -> Work:
@@ -212,6 +217,10 @@ class RelationReader(TextReader):
                 from attnscope_relations.together import together
 
                 parts.append(together(self, results))
+            if self.ablate:
+                from attnscope_relations.ablation import ablated
+
+                parts.append(ablated(self, results, parts[0]))
             return xr.merge(parts, combine_attrs="override")
 
         return summarised

@@ -13,6 +13,7 @@ from attnscope.report.reads import reads
 from attnscope.statistics.effects import INTERVALS
 from attnscope.statistics.units import LEAST
 from attnscope.support.numbers import count, percent, significant
+from attnscope_relations.ablation_report import ablation_method, ablation_sentences, ablation_tables
 from attnscope_relations.contact_tables import METHOD, contact_sentences, contact_tables
 from attnscope_relations.speech_report import speech_report
 from attnscope_relations.summary import SIZE
@@ -53,6 +54,7 @@ def report(result: xr.Dataset) -> schema.Report:
         if tested
         else f"no test: a relation needs {LEAST} or more documents or texts"
     )
+    of_contacts = METHOD if "precision" in result else ""
     return schema.Report(
         title=f"Relations in {result.attrs['model']}",
         read=f"{count(result.sizes['relation'], 'relation')} over {describe_corpus(result)}",
@@ -60,6 +62,7 @@ def report(result: xr.Dataset) -> schema.Report:
             [
                 *(_sentences(rows, linked) if tested else _first_text(rows[0], result)),
                 *together_sentences(result),
+                *ablation_sentences(result),
                 *contact_sentences(result),
             ],
             certainty,
@@ -77,6 +80,7 @@ def report(result: xr.Dataset) -> schema.Report:
                 least=f"{LEAST} or more documents",
             ),
             *together_tables(result),
+            *ablation_tables(result),
             schema.Table(
                 "heads",
                 "Heads",
@@ -90,7 +94,7 @@ def report(result: xr.Dataset) -> schema.Report:
         ],
         colour="above",
         result=result,
-        method=f"{_METHOD}{METHOD if 'precision' in result else ''}{together_method(result)}{INTERVALS}",
+        method="".join([_METHOD, of_contacts, together_method(result), ablation_method(result), INTERVALS]),
         notes=[*_notes(result), *([f"Not seen by any layer: {', '.join(unseen)}."] if unseen else [])],
         care={"A weight shows where a head attends, not what it does.": schema.MATTERS},
     )

@@ -14,7 +14,7 @@ from attnscope.statistics.units import LEAST, membership, units_in
 from attnscope.support.errors import AttnscopeError
 
 SIZE = 0.1  # share of queries above every baseline from which a head counts: smaller ones are significant in many texts
-_TIE = 1e-6  # of a weight, beside a query that is right
+TIE = 1e-6  # of a weight, beside a query that is right
 _CELLS = ("relation", "layer", "head")
 _WORDS = {
     "score": "Share of queries whose largest weight is on a word that they belong to",
@@ -147,7 +147,7 @@ def best_of(
 
     -1 without another half. Of equal ones that with the largest of `ties` is the best.
     """
-    ranked = sums if ties is None else sums + _TIE * ties
+    ranked = sums if ties is None else sums + TIE * ties
     others = (halves, ~halves)  # of the units that are not in the half, and of those that are
     chosen = [np.where(queries[other].sum(0) > 0, ranked[other].sum(0).argmax(-1), -1) for other in others]
     return np.stack(chosen), ranked.sum(0).argmax(-1)

@@ -39,7 +39,7 @@ def together_method(result: xr.Dataset) -> str:
 
 
 def together_sentences(result: xr.Dataset) -> list[str]:
-    """What all heads together find; nothing if they were not put together."""
+    """The findings of all heads together; none if they were not put together."""
     if "together" not in result:
         return []
     said: list[str] = []
@@ -67,7 +67,7 @@ def together_tables(result: xr.Dataset) -> list[schema.Table]:
         return []
     rows = [_relation(result.isel(relation=number)) for number in range(result.sizes["relation"])]
     rows = [row for row in rows if row["together"] is not None]
-    rows.sort(key=lambda row: -row["above"])
+    rows.sort(key=lambda row: (not row["shown"], -row["above"]))
     weights = [
         row
         for name in [row["relation"] for row in rows]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ("attnscope relations bert-base-uncased treebank.conllu", "every relation of a treebank"),
         ("attnscope relations bert-base-uncased treebank.conllu --only nsubj,obj", "two of them"),
         ("attnscope relations bert-base-uncased treebank.conllu --together", "all heads together, and trees"),
+        ("attnscope relations gpt2 agreement.jsonl --ablate", "does the best head matter?"),
         ("attnscope relations gpt2 passages.jsonl", "pairs of spans: coreference, brackets, ..."),
         ("attnscope relations facebook/esm2_t6_8M_UR50D 1crn.pdb", "residues of a protein in contact"),
         ("attnscope relations openai/whisper-base recordings/", "words and their sound"),
@@ -56,6 +57,11 @@ def relations(
         bool,
         "Put all heads together too: logistic regression over their weights, cross-validated by document, and "
         "dependency trees from .conllu.",
+    ] = False,
+    ablate: Annotated[
+        bool,
+        "Ablate the best head of each relation, and compare how well the model tells good from bad: lines with a text "
+        'that is right and one that is wrong, ``{"good": ..., "bad": ..., "verb": [12, 15], "subject": [4, 8]}``.',
     ] = False,
     batch_size: Annotated[
         Count | None, SCALE, "Measure this many texts at a time. By default about 2,048 tokens' worth."
@@ -125,5 +131,5 @@ def relations(
         linked_texts(texts) if query is None and key is None else texts_with_words(texts, query, key, words, reading)
     )
     settings = scan_settings(reading, statistics="entropy", words=words, batch_size=batch_size)
-    more = {"untrained": untrained, "together": together}
+    more = {"untrained": untrained, "together": together, "ablate": ablate}
     return RelationReader(model, only_of(linked, only), settings, **more).scan(task)
