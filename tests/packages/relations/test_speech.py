@@ -199,6 +199,9 @@ def test_without_times_the_order_of_the_tokens_is_compared(whisper, sounds, tmp_
     assert not bool(found.shown.any())  # random weights follow nothing
     report = report_of("relations", found)
     assert "shows no error" in " ".join(report.care)
+    done = command("relations", whisper, tmp_path, "--no-untrained", "--out", tmp_path / "run", cwd=tmp_path)
+    assert "follows the order of the tokens" in done.stdout
+    assert (tmp_path / "run/report.html").is_file()
 
 
 def test_a_run_is_stored_read_again_and_drawn(whisper, sounds, tmp_path):

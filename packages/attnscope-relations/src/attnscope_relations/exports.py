@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _CPP = """\
-// Alignment heads of {model} for whisper.cpp: layer of the decoder and head. The presets of --dtw are compiled in, so
-// that a list of one's own goes into the parameters of the context:
+// Alignment heads of {model}: layer of the decoder and head.
+// The presets of whisper.cpp's --dtw are compiled in, so that another list goes into the parameters of the context:
 //   params.flash_attn = false;
 //   params.dtw_token_timestamps = true;
 //   params.dtw_aheads_preset = WHISPER_AHEADS_CUSTOM;

@@ -82,19 +82,26 @@ def summary_of_order(results: xr.Dataset, untrained: xr.Dataset | None, reader: 
     order = np.full(values.shape, -1)
     ranked = np.argsort(-np.nan_to_num(values, nan=-1.0), axis=None)[:size]
     order.flat[ranked] = range(len(ranked))
+    shown = significant(p) & (values > least)
+    cells = ("relation", *_HEADS)
+    best = int(np.nanargmax(values))
     variables |= {
-        "score": (("relation", *_HEADS), values[None]),
+        "score": (cells, values[None], {"label": "Rank correlation"}),
+        "above": (cells, values[None] - least),
+        "weight": (cells, np.full((1, *values.shape), np.nan)),
+        "shown": (cells, shown[None]),
         "p": (_HEADS, p),
         "tested": (_HEADS, np.isfinite(p)),
-        "shown": (_HEADS, significant(p) & (values > least)),
         "chosen": (_HEADS, order >= 0),
         "set_order": (_HEADS, order),
+        "best_layer": ("relation", results.layer.values[[best // values.shape[1]]]),
+        "best_head": ("relation", np.array([best % values.shape[1]])),
+        "linked": ("relation", np.array([bool(shown.any())])),
+        "held_out_p": ("relation", np.array([np.nan])),
+        "held_out_above": ("relation", np.array([np.nan])),
+        "queries": ("relation", np.array([float(results.tokens.sum())])),
     }
-    summary = xr.Dataset(
-        variables,
-        coords={name: results[name] for name in ("relation", *_HEADS)},
-        attrs={"intervals_over": _called(called)},
-    )
+    summary = xr.Dataset(variables, attrs={"intervals_over": _called(called)})
     return summary.assign(_listed(summary, reader, ("correlation",)))
 
 

@@ -110,7 +110,7 @@ def scores(result: xr.Dataset) -> style.Figure:
             result.score.isel(relation=at).values,
             result.shown.isel(relation=at).values,
             "Blues",
-            label="Share of queries",
+            label=str(result.score.attrs.get("label", "Share of queries")),
         )
         for at in in_order(result)[:_LEADING]
     ]
