@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,10 +48,15 @@ class ShownText:
     links: list[ShownLink]
     map: np.ndarray | None = None  # ``(query, key)``: of the best head, by words or by residues
     contacts: np.ndarray | None = None  # ``(residue, residue)``: 1 for contacts, NaN for pairs that do not count
+    # of a sound: its words with start and end, and the start of each word by heads, or sets of them; seconds
+    said: Sequence[tuple[str, float, float]] = ()
+    times: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Any])
 
 
 def in_order(results: xr.Dataset) -> list[int]:
     """Numbers of the relations: linked ones first, then those whose best head is furthest above the baselines."""
+    if "linked" not in results:  # of sounds there is one
+        return [*range(results.sizes["relation"])]
     above, weight = (results[name].max(("layer", "head")).values for name in ("above", "weight"))
     above = np.where(np.isfinite(results.held_out_p), results.held_out_above, above)
     keys = (-np.nan_to_num(weight), -np.nan_to_num(above, nan=-np.inf), ~results.linked.values)
@@ -122,7 +127,8 @@ def texts_of(sample: xr.Dataset | None) -> Iterator[ShownText]:
         ]
         number += len(links)
         maps = (sample[name].values if name in sample else None for name in (f"map_{at}", f"contacts_{at}"))
-        yield ShownText(written["name"], written["words"], written["target"], links, *maps)
+        of_sound = written.get("said", ()), written.get("times", {})
+        yield ShownText(written["name"], written["words"], written["target"], links, *maps, *of_sound)
 
 
 def _chosen(reader: RelationReader, results: xr.Dataset) -> list[int]:
@@ -134,9 +140,14 @@ def _chosen(reader: RelationReader, results: xr.Dataset) -> list[int]:
             having[relation].append(number)
     lengths = [max(len(side) for side in sides_of_words(window)) for window in reader.windows]
     each, most = (_MAPS, _MAPS) if reader.is_paired or reader.proteins else (_EACH, _TEXTS)
+    first = {
+        (window.text, window.target and window.target.text): number
+        for number, window in [*enumerate(reader.windows)][::-1]
+    }
+    once = {*first.values()}
     chosen: set[int] = set()
     for relation in relations:
-        numbers = sorted(having[relation], key=lambda number: lengths[number] > _WORDS)
+        numbers = sorted(once.intersection(having[relation]), key=lambda number: (lengths[number] > _WORDS, number))
         wanted = min(each - len(chosen.intersection(numbers)), most - len(chosen))
         chosen.update([number for number in numbers if number not in chosen][: max(0, wanted)])
     return sorted(chosen)

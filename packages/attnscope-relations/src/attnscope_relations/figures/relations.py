@@ -15,6 +15,7 @@ from attnscope.results.figures.panels import HeadMap, head_maps
 from attnscope.results.scan_report import sample_of
 from attnscope_relations.figures.arcs import Arc, Sentence, sentence_arcs
 from attnscope_relations.figures.contacts import contact_map
+from attnscope_relations.figures.timeline import timeline
 from attnscope_relations.shown import ShownText, in_order, texts_of
 
 _LEADING = 8  # relations that are drawn
@@ -42,13 +43,18 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
         ),
     }
     for name, text in _mapped(report.result):
-        texts[name] = (text.name, _CONTACTS if text.contacts is not None else _ALIGNMENT)
+        kind = _SOUND if text.said else _ALIGNMENT if text.contacts is None else _CONTACTS
+        texts[name] = (text.name, kind)
     return texts
 
 
 _CONTACTS = (
     "Above the diagonal the contacts of the data, below it the attention of the head, and the pairs that it ranks "
     "highest: filled if they are contacts, else a cross."
+)
+_SOUND = (
+    "Boxes: when each word is said. Rows: when heads start it, filled if within 100 ms, else a cross and a line to the "
+    "true start."
 )
 _ALIGNMENT = (
     "Rows are target words, columns source words; the colour is the weight. Dots: what the head chooses. Squares: "
@@ -108,7 +114,7 @@ def scores(result: xr.Dataset) -> style.Figure:
         HeadMap(
             style.drawable(str(result.relation.values[at]), longest=30),
             result.score.isel(relation=at).values,
-            result.shown.isel(relation=at).values,
+            result.shown.isel(relation=at).values if "relation" in result.shown.dims else result.shown.values,
             "Blues",
             label=str(result.score.attrs.get("label", "Share of queries")),
         )
@@ -183,12 +189,15 @@ def passing(sample: xr.Dataset, link: int, keys: tuple[int, ...]) -> list[Head]:
 def _mapped(result: xr.Dataset) -> Iterator[tuple[str, ShownText]]:
     """Texts that are drawn as whole maps, after the names of their figures."""
     for number, text in enumerate(texts_of(sample_of(result)), start=1):
-        if text.map is not None:
-            yield f"{'alignment' if text.contacts is None else 'contacts'}-{number}", text
+        if text.said or text.map is not None:
+            kind = "sound" if text.said else "alignment" if text.contacts is None else "contacts"
+            yield f"{kind}-{number}", text
 
 
 def _map_of(result: xr.Dataset, text: ShownText) -> style.Figure:
-    """The map of the best head on a protein or a translation."""
+    """The map of the best head on a protein or a translation, or the timeline of a sound."""
+    if text.said:
+        return timeline(text.said, text.times)
     title = f"Head {sample_of(result).attrs['best']}: {text.name}"  # pyright: ignore[reportOptionalMemberAccess]
     if text.contacts is not None and text.map is not None:
         return contact_map(title, text.contacts, text.map)

@@ -71,7 +71,7 @@ function drawPair(source, target, gold, below) {
   const [top, bottom] = [24, 124], wide = Math.max(...places.flat()) + 60;
   const lineOf = ({ from, to }, look) => svg("line", { x1: places[0][from], x2: places[1][to], y1: top + 8, y2: bottom - 16, ...look });
   return svg("svg", { width: wide, height: bottom + 14, role: "img", "aria-label": `${target.join(" ")} / ${source.join(" ")}` },
-    ...gold.map((arc) => lineOf(arc, { stroke: "var(--line)", "stroke-width": 9, "stroke-linecap": "round" })),
+    ...gold.map((arc) => lineOf(arc, { stroke: "var(--muted)", opacity: 0.35, "stroke-width": 9, "stroke-linecap": "round" })),
     ...below.map((arc) => lineOf(arc, lineLook(arc))),
     ...target.map((word, i) => svg("text", { x: places[0][i], y: top, "text-anchor": "middle", style: letter("text") }, word)),
     ...source.map((word, i) => svg("text", { x: places[1][i], y: bottom, "text-anchor": "middle", style: letter("text") }, word)));
@@ -80,9 +80,9 @@ function drawPair(source, target, gold, below) {
 const headWeight = (index, weight) => t`head ${numberOf(index)}: ${(weight / 100).toFixed(2)}`;
 
 /** What the lines mean, those that are drawn. */
-function keyOf(arcs) {
+function keyOf(arcs, isPaired) {
   const line = (look) => svg("svg", { width: 26, height: 10, "aria-hidden": "true" }, svg("path", { d: "M1 5h24", ...look }));
-  const kinds = [[line({ stroke: "var(--muted)", "stroke-width": 2 }), t`above: links of the data`], ...[[true, t`✓ right choice of the head, with its weight`], [false, t`✗ wrong choice`]]
+  const kinds = [isPaired ? [line({ stroke: "var(--muted)", opacity: 0.35, "stroke-width": 9 }), t`links of the data`] : [line({ stroke: "var(--muted)", "stroke-width": 2 }), t`above: links of the data`], ...[[true, t`✓ right choice of the head, with its weight`], [false, t`✗ wrong choice`]]
     .filter(([right]) => arcs.some((arc) => arc.right === right)).map(([right, said]) => [line(lineLook({ right, weight: 40 })), said])];
   return html("ul", { class: "clusters" }, ...kinds.map(([drawn, said]) => html("li", {}, drawn, said)));
 }
@@ -114,7 +114,7 @@ panels.links = (index) => {
     return [html("figure", {}, caption, chart)];
   }));
   byId("links-say").textContent = t`Head ${numberOf(index)}: its largest weight is right for ${all.filter((arc) => arc.right).length} of ${all.length} queries in these texts.`;
-  byId("links-key").replaceChildren(keyOf(all));
+  byId("links-key").replaceChildren(keyOf(all, texts.some(({ target }) => target.length)));
 };
 
 for (const name of data.shown.relations) byId("relation").append(html("option", { value: name }, name));

@@ -42,7 +42,7 @@ def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
 def _sections(drawn: dict[str, Any], captions: dict[str, tuple[str, str]]) -> list[parts.Section]:
     """A section for the scores, and one for all maps of texts, with one of them open."""
     sections = [*parts.sections({name: drawn[name] for name in drawn if name == "scores"}, captions)]
-    for kind, title in (("contacts", "Contact maps"), ("alignment", "Alignments")):
+    for kind, title in (("contacts", "Contact maps"), ("alignment", "Alignments"), ("sound", "Times of words")):
         names = [name for name in drawn if name.startswith(f"{kind}-")]
         pictures = [parts.picture(drawn[name], name, captions[name][0]) for name in names]
         if pictures:
