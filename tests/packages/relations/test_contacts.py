@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.hairpins import hairpin, sequence_of
+from safetensors.torch import load_file
+from sklearn.linear_model import LogisticRegression
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -19,6 +21,7 @@ from transformers.models.esm.modeling_esm import average_product_correct, symmet
 from attnscope import AttnscopeError
 from attnscope.results.reports import report_of
 from attnscope_relations import relations
+from attnscope_relations.contact_regression import save_contact_head
 from attnscope_relations.contacts import SEPARATION, contact_features
 from attnscope_relations.data import linked_texts
 from tests.cli.command import attnscope as command
@@ -144,6 +147,46 @@ def test_a_planted_head_ranks_contacts_and_no_other():
     assert report.finding.sentences[-1].startswith("Head 0.1 ranks contacts best: precision at L 0.")
     table = next(table for table in report.tables if table.name == "contacts")
     assert [row["cut"] for row in table.rows] == ["L", "L/2", "L/5"]
+
+
+def test_all_heads_together_find_what_one_head_knows():
+    model, tokenizer = planted()
+    found = relations(model, proteins(12, least=36), tokenizer=tokenizer, together=True)
+    assert float(found.contact_together.sel(cut="L/2")) > 0.95
+    assert bool(found.contact_shown.sel(cut="L/2"))
+    assert float(found.contact_weight.sel(layer=0, head=1)) > 10 * abs(float(found.contact_weight.sel(layer=0, head=0)))
+    assert float(found.contact_untrained.sel(cut="L/2")) < 0.3
+    assert "All heads together have precision" in report_of("relations", found).finding.sentences[-1]
+
+
+def test_the_regression_is_that_of_scikit_learn_and_esm_reads_it(esm, tmp_path):
+    """ESM's own head, with the weights that are saved, has the probabilities of a regression that is written out."""
+    model, tokenizer = esm
+    objects, features, contacts = proteins(8), [], []
+    for protein in objects:
+        with torch.no_grad():
+            encoded = tokenizer(protein["sequence"], return_tensors="pt")
+            weights = torch.cat(model(**encoded, output_attentions=True).attentions).flatten(0, 1)[:, 1:-1, 1:-1]
+        i, j = np.triu_indices(weights.shape[-1], SEPARATION)
+        of_pairs = average_product_correct(symmetrize(weights))[:, i, j].double().numpy()
+        known = of_pairs[1] + of_pairs[4] > np.quantile(of_pairs[1] + of_pairs[4], 0.9)  # two of the six heads
+        protein["contacts"] = [[int(a) + 1, int(b) + 1] for a, b in zip(i[known], j[known], strict=True)]
+        features.append(of_pairs.T)
+        contacts.append(known)
+    found = relations(model, objects, tokenizer=tokenizer, untrained=False, together=True)
+    regression = LogisticRegression(C=0.15, l1_ratio=1.0, solver="liblinear", random_state=0, tol=1e-8, max_iter=1000)
+    regression.fit(np.concatenate(features), np.concatenate(contacts))
+    assert (regression.coef_[0] != 0).sum() > 1
+    np.testing.assert_allclose(found.contact_weight.values.ravel(), regression.coef_[0], rtol=1e-2, atol=1e-2)
+    save_contact_head(found, tmp_path / "head.safetensors")
+    model.esm.contact_head.load_state_dict(load_file(tmp_path / "head.safetensors"))
+    with torch.no_grad():
+        likely = model.predict_contacts(encoded["input_ids"], encoded["attention_mask"])[0]
+    np.testing.assert_allclose(likely[i, j], regression.predict_proba(features[-1])[:, 1], atol=1e-3)
+    with pytest.raises(AttnscopeError, match="exists"):
+        save_contact_head(found, tmp_path / "head.safetensors")
+    with pytest.raises(AttnscopeError, match="together=True"):
+        save_contact_head(found.drop_vars("contact_weight"), tmp_path / "other.safetensors")
 
 
 def test_what_follows_from_separation_is_no_knowledge_of_contacts():

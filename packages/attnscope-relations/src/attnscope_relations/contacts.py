@@ -107,8 +107,13 @@ class Protein:
             member[residue, list(tokens)] = 1.0
         return contact_features((member / member.sum(1, keepdim=True).clamp_min(1)) @ weights @ member.T)
 
-    def precision(self, features: Tensor, other: Protein | None = None) -> np.ndarray:
-        """Share of contacts among the pairs that each head ranks highest, ``(cut, head)``.
+    def at_pairs(self, features: Tensor) -> Tensor:
+        """Features ``(head, residue, residue)`` of the pairs, ``(head, pair)``."""
+        first, second = (torch.from_numpy(part).to(features.device) for part in (self.first, self.second))
+        return features[:, first, second]
+
+    def precision(self, scores: Tensor, other: Protein | None = None) -> np.ndarray:
+        """Share of contacts among the pairs with the largest scores ``(head, pair)``, ``(cut, head)``.
 
         With another protein, its contacts in their place, put on this one from its start, over the pairs of both.
         """
@@ -121,8 +126,7 @@ class Protein:
             contact = of_other[self.first, self.second]
             fits = np.isfinite(contact)
         counts = [min(max(1, length // part), int(fits.sum())) for part in CUTS.values()]
-        first, second = (torch.from_numpy(part[fits]).to(features.device) for part in (self.first, self.second))
-        ranked = features[:, first, second].topk(max(counts), -1).indices.cpu().numpy()
+        ranked = scores[:, torch.from_numpy(fits).to(scores.device)].topk(max(counts), -1).indices.cpu().numpy()
         right = contact[fits][ranked]
         return np.stack([right[:, :number].sum(1) / max(1, number) for number in counts])
 
@@ -149,13 +153,15 @@ class Proteins:
             protein = self.proteins[number]
             if protein is None:
                 continue
-            features = protein.features(weights[at])
-            precision[at] = protein.precision(features)
-            others = [self.proteins[other] for other in self.others[number]]
-            of_others = [protein.precision(features, other) for other in others if other is not None]
-            if of_others:
-                exchanged[at] = np.mean(of_others, 0)
+            scores = protein.at_pairs(protein.features(weights[at]))
+            precision[at], exchanged[at] = protein.precision(scores), self.exchanged(number, scores)
         return precision, exchanged
+
+    def exchanged(self, number: int, scores: Tensor) -> np.ndarray:
+        """Mean precision ``(cut, head)`` for the contacts of others, put on the protein of a window; NaN without."""
+        protein, others = self.proteins[number], [self.proteins[other] for other in self.others[number]]
+        of_others = [protein.precision(scores, other) for other in others if protein is not None and other is not None]
+        return np.mean(of_others, 0) if of_others else np.full((len(CUTS), len(scores)), np.nan)
 
     def variables(self, layers: Sequence[tuple[np.ndarray, np.ndarray]], numbers: Sequence[int]) -> dict[str, Any]:
         """What is stored of some windows: precision, and how many pairs and contacts there are by separation."""
@@ -206,7 +212,7 @@ def precision_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -
     density = results.window_contacts.sum("separation") / results.window_pairs.sum("separation")
     exchanged = by_unit(member, results.window_precision_exchanged.transpose(*precision.dims))
     has_others = by_unit(member, results.window_precision_exchanged.notnull().any(precision.dims[1:]))
-    by_separation = member @ np.nan_to_num(_by_separation(results, member, halves))
+    by_separation = member @ np.nan_to_num(ranked_by_separation(results, member, halves))
     baselines = {
         "separation": np.broadcast_to(by_separation[..., None, None], sums.shape),
         "exchanged": each[..., None, None] * share(exchanged, np.repeat(has_others[:, None], len(CUTS), 1)),
@@ -252,7 +258,7 @@ def precision_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -
     return variables
 
 
-def _by_separation(results: xr.Dataset, member: np.ndarray, halves: np.ndarray) -> np.ndarray:
+def ranked_by_separation(results: xr.Dataset, member: np.ndarray, halves: np.ndarray) -> np.ndarray:
     """Precision of pairs ranked by how often pairs of their separation are contacts in the other half.
 
     ``(window, cut)``. The last separation that counts gives a random part of its pairs, in expectation.

@@ -217,6 +217,10 @@ class RelationReader(TextReader):
                 from attnscope_relations.together import together
 
                 parts.append(together(self, results))
+                if self.proteins:
+                    from attnscope_relations.contact_regression import contacts_together
+
+                    parts.append(xr.Dataset(contacts_together(self, results)))
             if self.ablate:
                 from attnscope_relations.ablation import ablated
 

@@ -14,7 +14,7 @@ from attnscope.statistics.effects import INTERVALS
 from attnscope.statistics.units import LEAST
 from attnscope.support.numbers import count, percent, significant
 from attnscope_relations.ablation_report import ablation_method, ablation_sentences, ablation_tables
-from attnscope_relations.contact_tables import METHOD, contact_sentences, contact_tables
+from attnscope_relations.contact_tables import contact_method, contact_sentences, contact_tables
 from attnscope_relations.speech_report import speech_report
 from attnscope_relations.summary import SIZE
 from attnscope_relations.together_report import together_method, together_sentences, together_tables
@@ -54,7 +54,6 @@ def report(result: xr.Dataset) -> schema.Report:
         if tested
         else f"no test: a relation needs {LEAST} or more documents or texts"
     )
-    of_contacts = METHOD if "precision" in result else ""
     return schema.Report(
         title=f"Relations in {result.attrs['model']}",
         read=f"{count(result.sizes['relation'], 'relation')} over {describe_corpus(result)}",
@@ -94,7 +93,7 @@ def report(result: xr.Dataset) -> schema.Report:
         ],
         colour="above",
         result=result,
-        method="".join([_METHOD, of_contacts, together_method(result), ablation_method(result), INTERVALS]),
+        method="".join([_METHOD, contact_method(result), together_method(result), ablation_method(result), INTERVALS]),
         notes=[*_notes(result), *([f"Not seen by any layer: {', '.join(unseen)}."] if unseen else [])],
         care={"A weight shows where a head attends, not what it does.": schema.MATTERS},
     )
