@@ -131,10 +131,10 @@ def _plain(session: PredictionSession) -> tuple[np.ndarray, np.ndarray]:
 
 #: How a right and a wrong text are compared.
 _WAYS = {
-    "whole": "of whole texts",
-    "read": "of the tokens in which they differ from the text that is read",
-    "masked": "of the tokens in which they differ, behind masks",
-    "each": "of all tokens, one at a time behind a mask (Salazar et al. 2020), where they differ in length",
+    "whole": "whole texts",
+    "read": "the tokens in which they differ from the text that is read",
+    "masked": "the tokens in which they differ, behind masks",
+    "each": "all tokens, one at a time behind a mask (Salazar et al. 2020), where they differ in length",
 }
 
 
@@ -159,8 +159,8 @@ def _asked(reader: RelationReader) -> _Asked:
             "found no pair of good and bad whose probabilities can be compared; expected texts that fit into a window "
             "and, for a text that is neither of them, have as many tokens as that. Correct the data"
         )
-    parts = [f"{ways.count(way)} {words}" for way, words in _WAYS.items() if way in ways]
-    how = f"Margins are log-probabilities of right texts less those of wrong ones: {'; '.join(parts)}."
+    parts = [f"{words} ({count(ways.count(way), 'pair')})" for way, words in _WAYS.items() if way in ways]
+    how = f"Margins are log-probabilities of right texts less those of wrong ones, over {'; '.join(parts)}."
     if None in ways:
         how += f" {ways.count(None)} of {count(len(ways), 'pair')} are left out, as their lengths do not fit."
     return _Asked(windows, np.array(numbers), np.array(signs), how)
