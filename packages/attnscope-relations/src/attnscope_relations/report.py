@@ -163,7 +163,7 @@ def _heads(of_relation: xr.Dataset) -> list[schema.Row]:
 
 
 def _first_text(row: schema.Row, result: xr.Dataset) -> list[str]:
-    """What a head does where there are too few texts for a test: its weight, and its first query."""
+    """The weight of a head and its first query, where there are too few texts for a test."""
     relation, head = row["relation"], f"{row['layer']}.{row['head']}"
     of_head = result.sel(relation=relation, layer=row["layer"], head=row["head"])
     exchanged = float(of_head.exchanged_weight)

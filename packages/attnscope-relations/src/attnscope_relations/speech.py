@@ -87,7 +87,7 @@ class Spoken:
 
     @property
     def order(self) -> np.ndarray:
-        """What the mean times of known tokens should rise with: the middle of their words, else their order."""
+        """The middle of the word of each known token, else its order: mean times of weights should rise with it."""
         return self.times.mean(1) if self.has_times else np.arange(len(self.known), dtype=float)
 
     def begin_errors(self, maps: np.ndarray, seconds: float) -> np.ndarray:
@@ -282,7 +282,7 @@ class SpeechReader(SoundReader):
         }
 
     def maps(self, members: np.ndarray) -> Iterator[np.ndarray]:
-        """Of each sound the mean over sets of heads, ``(set, layer, head)``, of filtered rows: ``(set, token, frame)``.
+        """The mean of each sound over sets of heads, ``(set, layer, head)``, of filtered rows: ``(set, token, frame)``.
 
         The sounds are read again, so that memory holds these means alone.
         """

@@ -1,4 +1,4 @@
-"""What heads do along links, summed up over texts: scores, baselines, tests, and heads chosen on the other half."""
+"""Attention along links, summed up over texts: scores, baselines, tests, and heads chosen on the other half."""
 
 from __future__ import annotations
 
@@ -154,14 +154,14 @@ def best_of(
 
 
 def taken(values: np.ndarray, chosen: np.ndarray, halves: np.ndarray) -> np.ndarray:
-    """Of each unit the value ``(unit, relation)`` of what the other half chose; NaN without one."""
+    """The value of each unit, ``(unit, relation)``, of what the other half chose; NaN without one."""
     of_units = chosen[halves.astype(int)]
     of_chosen = np.take_along_axis(values, of_units[..., None].clip(0), -1)[..., 0]
     return np.where(of_units < 0, np.nan, of_chosen)
 
 
 def of_best(sums: np.ndarray, queries: np.ndarray, halves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each unit the sum ``(unit, relation)`` of what is best in the other half; and what is best in all."""
+    """The sum of each unit, ``(unit, relation)``, of what is best in the other half; and what is best in all."""
     chosen, best = best_of(sums, queries, halves)
     return taken(sums, chosen, halves), best
 

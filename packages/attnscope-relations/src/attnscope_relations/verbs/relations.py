@@ -70,8 +70,8 @@ def relations(
 ) -> "xr.Dataset":
     """Find the heads that link what belongs together: syntax, coreference, or two words, next to baselines.
 
-    Tokens are merged to words: queries are averaged and keys summed (Clark et al. 2019). Of each query with a link, a
-    head is right if its largest weight on another word is on one that the query belongs to.
+    Tokens are merged to words: queries are averaged and keys summed (Clark et al. 2019). A head is right for a query
+    with a link if its largest weight on another word is on one that the query belongs to.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def relations(
         ``precision_p`` and ``precision_shown``; over ``cut``: ``precision_separation`` of pairs ranked by separation,
         ``precision_chance``, ``precision_best_layer``, ``precision_best_head`` and ``precision_held_out``.
         ``window_right`` and others are sums over each text.
-        Of sounds with times of words, ``weight`` and ``score`` are within 0.1 s of the word; over ``(layer, head)``:
+        For sounds with times of words, ``weight`` and ``score`` are within 0.1 s of the word; over ``(layer, head)``:
         ``error``, the mean error of the begins of words in ms, and ``correlation``, the rank correlation of the mean
         time of a token's weights with that of its word, with intervals; ``chosen``, the set that minimises the error,
         and ``set_order`` in it; ``listed``, the heads in the model's generation config. Over ``set``: ``set_error`` and
