@@ -20,8 +20,10 @@ from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.results.export import export
-from attnscope.results.reports import report_of, write_page
+from attnscope.results.reports import figures_of, report_of, write_page
+from attnscope.results.scan_report import sample_of
 from attnscope_relations import relations
+from attnscope_relations.shown import texts_of
 from attnscope_relations.speech_summary import ALL, BEST, CHOSEN, PUBLISHED
 from attnscope_relations.warping import filtered, first_frames
 from attnscope_relations.word_times import said_in
@@ -465,3 +467,18 @@ def test_the_published_list_of_whisper_base_is_found(real, recordings):
     found = relations(real / "whisper-base", recordings, untrained=False)
     assert found.listed_auroc.to_series()["weight"] > 0.95
     assert "en 5" in found.attrs["languages"]
+
+
+def test_times_on_a_page_are_those_behind_the_errors(whisper, sounds, tmp_path):
+    found = relations(whisper, sounds, untrained=False)
+    texts = [*texts_of(sample_of(found))]
+    assert [[word for word, *_ in text.said] for text in texts] == [words_of(text) for text in SENTENCES[:3]]
+    name = next(name for name in texts[0].times if name.startswith("head "))
+    layer, head = map(int, name.removeprefix("head ").split("."))
+    for text, error in zip(texts, found.window_error.values[:, layer, head], strict=False):
+        starts = [start for _, start, _ in text.said]
+        distances = np.abs(np.subtract(text.times[name], starts))
+        assert 1000 * distances.sum() == pytest.approx(error, abs=1.0 * len(starts))  # times are stored to 1 ms
+    report = report_of("relations", found)
+    assert {"sound-1", "sound-2", "sound-3"} <= {*figures_of(report)}
+    assert "sound-maps" in write_page(report, tmp_path / "page.html").read_text(encoding="utf-8")

@@ -186,7 +186,10 @@ def _sentences(rows: list[schema.Row], linked: list[schema.Row]) -> list[str]:
     if not linked:
         return [f"No head is significantly, and by {SIZE:g} or more, above every baseline for any relation."]
     heads, of = {(row["layer"], row["head"]) for row in linked}, {row["relation"] for row in linked}
-    number = f"{count(len(heads), 'head')} {'links' if len(heads) == 1 else 'link'} {len(of)} of {len(rows)} relations"
+    several, relations = count(len(heads), "head"), count(len(rows), "relation")
+    number = (
+        f"{several} link {len(of)} of {relations}" if len(heads) > 1 else f"{several} links {len(of)} of {relations}"
+    )
     first = linked[0]
     return [
         f"{number}, significantly and by {SIZE:g} or more above every baseline.",

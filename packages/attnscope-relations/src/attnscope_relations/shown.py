@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from attnscope.read.windows import Window
     from attnscope_relations.contacts import Protein
     from attnscope_relations.measure import RelationReader
+    from attnscope_relations.speech import SpeechReader
 
 _TEXTS, _EACH = 12, 3  # texts, and those with each relation
 _WORDS = 40  # of a text; longer ones only where a relation has no other
 _MAPS, _CELLS = 6, 600  # translations or proteins whose map is drawn, and words or residues of one
+_NO_WORDS: dict[str, Any] = {"words": [], "target": [], "links": []}
+_SOUNDS = 3  # whose times of words are drawn
 _ARRAYS = ("choice", "weight")
 
 
@@ -55,8 +58,6 @@ class ShownText:
 
 def in_order(results: xr.Dataset) -> list[int]:
     """Numbers of the relations: linked ones first, then those whose best head is furthest above the baselines."""
-    if "linked" not in results:  # of sounds there is one
-        return [*range(results.sizes["relation"])]
     above, weight = (results[name].max(("layer", "head")).values for name in ("above", "weight"))
     above = np.where(np.isfinite(results.held_out_p), results.held_out_above, above)
     keys = (-np.nan_to_num(weight), -np.nan_to_num(above, nan=-np.inf), ~results.linked.values)
@@ -78,7 +79,7 @@ def shown_texts(reader: RelationReader, results: xr.Dataset) -> xr.Dataset:
     weight on it: ``(link, layer, head)`` each. ``text`` has words and links as JSON, which `texts_of` reads. ``map_0``
     and others are those of the best head.
     """
-    nothing = xr.Dataset(attrs={"requested": "[]"})
+    nothing = _empty(results)
     if not (results.queries > 0).any():
         return nothing
     texts: list[dict[str, Any]] = []
@@ -95,7 +96,7 @@ def shown_texts(reader: RelationReader, results: xr.Dataset) -> xr.Dataset:
                 contacts[protein.first, protein.second] = contacts[protein.second, protein.first] = protein.contact
                 dims = (f"first_{at}", f"second_{at}")
                 maps |= {f"map_{at}": (dims, features), f"contacts_{at}": (dims, contacts)}
-                texts.append({"name": str(window.source), "words": [], "target": [], "links": []})
+                texts.append({"name": str(window.source)} | _NO_WORDS)
             continue
         text, of_links, whole = _text(reader, number, best)
         if text["links"]:
@@ -105,13 +106,40 @@ def shown_texts(reader: RelationReader, results: xr.Dataset) -> xr.Dataset:
                 maps[f"map_{at}"] = ((f"query_{at}", f"key_{at}"), whole)
     if not texts:
         return nothing
-    layers = {"layer": results.layer.values, "head": results["head"].values}
-    empty = np.zeros((0, *(len(values) for values in layers.values())))
+    empty = np.zeros((0, results.sizes["layer"], results.sizes["head"]))
     joined = [np.concatenate(of) for of in zip(*arrays, strict=True)] or [empty] * len(_ARRAYS)
     written = np.array([json.dumps(text, ensure_ascii=False) for text in texts], dtype=object)
-    variables = {name: (("link", *layers), values) for name, values in zip(_ARRAYS, joined, strict=True)}
-    attributes = {"best": f"{best[0]}.{best[1]}"} | nothing.attrs
-    return xr.Dataset(variables | maps, layers | {"text": written}, attributes)
+    variables = {name: (("link", "layer", "head"), values) for name, values in zip(_ARRAYS, joined, strict=True)}
+    return nothing.assign(variables | maps).assign_coords(text=written).assign_attrs(best=f"{best[0]}.{best[1]}")
+
+
+def shown_sounds(reader: SpeechReader, results: xr.Dataset) -> xr.Dataset:
+    """The first sounds with when their words begin, in the data and by the chosen heads, those published and the best.
+
+    ``text`` has words and times as JSON, which `texts_of` reads; nothing without times.
+    """
+    nothing = _empty(results)
+    if "error" not in results:
+        return nothing
+    layer, head = np.unravel_index(int(np.nanargmin(results.error.values)), results.error.shape)
+    best = np.zeros(results.error.shape)
+    best[layer, head] = 1
+    sets = {"chosen heads": results.chosen.values, f"head {int(results.decoder_layer[layer])}.{head}": best}
+    if "listed" in results:
+        sets["published heads"] = results.listed.values
+    members = np.stack([*sets.values()]).astype(float)
+    texts: list[str] = []
+    for number, maps in zip(range(_SOUNDS), reader.maps(members), strict=False):
+        said, spoken = reader.said[number], reader.spoken[number]
+        words, begins = spoken.begins_by(maps, reader.seconds)
+        written = [
+            [said.text[slice(*said.words[word])], float(spoken.begins[word]), float(spoken.ends[word])]
+            for word in words
+        ]
+        times = {name: of_set.round(3).tolist() for name, of_set in zip(sets, begins, strict=True)}
+        name = str(results.source.values[number])
+        texts.append(json.dumps({"name": name, "said": written, "times": times} | _NO_WORDS, ensure_ascii=False))
+    return nothing.assign_coords(text=np.array(texts, dtype=object))
 
 
 def texts_of(sample: xr.Dataset | None) -> Iterator[ShownText]:
@@ -127,8 +155,13 @@ def texts_of(sample: xr.Dataset | None) -> Iterator[ShownText]:
         ]
         number += len(links)
         maps = (sample[name].values if name in sample else None for name in (f"map_{at}", f"contacts_{at}"))
-        of_sound = written.get("said", ()), written.get("times", {})
+        of_sound = [tuple(word) for word in written.get("said", ())], written.get("times", {})
         yield ShownText(written["name"], written["words"], written["target"], links, *maps, *of_sound)
+
+
+def _empty(results: xr.Dataset) -> xr.Dataset:
+    """A sample of a result without texts."""
+    return xr.Dataset(coords={name: results[name].values for name in ("layer", "head")}, attrs={"requested": "[]"})
 
 
 def _chosen(reader: RelationReader, results: xr.Dataset) -> list[int]:

@@ -29,6 +29,7 @@ from attnscope.store.arrays import in_a_row
 from attnscope.store.run import Work
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
+from attnscope_relations.shown import shown_sounds
 from attnscope_relations.speech_summary import summary_of_order, summary_of_times
 from attnscope_relations.warping import filtered, first_frames
 from attnscope_relations.word_times import Said, said_in
@@ -92,9 +93,13 @@ class Spoken:
 
     def begin_errors(self, maps: np.ndarray, seconds: float) -> np.ndarray:
         """Sum over the words of the error of their begins in ms, ``(map,)``, by weights ``(map, token, frame)``."""
-        words, at = np.unique(self.words[self.known], return_index=True)
-        begins = first_frames(maps)[:, self.known[at]] * seconds
+        words, begins = self.begins_by(maps, seconds)
         return 1000 * np.abs(begins - self.begins[words]).sum(-1)
+
+    def begins_by(self, maps: np.ndarray, seconds: float) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the words with tokens, ``(word,)``, and their begins by weights, ``(map, word)``, in seconds."""
+        words, at = np.unique(self.words[self.known], return_index=True)
+        return words, first_frames(maps)[:, self.known[at]] * seconds
 
 
 def _word_at(said: Said, character: int, order: int) -> int:
@@ -120,7 +125,7 @@ class SpeechReader(SoundReader):
             )
         self.untrained, self.has_times = untrained, timed > 0
         super().__init__(model, sounds, _with_targets(settings, self.said))
-        self.origin = model
+        self.origin, self.show = model, ()
         self.sites = [site for site in self.sites if site.kind == "cross"]
         if not self.has_decoder or not self.sites:
             raise AttnscopeError(
@@ -310,6 +315,9 @@ class SpeechReader(SoundReader):
             return summary(results, untrained, self)
 
         return summed_up
+
+    def sample(self, results: xr.Dataset, show: Sequence[tuple[int, int]]) -> xr.Dataset | None:  # noqa: ARG002
+        return shown_sounds(self, results)
 
     def _untrained(self) -> xr.Dataset | None:
         """The same sums with fresh weights; None for weights that cannot be replaced."""

@@ -114,7 +114,7 @@ def scores(result: xr.Dataset) -> style.Figure:
         HeadMap(
             style.drawable(str(result.relation.values[at]), longest=30),
             result.score.isel(relation=at).values,
-            result.shown.isel(relation=at).values if "relation" in result.shown.dims else result.shown.values,
+            result.shown.isel(relation=at).values,
             "Blues",
             label=str(result.score.attrs.get("label", "Share of queries")),
         )

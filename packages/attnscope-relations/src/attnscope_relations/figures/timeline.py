@@ -9,7 +9,7 @@ import numpy as np
 from attnscope.results.figures import style
 
 _LINE = 0.34  # inches
-_SECONDS = 6.0  # of sound in a row
+_SECONDS = 4.5  # of sound in a row, at most
 _RIGHT, _WRONG = "#0072B2", "#D55E00"
 
 
@@ -30,13 +30,14 @@ def timeline(
     """
     end = max(last for *_, last in words)
     rows = max(1, int(np.ceil(end / _SECONDS)))
+    seconds = end / rows
     lines = len(times) + 1
     figure = style.Figure(figsize=(style.PAGE, rows * (_LINE * lines + 0.3) + 0.3), layout="constrained")
     panels = figure.subplots(rows, 1, squeeze=False)[:, 0]
     for number, axes in enumerate(panels):
-        begin = number * _SECONDS
+        begin = number * seconds
         for word, first, last in words:
-            if first < begin + _SECONDS and last > begin:
+            if first < begin + seconds and last > begin:
                 axes.broken_barh(
                     [(first, last - first)], (-0.38, 0.76), facecolor="0.9", edgecolor="0.55", linewidth=0.6
                 )
@@ -54,7 +55,7 @@ def timeline(
             axes.hlines(np.full(wrong.sum(), line), given[wrong], gold[wrong], color=_WRONG, linewidth=0.8)
         axes.vlines([first for _, first, _ in words], 0.38, lines - 0.5, color="0.85", linewidth=0.6, zorder=0)
         axes.set_yticks(range(lines), ["words", *times], parse_math=False)
-        axes.set(xlim=(begin, begin + min(_SECONDS, end) * 1.01), ylim=(lines - 0.5, -0.6))
+        axes.set(xlim=(begin, begin + 1.01 * seconds), ylim=(lines - 0.5, -0.6))
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
     panels[-1].set_xlabel(f"Seconds; filled: within {1000 * tolerance:.0f} ms of the start of the word, else a cross")
