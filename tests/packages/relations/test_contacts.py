@@ -156,7 +156,7 @@ def test_all_heads_together_find_what_one_head_knows():
     assert bool(found.contact_shown.sel(cut="L/2"))
     assert float(found.contact_weight.sel(layer=0, head=1)) > 10 * abs(float(found.contact_weight.sel(layer=0, head=0)))
     assert float(found.contact_untrained.sel(cut="L/2")) < 0.3
-    assert "All heads together have precision" in report_of("relations", found).finding.sentences[-1]
+    assert "All heads together: precision" in report_of("relations", found).finding.sentences[-1]
 
 
 def test_the_regression_is_that_of_scikit_learn_and_esm_reads_it(esm, tmp_path):

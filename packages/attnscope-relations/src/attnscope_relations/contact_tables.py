@@ -66,11 +66,11 @@ def contact_sentences(result: xr.Dataset) -> list[str]:
     else:
         said = [f"{of_pairs}, which is not significantly, or not by {SIZE:g}, above every baseline; {by_others}."]
     if "contact_together" in result:
-        together = f"All heads together have precision {float(result.contact_together.sel(cut='L')):.2f} at L"
+        precision = f"{float(result.contact_together.sel(cut='L')):.2f}"
         if bool(result.contact_shown.sel(cut="L")):
-            said.append(f"{together}, significantly and by {SIZE:g} or more above every baseline.")
+            said.append(f"All heads together: precision {precision} at L, by {SIZE:g} or more above every baseline.")
         else:
-            said.append(f"{together}, which is not significantly, or not by {SIZE:g}, above every baseline.")
+            said.append(f"All heads together: precision {precision} at L, not shown to be above every baseline.")
     return said
 
 
