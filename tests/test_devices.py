@@ -50,6 +50,17 @@ LINKED = [
     {"text": TEXTS[1], "document": str(number), "pairs": [{"name": "object", "from": [20, 30], "to": [11, 15]}]}
     for number in range(2)
 ]
+COMPARED = [
+    {
+        "good": f"The {noun} near us is old.",
+        "bad": f"The {noun} near us are old.",
+        "verb": (len(noun) + 13, len(noun) + 15),
+        "subject": (4, len(noun) + 4),
+        "document": noun,
+    }
+    for noun in ("boat", "lamp", "house", "garden", "teacher", "river", "stone")
+]
+OF_HEADS = {"together": True, "ablate": True, "untrained": False}
 
 
 def draw(*shape, seed=0):
@@ -209,6 +220,7 @@ VERBS = {
     "patch, residual": lambda model: attnscope.patch(model, few_pairs(), what="residual", **BY),
     "explain": lambda model: attnscope.explain(model, limit=2, window=16, **BY),
     "relations": lambda model: relations(model, LINKED, untrained=False, **BY),
+    "relations, together, ablated": lambda model: relations(model, COMPARED, **OF_HEADS, **BY),
 }
 
 

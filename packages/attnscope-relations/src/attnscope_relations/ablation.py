@@ -140,6 +140,7 @@ _WAYS = {
 
 def _asked(reader: RelationReader) -> _Asked:
     """The windows of all texts that have a right and a wrong one."""
+    length = reader.session.length(reader.settings["window"])
     windows: list[Window] = []
     numbers: list[int] = []
     signs: list[int] = []
@@ -148,7 +149,7 @@ def _asked(reader: RelationReader) -> _Asked:
         text = reader.texts[number]
         if text.answers is None:
             continue
-        way, both = _compared(reader.loaded, window, text, reader.settings["window"])
+        way, both = _compared(reader.loaded, window, text, length)
         ways.append(way)
         for sign, some in zip((1, -1), both, strict=True):
             windows += some

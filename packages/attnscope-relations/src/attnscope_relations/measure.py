@@ -51,6 +51,7 @@ class RelationReader(TextReader):
     """Texts with links: of each head the weight along them, and the share of queries whose largest key is right."""
 
     command = "relations"
+    windows: Sequence[Window]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(
         self,

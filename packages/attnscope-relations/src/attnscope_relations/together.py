@@ -140,7 +140,7 @@ def _choices(reader: RelationReader, attended: Mapping[int, Attended], relation:
         for query in reader.queries[text]:
             if query.relation != relation:
                 continue
-            visible = of_text.visible[list(query.words)].any(0)
+            visible = np.any(of_text.visible[list(query.words)], axis=0)
             if of_text.is_one_text:
                 visible[list(query.words)] = False
             candidates = np.flatnonzero(visible)
@@ -291,8 +291,7 @@ def summarised(
         p[relation] = np.max([_chance(sums["together"] - sums[name], queries) for name in baselines])
         gained = sums["together"] - sums["one head"]
         p_of_gain[relation], gain[:, relation] = _chance(gained, queries), interval_of(gained, queries, seed)
-        of_methods = dict(zip(METHODS, means[0, relation], strict=True))
-        above[relation] = of_methods["together"] - max(of_methods[name] for name in baselines)
+        above[relation] = means[0, relation, 0] - max(means[0, relation, METHODS.index(name)] for name in baselines)
     cells = ("relation", "by")
     variables: dict[str, Any] = {
         "together": (cells, means[0], {"long_name": "Share of queries whose chosen word is right", "units": "share"}),
