@@ -124,9 +124,10 @@ def of_object(value: Mapping[str, Any], where: str) -> LinkedText:
         links.append(Link(str(pair["name"]), checked(pair["from"], len(queries), where), keys))
     if "verb" in value:
         links += _agreement(text, *(checked(value.get(name), len(text), where) for name in ("verb", "subject")))
-    words = {name: _spans(value.get(name), length, where) for name, length in _sides(text, target)}
+    words = _spans(value.get("words"), len(text), where)
+    target_words = () if target is None else _spans(value.get("target_words"), len(target), where)
     document = str(value.get("document", value.get("id", where)))
-    return LinkedText(text, tuple(links), document, target=target, answers=answers, **words)
+    return LinkedText(text, tuple(links), document, words, target, target_words, answers=answers)
 
 
 def _answers(value: Mapping[str, Any], where: str) -> tuple[str, str] | None:
@@ -148,10 +149,6 @@ def _agreement(text: str, verb: Span, subject: Span) -> list[Link]:
     if before and not (before[-1][0] < subject[1] and subject[0] < before[-1][1]):
         links.append(Link(AGREEMENT + BEFORE, before[-1], (subject,)))
     return links
-
-
-def _sides(text: str, target: str | None) -> list[tuple[str, int]]:
-    return [("words", len(text))] + ([] if target is None else [("target_words", len(target))])
 
 
 def _spans(value: Any, length: int, where: str) -> tuple[Span, ...]:

@@ -198,15 +198,18 @@ def _sentences(rows: list[schema.Row], linked: list[schema.Row]) -> list[str]:
 
 
 def _first(row: schema.Row) -> str:
-    share = "all" if row["score"] == 1 else percent(row["score"])
-    return f"head {row['layer']}.{row['head']} for {row['relation']}, right for {share} of its queries"
+    return f"head {row['layer']}.{row['head']} for {row['relation']}, right for {_share(row)} of its queries"
+
+
+def _share(row: schema.Row) -> str:
+    return "all" if row["score"] == 1 else percent(row["score"])
 
 
 def _headline(linked: list[schema.Row]) -> str:
     if not linked:
         return ""
-    first = _first(linked[0])
-    return first[0].upper() + first[1:]
+    row = linked[0]
+    return f"Head {row['layer']}.{row['head']} links {row['relation']}: right for {_share(row)} of its queries"
 
 
 _SHOWN = 20  # heads of a single relation on a terminal

@@ -53,7 +53,7 @@ _CONTACTS = (
     "highest: filled if they are contacts, else a cross."
 )
 _SOUND = (
-    "Boxes: when each word is said. Rows: when heads start it, filled if within 100 ms, else a cross and a line to the "
+    "Boxes: the times of each word. Rows: when heads start it, filled if within 100 ms, else a cross and a line to the "
     "true start."
 )
 _ALIGNMENT = (
