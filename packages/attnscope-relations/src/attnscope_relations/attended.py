@@ -24,6 +24,7 @@ class Query:
     relation: int  # number of the relation
     words: tuple[int, ...]
     keys: tuple[int, ...]
+    among: tuple[int, ...] = ()  # the words that count as keys in its window, if not all
 
     def fits(self, queries: int, keys: int) -> bool:
         """Whether it has words in a window of these numbers of words too."""
@@ -65,12 +66,16 @@ class Rows:
         by_key = torch.zeros(len(windows), max(map(len, windows)), words)
         others = torch.zeros(len(windows), rows, words, dtype=torch.bool)
         for number, (window, target, side) in enumerate(zip(windows, targets, keys, strict=True)):
+            among = next((query.among for query in queries[number] if query.among), ())
+            predicts = kind == "cross" or bool(among)
             by_key[number, range(len(window)), window.words] = 1.0
             places: dict[int, list[int]] = {}
             for place, word in enumerate(target.words):
                 # a translation's token is predicted by the row before its own
-                places.setdefault(word, []).append(max(0, place - 1) if kind == "cross" else place)
+                places.setdefault(word, []).append(max(0, place - 1) if predicts else place)
             others[number, :, : len(side)] = ~torch.tensor(side.special)
+            if among:
+                others[number, :, [word for word in range(words) if word not in among]] = False
             if kind == "causal" and not side.special[0]:
                 others[number, :, 0] = False  # many heads rest on the first token, whatever it is
             for query, row in numbers[number].items():

@@ -48,6 +48,9 @@ class LinkedText:
     # of a sentence with a tree: of each word the number of its head, -1 for the root; None for words outside of it
     heads: tuple[int | None, ...] = ()
     answers: tuple[str, str] | None = None  # the text as it is right, and as it is wrong
+    # of a prompt with a translation: the words of the source, which alone count as keys of the words of the target
+    sources: tuple[Span, ...] = ()
+    sure: int | None = None  # of a translation: the number of sure links, those beyond its words too
 
 
 Reader = Callable[[Path], Iterable[LinkedText]]
@@ -191,6 +194,7 @@ def digest(texts: Sequence[LinkedText]) -> str:
     for text in texts:
         links = [[link.relation, link.query, link.keys] for link in text.links]
         parts = [text.text, text.target, text.document, text.words, text.target_words, links, text.heads, text.answers]
+        parts += [] if text.sure is None else [text.sources, text.sure]
         sha256.update(json.dumps(parts).encode() + b"\n")
     return sha256.hexdigest()[:16]
 

@@ -85,7 +85,11 @@ class RelationReader(TextReader):
         numbers = {name: number for number, name in enumerate(self.relations)}
         worded = [*WordedWindows([window for _, window in cut], words)]
         queries = [[*_queries(text.links, window, numbers)] for (text, _), window in zip(cut, worded, strict=True)]
-        asking = [(text, window, of) for (text, _), window, of in zip(cut, worded, queries, strict=True) if of]
+        asking = [
+            (text, window, of)
+            for (text, _), window, of in zip(cut, worded, queries, strict=True)
+            if of or text.sure is not None
+        ]
         linked = asking[: settings["limit"]]
         if not linked:
             raise AttnscopeError(
@@ -269,14 +273,16 @@ def _rule(texts: Sequence[LinkedText], settings: ScanReading) -> WordRule:
 
 def _windows(texts: Sequence[LinkedText], loaded: Any, length: int) -> list[tuple[LinkedText, Window]]:
     """Texts with each of their windows; a protein that is longer than one is left out."""
-    start = decoder_start(loaded.model) if texts[0].target is not None else None
     cut: list[tuple[LinkedText, Window]] = []
+    if texts[0].target is not None:
+        sources, targets = (
+            [*map(str, side)] for side in zip(*((text.text, text.target) for text in texts), strict=True)
+        )
+        sides = Corpus.from_sources(sources), Corpus.from_sources(targets)
+        pairs = LinePairs(*sides, loaded.tokenizer, decoder_start(loaded.model), length=length)
+        return [(text, replace(pair, source=text.document)) for text, pair in zip(texts, pairs, strict=True)]
     for text in texts:
-        corpus = Corpus.from_sources([text.text])
-        if text.target is None:
-            windows = [*Windows(corpus, loaded.tokenizer, length=length)]
-        else:
-            windows = [*LinePairs(corpus, Corpus.from_sources([text.target]), loaded.tokenizer, start, length=length)]
+        windows = [*Windows(Corpus.from_sources([text.text]), loaded.tokenizer, length=length)]
         if is_protein(text) and len(windows) > 1:
             continue
         cut += [(text, replace(window, source=text.document)) for window in windows]

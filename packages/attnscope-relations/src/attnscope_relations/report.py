@@ -18,6 +18,7 @@ from attnscope_relations.contact_tables import contact_method, contact_sentences
 from attnscope_relations.speech_report import speech_report
 from attnscope_relations.summary import SIZE
 from attnscope_relations.together_report import together_method, together_sentences, together_tables
+from attnscope_relations.translation_report import translation_method, translation_sentences, translation_tables
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -63,6 +64,7 @@ def report(result: xr.Dataset) -> schema.Report:
                 *together_sentences(result),
                 *ablation_sentences(result),
                 *contact_sentences(result),
+                *translation_sentences(result),
             ],
             certainty,
             schema.heads_by(_first_of_each([row for row in heads if row["shown"]]), lambda row: row["relation"]),
@@ -90,10 +92,20 @@ def report(result: xr.Dataset) -> schema.Report:
                 least=f"{LEAST} or more documents",
             ),
             *contact_tables(result),
+            *translation_tables(result),
         ],
         colour="above",
         result=result,
-        method="".join([_METHOD, contact_method(result), together_method(result), ablation_method(result), INTERVALS]),
+        method="".join(
+            [
+                _METHOD,
+                contact_method(result),
+                together_method(result),
+                ablation_method(result),
+                translation_method(result),
+                INTERVALS,
+            ]
+        ),
         notes=[*_notes(result), *([f"Not seen by any layer: {', '.join(unseen)}."] if unseen else [])],
         care={"A weight shows where a head attends, not what it does.": schema.MATTERS},
     )

@@ -1,8 +1,21 @@
 """`attnscope_relations.relations`."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from attnscope.options import SCALE, Count, Flag, ModelsOrBundled, Names, Sources, StudyReading, Typed, Words
+from attnscope.options import (
+    SCALE,
+    Count,
+    Flag,
+    ModelsOrBundled,
+    Names,
+    PathOrName,
+    Sources,
+    StudyReading,
+    Typed,
+    Words,
+)
+from attnscope.support.checked import Bounds
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -19,6 +32,7 @@ if TYPE_CHECKING:
         ("attnscope relations gpt2 passages.jsonl", "pairs of spans: coreference, brackets, ..."),
         ("attnscope relations facebook/esm2_t6_8M_UR50D 1crn.pdb", "residues of a protein in contact"),
         ("attnscope relations openai/whisper-base recordings/", "words and their sound"),
+        ("attnscope relations ./translator test.en --target test.fr --gold links.txt", "words and their translations"),
     )
 )
 def relations(
@@ -63,6 +77,17 @@ def relations(
         "Ablate the best head of each relation, and compare how well the model tells good from bad: lines with a text "
         'that is right and one that is wrong, ``{"good": ..., "bad": ..., "verb": [12, 15], "subject": [4, 8]}``.',
     ] = False,
+    gold: Annotated[
+        PathOrName | None,
+        "Compare the translations (--target) with this file of links, a line a pair: 1-2 is a sure link of source word "
+        "1 and target word 2, 1p2 a possible one; words are between spaces.",
+    ] = None,
+    gold_first: Annotated[Annotated[int, Bounds(0, 1)], "Count words in the file of links from this number."] = 1,
+    prompt: Annotated[
+        str | None,
+        "Write text and translation into this prompt, for a model that is a decoder alone: "
+        '``"English: {source} French: {target}"``. Needs `gold`.',
+    ] = None,
     batch_size: Annotated[
         Count | None, SCALE, "Measure this many texts at a time. By default about 2,048 tokens' worth."
     ] = None,
@@ -92,6 +117,10 @@ def relations(
         ``precision_p`` and ``precision_shown``; over ``cut``: ``precision_separation`` of pairs ranked by separation,
         ``precision_chance``, ``precision_best_layer``, ``precision_best_head`` and ``precision_held_out``.
         ``window_right`` and others are sums over each text.
+        For translations with links, over ``(layer, head)``: ``error_rate`` of the alignment by a head, with its interval
+        over pairs, ``error_rate_exchanged`` and ``error_rate_untrained``; ``error_rate_best_layer`` and
+        ``error_rate_best_head``; ``error_rate_held_out`` of the head that is best in the other half of the pairs;
+        ``error_rate_diagonal`` and ``error_rate_chance``, of random words.
         For sounds with times of words, ``weight`` and ``score`` are within 0.1 s of the word; over ``(layer, head)``:
         ``error``, the mean error of the begins of words in ms, and ``correlation``, the rank correlation of the mean
         time of a token's weights with that of its word, with intervals; ``chosen``, the set that minimises the error,
@@ -116,9 +145,11 @@ def relations(
     from attnscope.measure.reader import scan_settings
     from attnscope.read.sounds import sounds_of
     from attnscope.store.units import task_for
+    from attnscope.support.errors import AttnscopeError
     from attnscope_relations.data import linked_texts, only_of
     from attnscope_relations.measure import RelationReader
     from attnscope_relations.speech import SpeechReader, reject_for_sounds
+    from attnscope_relations.translations import TranslationReader, linked_pairs
     from attnscope_relations.word_pairs import texts_with_words
 
     task = task_for(relations, locals(), in_memory=True)
@@ -127,9 +158,14 @@ def relations(
         reject_for_sounds(query=query, key=key, only=only, together=together)
         read = scan_settings(reading, statistics="entropy")
         return SpeechReader(model, sounds, read, untrained=untrained).scan(task)
+    settings = scan_settings(reading, statistics="entropy", words=words, batch_size=batch_size)
+    more = {"untrained": untrained, "together": together, "ablate": ablate}
+    if gold is not None:
+        pairs = linked_pairs(texts, reading["targets"], Path(gold), gold_first, prompt)
+        return TranslationReader(model, only_of(pairs, only), settings, **more).scan(task)
+    if prompt is not None or reading["targets"] is not None:
+        raise AttnscopeError("translations (--target, --prompt) need links: add a file of them (--gold)")
     linked = (
         linked_texts(texts) if query is None and key is None else texts_with_words(texts, query, key, words, reading)
     )
-    settings = scan_settings(reading, statistics="entropy", words=words, batch_size=batch_size)
-    more = {"untrained": untrained, "together": together, "ablate": ablate}
     return RelationReader(model, only_of(linked, only), settings, **more).scan(task)
