@@ -117,8 +117,8 @@ def relations(
         ``precision_p`` and ``precision_shown``; over ``cut``: ``precision_separation`` of pairs ranked by separation,
         ``precision_chance``, ``precision_best_layer``, ``precision_best_head`` and ``precision_held_out``.
         ``window_right`` and others are sums over each text.
-        For translations with links, over ``(layer, head)``: ``error_rate`` of the alignment by a head, with its interval
-        over pairs, ``error_rate_exchanged`` and ``error_rate_untrained``; ``error_rate_best_layer`` and
+        For translations with links, over ``(layer, head)``: ``error_rate`` of the alignment by a head, with its
+        interval over pairs, ``error_rate_exchanged`` and ``error_rate_untrained``; ``error_rate_best_layer`` and
         ``error_rate_best_head``; ``error_rate_held_out`` of the head that is best in the other half of the pairs;
         ``error_rate_diagonal`` and ``error_rate_chance``, of random words.
         For sounds with times of words, ``weight`` and ``score`` are within 0.1 s of the word; over ``(layer, head)``:
