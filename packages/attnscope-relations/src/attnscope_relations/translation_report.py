@@ -1,4 +1,4 @@
-"""What the report of `relations` says of translations: error rates of alignments, next to the diagonal and others."""
+"""Translations in the report of `relations`: error rates of alignments, next to the diagonal and others."""
 
 from __future__ import annotations
 
