@@ -10,9 +10,11 @@ import attnscope
 from attnscope.measure.stored import SAMPLE
 from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import RunFolder
+from attnscope_relations import relations
 from tests.measure.generation.causal_models import writer
 from tests.packages.lineage.pages.planted_comparison import planted as planted_comparison
 from tests.packages.lineage.pages.test_lineage_pages import made as planted_alignment
+from tests.packages.relations.test_relations import pronouns
 from tests.results.page.planted_explanation import explain_page_of
 from tests.results.page.planted_intervention import planted_intervention
 from tests.results.page.planted_patching import planted_patching
@@ -78,6 +80,10 @@ def pages(explained, tmp_path_factory):
             "patch": write_page(report_of("patch", planted_patching()), folder / "patch.html"),
             "compare": write_page(report_of("compare", planted_comparison()), folder / "compare.html"),
             "align": write_page(report_of("align", planted_alignment()), folder / "align.html"),
+            "relations": write_page(
+                report_of("relations", relations("bundled:pronoun", pronouns(60), untrained=False)),
+                folder / "relations.html",
+            ),
             "roles": write_page(report_of("roles", attnscope.roles(limit=2)), folder / "roles.html"),
             "received": scan_page(*scanned_with_received(folder / "run"), folder / "received.html"),
         }
@@ -97,7 +103,9 @@ def contrast(one, other):
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize("name", ["scan", "received", "roles", "generate", "explain", "patch", "compare", "align"])
+@pytest.mark.parametrize(
+    "name", ["scan", "received", "roles", "relations", "generate", "explain", "patch", "compare", "align"]
+)
 def test_headers_landmarks_scrolling_and_contrast(visit, pages, name):
     page = visit(pages[name])
     assert page.evaluate(EMPTY_HEADERS) == []

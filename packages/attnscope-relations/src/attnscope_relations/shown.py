@@ -85,20 +85,20 @@ def shown_texts(reader: RelationReader, results: xr.Dataset) -> xr.Dataset:
     texts: list[dict[str, Any]] = []
     arrays: list[tuple[np.ndarray, ...]] = []
     maps: dict[str, Any] = {}
-    best = best_head(results)
+    best, windows = best_head(results), [*reader.windows]
     for number in _chosen(reader, results):
         at = len(texts)
-        window, protein = reader.windows[number], reader.proteins.proteins[number]
+        window, protein = windows[number], reader.proteins.proteins[number]
         if protein is not None:
             if len(protein.tokens) <= _CELLS:
-                features = _features(reader, number, protein, best)
+                features = _features(reader, number, window, protein, best)
                 contacts = np.full(features.shape, np.nan)
                 contacts[protein.first, protein.second] = contacts[protein.second, protein.first] = protein.contact
                 dims = (f"first_{at}", f"second_{at}")
                 maps |= {f"map_{at}": (dims, features), f"contacts_{at}": (dims, contacts)}
                 texts.append({"name": str(window.source)} | _NO_WORDS)
             continue
-        text, of_links, whole = _text(reader, number, best)
+        text, of_links, whole = _text(reader, number, window, best)
         if text["links"]:
             texts.append(text)
             arrays.append(of_links)
@@ -154,9 +154,12 @@ def texts_of(sample: xr.Dataset | None) -> Iterator[ShownText]:
             for row, (relation, query, keys) in enumerate(written["links"])
         ]
         number += len(links)
-        maps = (sample[name].values if name in sample else None for name in (f"map_{at}", f"contacts_{at}"))
-        of_sound = [tuple(word) for word in written.get("said", ())], written.get("times", {})
-        yield ShownText(written["name"], written["words"], written["target"], links, *maps, *of_sound)
+        maps = {
+            name: sample[f"{name}_{at}"].values if f"{name}_{at}" in sample else None for name in ("map", "contacts")
+        }
+        said = [(str(word), float(start), float(end)) for word, start, end in written.get("said", ())]
+        sides = written["words"], written["target"]
+        yield ShownText(written["name"], *sides, links, **maps, said=said, times=written.get("times", {}))
 
 
 def _empty(results: xr.Dataset) -> xr.Dataset:
@@ -187,10 +190,9 @@ def _chosen(reader: RelationReader, results: xr.Dataset) -> list[int]:
 
 
 def _text(
-    reader: RelationReader, number: int, best: tuple[int, int]
+    reader: RelationReader, number: int, window: Window, best: tuple[int, int]
 ) -> tuple[dict[str, Any], tuple[np.ndarray, ...], np.ndarray | None]:
     """Words and links of a text, what heads choose for each link, and for a translation the map of the best head."""
-    window = reader.windows[number]
     queries, keys = sides_of_words(window)
     of_queries, of_keys = _plain(queries), _plain(keys)
     drawn = reader.is_paired and max(len(queries), len(keys)) <= _CELLS
@@ -235,7 +237,9 @@ def _choices(layer: LayerRows, rows: list[int]) -> tuple[np.ndarray, np.ndarray]
     return torch.where(sees, largest, -1).T.double().numpy(), on_largest.T.numpy()
 
 
-def _features(reader: RelationReader, number: int, protein: Protein, best: tuple[int, int]) -> np.ndarray:
+def _features(
+    reader: RelationReader, number: int, window: Window, protein: Protein, best: tuple[int, int]
+) -> np.ndarray:
     """The features by which the best head ranks pairs, ``(residue, residue)``."""
     features: list[np.ndarray] = []
 
@@ -243,7 +247,6 @@ def _features(reader: RelationReader, number: int, protein: Protein, best: tuple
         if site.index == best[0]:
             features.append(protein.features(weights[0, best[1]][None]).float().cpu().numpy()[0])
 
-    window = reader.windows[number]
     reader.rows_of_layers([window], [number], Rows.of([window], [[]], reader.kind), keep)
     return features[0]
 

@@ -196,10 +196,10 @@ def _mapped(result: xr.Dataset) -> Iterator[tuple[str, ShownText]]:
 
 def _map_of(result: xr.Dataset, text: ShownText) -> style.Figure:
     """The map of the best head on a protein or a translation, or the timeline of a sound."""
-    if text.said:
+    if text.map is None:
         return timeline(text.said, text.times)
     title = f"Head {sample_of(result).attrs['best']}: {text.name}"  # pyright: ignore[reportOptionalMemberAccess]
-    if text.contacts is not None and text.map is not None:
+    if text.contacts is not None:
         return contact_map(title, text.contacts, text.map)
     from attnscope_lineage.figures.alignment import alignment_maps
 
