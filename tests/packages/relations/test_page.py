@@ -11,7 +11,7 @@ from attnscope.results.figures.style import svg_of
 from attnscope.results.reports import figures_of, grid_of, report_of, write_page
 from attnscope.results.scan_report import sample_of
 from attnscope_relations import relations
-from attnscope_relations.figures.arcs import Arc, Sentence, fitting, levels, sentence_arcs
+from attnscope_relations.figures.arcs import Arc, Sentence, fitting, levels, sentence_arcs, side_by_side
 from attnscope_relations.figures.contacts import contact_map
 from attnscope_relations.figures.relations import passing, sentences
 from attnscope_relations.figures.timeline import timeline
@@ -148,10 +148,16 @@ def test_a_timeline_tells_right_and_wrong_starts_apart():
 
 
 def test_arcs_over_the_same_words_are_apart():
-    arcs = [Arc(0, 1), Arc(0, 3), Arc(2, 3), Arc(0, 3), Arc(4, 5)]
+    arcs = [Arc([0], [1]), Arc([0], [3]), Arc([2], [3]), Arc([0], [2, 3]), Arc([4], [5])]
     assert levels(arcs) == [1, 2, 1, 3, 1]
-    figure = sentence_arcs("title", [Sentence("abcdef", arcs, [Arc(0, 1, is_right=False, weight=0.5, label="✗ 0.50")])])
+    figure = sentence_arcs(
+        "title", [Sentence("abcdef", arcs, [Arc([0], [1], is_right=False, weight=0.5, label="✗ 0.50")])]
+    )
     assert "✗ 0.50" in svg_of(figure).decode()
+
+
+def test_adjacent_words_are_one_end_of_an_arc():
+    assert side_by_side([1, 2, 4, 6, 7, 8]) == [[1, 2], [4], [6, 7, 8]]
 
 
 def test_words_without_arcs_are_left_out_first():

@@ -67,7 +67,7 @@ def report(result: xr.Dataset) -> schema.Report:
                 *translation_sentences(result),
             ],
             certainty,
-            schema.heads_by(_first_of_each([row for row in heads if row["shown"]]), lambda row: row["relation"]),
+            schema.heads_by(_first_of_each(heads, rows[0]), lambda row: row["relation"]),
             _headline(linked),
         ),
         tables=[
@@ -128,12 +128,13 @@ def _largest(row: schema.Row) -> tuple[float, float]:
     return -(row["score"] or 0.0), -(row["weight"] or 0.0)
 
 
-def _first_of_each(linked: list[schema.Row]) -> list[schema.Row]:
-    """The rows with the relation for which a head is furthest above the baselines."""
+def _first_of_each(heads: list[schema.Row], first: schema.Row) -> list[schema.Row]:
+    """Heads with the relation for which they are furthest above the baselines, that of the first row first."""
     of_head: dict[tuple[int, int], schema.Row] = {}
-    for row in linked:
-        of_head.setdefault((row["layer"], row["head"]), row)
-    return [*of_head.values()]
+    for row in heads:
+        if row["shown"]:
+            of_head.setdefault((row["layer"], row["head"]), row)
+    return sorted(of_head.values(), key=lambda row: (row["layer"], row["head"]) != (first["layer"], first["head"]))
 
 
 def _relation(of_relation: xr.Dataset) -> schema.Row:

@@ -17,6 +17,7 @@ RIGHT, WRONG, GOLD = "#0072B2", "#D55E00", "0.3"
 _SIZE, _LETTER, _GAP = 8, 5.0, 10  # points: of words, of a letter on average, between words
 _WORD = 7  # points from the middle of a line of words to its arcs
 _STEP, _LABEL = 16, 7  # points by which an arc is higher than those below it; of its label beyond it
+_HIGH = 110  # points of all arcs of a side, about, at most
 _HANDLE = 4 / 3  # of its height, where the handles of a Bézier curve are
 _THIN, _THICK = 0.7, 2.4  # points: lines of weights 0 and 1
 _MARGIN, _BETWEEN, _KEY = 6, 12, 16  # points: around the figure, between sentences, of a line of text
@@ -25,10 +26,10 @@ _INCH = 72
 
 @dataclass(frozen=True)
 class Arc:
-    """An arc from a query to a key, by numbers of words."""
+    """An arc from a query to a key, by numbers of words, which may be several side by side."""
 
-    query: int
-    key: int
+    query: Sequence[int]
+    key: Sequence[int]
     is_right: bool | None = None  # None: of the data
     weight: float = 1.0
     label: str = ""
@@ -43,9 +44,20 @@ class Sentence:
     below: Sequence[Arc]
 
 
+def side_by_side(words: Sequence[int]) -> list[list[int]]:
+    """Numbers of words, those of adjacent words together."""
+    runs: list[list[int]] = []
+    for word in words:
+        if runs and runs[-1][-1] == word - 1:
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+    return runs
+
+
 def levels(arcs: Sequence[Arc]) -> list[int]:
     """How high each arc is, from 1, so that short ones are below long ones, and equal ones apart."""
-    ends = [sorted((arc.query, arc.key)) for arc in arcs]
+    ends = [(min(*arc.query, *arc.key), max(*arc.query, *arc.key)) for arc in arcs]
     heights: dict[int, int] = {}
     for at in sorted(range(len(arcs)), key=lambda at: ends[at][1] - ends[at][0]):
         first, last = ends[at]
@@ -88,7 +100,9 @@ def sentence_arcs(title: str, sentences: Sequence[Sentence], *, several: bool = 
     width = max((sum(line) for line in widths), default=0) + 2 * _MARGIN
     figure = style.Figure(figsize=(width / _INCH, 1.0))
     room = figure.get_figwidth() * _INCH - 2 * _MARGIN
-    heights = [[_STEP * max(levels(arcs), default=0) for arcs in (one.above, one.below)] for one in sentences]
+    heights = [
+        [_step(levels(arcs)) * max(levels(arcs), default=0) for arcs in (one.above, one.below)] for one in sentences
+    ]
     parts = [above + below + 2 * _WORD for above, below in heights]
     total = sum(parts) + _BETWEEN * len(parts) + 2 * _KEY + 2 * _MARGIN
     figure.set_figheight(total / _INCH)
@@ -109,16 +123,21 @@ def _wide(word: str) -> float:
     return _GAP + sum(_SIZE if unicodedata.east_asian_width(letter) in "WF" else _LETTER for letter in word)
 
 
+def _step(heights: Sequence[int]) -> float:
+    """Points between arcs, fewer where many are above each other."""
+    return min(_STEP, max(_LABEL + 2.0, _HIGH / max(heights, default=1)))
+
+
 def _draw(
     axes: Axes, sentence: Sentence, words: Sequence[str], widths: Sequence[float], at: tuple[float, float]
 ) -> None:
     """One sentence, in a width, with the middle of its words at a height."""
     room, height = at
     arcs = [*sentence.above, *sentence.below]
-    line = fitting(widths, [end for arc in arcs for end in (arc.query, arc.key)], room)
+    linked = {end for arc in arcs for end in (*arc.query, *arc.key)}
+    line = fitting(widths, linked, room)
     middle: dict[int, float] = {}
     x = float(_MARGIN)
-    linked = {end for arc in arcs for end in (arc.query, arc.key)}
     for word in line:
         wide = _wide("…") if word is None else widths[word]
         text = "…" if word is None else words[word]
@@ -128,15 +147,21 @@ def _draw(
             middle[word] = x + wide / 2
         x += wide
     for side, drawn in ((1, sentence.above), (-1, sentence.below)):
-        for arc, level in zip(drawn, levels(drawn), strict=True):
-            _arc(
-                axes, arc, (middle[arc.query], middle[arc.key]), height + side * _WORD, side * (_STEP * level - _LABEL)
-            )
+        heights = levels(drawn)
+        for arc, level in zip(drawn, heights, strict=True):
+            ends = [
+                (middle[words[0]] - (widths[words[0]] - _GAP) / 2, middle[words[-1]] + (widths[words[-1]] - _GAP) / 2)
+                for words in (arc.query, arc.key)
+            ]
+            _arc(axes, arc, ends, height + side * _WORD, side * (_step(heights) * level - _LABEL))
 
 
-def _arc(axes: Axes, arc: Arc, ends: tuple[float, float], start: float, rise: float) -> None:
+def _arc(axes: Axes, arc: Arc, ends: Sequence[tuple[float, float]], start: float, rise: float) -> None:
     colour = GOLD if arc.is_right is None else RIGHT if arc.is_right else WRONG
-    first, last = ends
+    for side, words in zip(ends, (arc.query, arc.key), strict=True):
+        if len(words) > 1:
+            axes.plot(side, [start, start], color=colour, linewidth=1.2)
+    first, last = (sum(side) / 2 for side in ends)
     first += 2.0 if last > first else -2.0  # a word's own arc begins beside those that end there
     tip = 3.0 if rise > 0 else -3.0
     points = [(first, start), (first, start + _HANDLE * rise), (last, start + _HANDLE * rise), (last, start + tip)]

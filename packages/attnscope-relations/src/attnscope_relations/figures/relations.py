@@ -13,15 +13,15 @@ from attnscope.report.schema import Report
 from attnscope.results.figures import style
 from attnscope.results.figures.panels import HeadMap, head_maps
 from attnscope.results.scan_report import sample_of
-from attnscope_relations.figures.arcs import Arc, Sentence, sentence_arcs
+from attnscope_relations.figures.arcs import Arc, Sentence, sentence_arcs, side_by_side
 from attnscope_relations.figures.contacts import contact_map
 from attnscope_relations.figures.timeline import timeline
-from attnscope_relations.shown import ShownText, in_order, texts_of
+from attnscope_relations.shown import ShownLink, ShownText, in_order, texts_of
 
 _LEADING = 8  # relations that are drawn
 _SENTENCES = 3  # of a relation
 _HEADS = 6  # heads of one sentence
-_LINKS = 12  # of a sentence: more arcs are not told apart
+_LINKS, _ENDS = 12, 18  # of a sentence, and their words: more arcs are not told apart
 _NONE = "0.9"
 
 Head = tuple[int, int]
@@ -142,18 +142,19 @@ def sentences(result: xr.Dataset, relation: str, head: Head | None = None) -> st
         None if no text with this relation is stored.
     """
     sample = sample_of(result)
-    texts = [
-        text for text in texts_of(sample) if not text.target and any(link.relation == relation for link in text.links)
-    ]
+    shown = [text for text in texts_of(sample) if not text.target]
+    linked = ([link for link in text.links if link.relation == relation] for text in shown)
+    texts = [(text, links) for text, links in zip(shown, linked, strict=True) if links]
+    texts.sort(key=lambda one: len(one[1]) > _LINKS)
     if sample is None or not texts:
         return None
     of_relation = result.sel(relation=relation)
     several = head is None and not bool(of_relation.tested.any())
     layer, number = head or (int(of_relation.best_layer), int(of_relation.best_head))
     drawn: list[Sentence] = []
-    for text in texts[:_SENTENCES]:
-        links = [link for link in text.links if link.relation == relation][:_LINKS]
-        above = [Arc(link.query[0], key) for link in links for key in link.keys]
+    for text, every in texts[:_SENTENCES]:
+        links = _first(every)
+        above = [Arc(link.query, keys) for link in links for keys in side_by_side(link.keys)]
         heads = passing(sample, links[0].number, links[0].keys)[:_HEADS] if several and len(links) == 1 else []
         below: list[Arc] = []
         for link in links:
@@ -167,11 +168,23 @@ def sentences(result: xr.Dataset, relation: str, head: Head | None = None) -> st
                     if heads
                     else f"{_MARKS[choice in link.keys]} {weight:.2f}"
                 )
-                below.append(Arc(link.query[0], choice, choice in link.keys, weight, mark))
+                below.append(Arc(link.query, [choice], choice in link.keys, weight, mark))
         drawn.append(Sentence(text.words, above, below))
     several = any(arc.label.startswith("head") for sentence in drawn for arc in sentence.below)
     whose = "Heads whose largest weight is right" if several else f"Head {layer}.{number}"
     return sentence_arcs(f"{whose}: {relation}", drawn, several=several)
+
+
+def _first(links: list[ShownLink]) -> list[ShownLink]:
+    """The first links, as many as have room."""
+    ends: set[int] = set()
+    kept: list[ShownLink] = []
+    for link in links[:_LINKS]:
+        ends.update(link.query, link.keys)
+        if kept and len(ends) > _ENDS:
+            break
+        kept.append(link)
+    return kept
 
 
 _MARKS = {True: "✓", False: "✗"}

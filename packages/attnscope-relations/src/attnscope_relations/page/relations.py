@@ -67,7 +67,7 @@ def _shown(report: Report) -> dict[str, Any] | None:
                 "name": text.name,
                 "words": text.words,
                 "target": text.target,
-                "links": [[link.relation, link.query[0], [*link.keys], link.number] for link in text.links],
+                "links": [[link.relation, [*link.query], [*link.keys], link.number] for link in text.links],
             }
             for text in texts
         ],
