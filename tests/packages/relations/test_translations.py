@@ -15,9 +15,11 @@ import attnscope_lineage
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.results.export import export
-from attnscope.results.reports import report_of
+from attnscope.results.reports import figures_of, report_of, write_page
+from attnscope.results.scan_report import sample_of
 from attnscope_lineage.links import Gold, baselines, read_gold, score_alignments
 from attnscope_relations import relations
+from attnscope_relations.shown import texts_of
 from tests.cli.command import attnscope as command
 
 SOURCES = (
@@ -243,3 +245,17 @@ def test_links_of_another_form_are_explained(translator, pairs, tmp_path, line):
     (tmp_path / "links.txt").write_text(f"{line}\n" * len(SOURCES), encoding="utf-8")
     with pytest.raises(AttnscopeError, match="line 1: found"):
         measured(translator, pairs, gold=tmp_path / "links.txt")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_page_has_the_alignments_of_the_best_head(translator, decoder, tokenizer, pairs, tmp_path, alone):
+    more = {"prompt": PROMPT, "tokenizer": tokenizer} if alone else {}
+    found = measured(decoder if alone else translator, pairs, **more)
+    report = report_of("relations", found)
+    page = write_page(report, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert 'data-tab="links"' in page
+    assert any(name.startswith("sentences-" if alone else "alignment-") for name in figures_of(report))
+    first = next(texts_of(sample_of(found)))
+    if not alone:
+        assert (first.target, first.words) == (backwards(SOURCES[0]).split(), SOURCES[0].split())
+        assert first.map.shape == (len(first.target), len(first.words))

@@ -65,9 +65,11 @@ def in_order(results: xr.Dataset) -> list[int]:
 
 
 def best_head(results: xr.Dataset) -> tuple[int, int]:
-    """Layer and head whose maps are drawn: that which ranks contacts best, or the best of the first relation."""
+    """Layer and head whose maps are drawn: that which ranks contacts or aligns best, or the best of a relation."""
     if "precision" in results:
         return int(results.precision_best_layer[0]), int(results.precision_best_head[0])
+    if "error_rate" in results:
+        return int(results.error_rate_best_layer), int(results.error_rate_best_head)
     first = results.isel(relation=in_order(results)[0])
     return int(first.best_layer), int(first.best_head)
 

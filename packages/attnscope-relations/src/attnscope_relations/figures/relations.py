@@ -17,6 +17,7 @@ from attnscope_relations.figures.arcs import Arc, Sentence, sentence_arcs, side_
 from attnscope_relations.figures.contacts import contact_map
 from attnscope_relations.figures.timeline import timeline
 from attnscope_relations.shown import ShownLink, ShownText, in_order, texts_of
+from attnscope_relations.translations import SURE
 
 _LEADING = 8  # relations that are drawn
 _SENTENCES = 3  # of a relation
@@ -216,8 +217,18 @@ def _map_of(result: xr.Dataset, text: ShownText) -> style.Figure:
         return contact_map(title, text.contacts, text.map)
     from attnscope_lineage.figures.alignment import alignment_maps
 
-    gold = {(key, query) for link in text.links for query in link.query for key in link.keys}
-    return alignment_maps({title: text.map}, text.words, text.target, links={title: _chosen(result, text)}, sure=gold)
+    links: dict[str, set[tuple[int, int]]] = {}
+    for link in text.links:
+        links.setdefault(link.relation, set()).update((key, query) for query in link.query for key in link.keys)
+    every = set().union(*links.values())
+    return alignment_maps(
+        {title: text.map},
+        text.words,
+        text.target,
+        links={title: _chosen(result, text)},
+        sure=links.get(SURE, every),
+        possible=every,
+    )
 
 
 def _chosen(result: xr.Dataset, text: ShownText) -> set[tuple[int, int]]:
