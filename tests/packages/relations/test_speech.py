@@ -449,7 +449,8 @@ def test_transformers_times_words_by_the_exported_heads(real, recordings, tmp_pa
             model.generation_config.alignment_heads = heads
             out = model.generate(**inputs, return_token_timestamps=True)
             words, starts = [], []
-            for token, start in zip(out["sequences"][0], out["token_timestamps"][0].tolist(), strict=True):
+            ends = out["token_timestamps"][0].tolist()  # a token begins where the one before it ends
+            for token, start in zip(out["sequences"][0], [0.0, *ends[:-1]], strict=True):
                 part = tokenizer.decode([int(token)], skip_special_tokens=True)
                 if part.startswith(" ") or not words:
                     words.append("")
@@ -459,7 +460,7 @@ def test_transformers_times_words_by_the_exported_heads(real, recordings, tmp_pa
             for block in matched.get_matching_blocks():
                 late[name] += [abs(said[block.a + at][1] - starts[block.b + at]) for at in range(block.size)]
     assert len(late["chosen"]) == len(late["listed"]) > 40
-    assert np.mean(late["chosen"]) < np.mean(late["listed"]) - 0.02
+    assert np.mean(late["chosen"]) < np.mean(late["listed"]) - 0.04
 
 
 @pytest.mark.real
