@@ -16,6 +16,7 @@ import attnscope
 from attnscope import AttnscopeError, measure_weights
 from attnscope.capture.load import Loading
 from attnscope.capture.modalities import load_pictured_model
+from attnscope.catalogue import function_of
 from attnscope.read.image_text import pictured_of
 from attnscope.store.arrays import unpacked
 from tests.image_models import save_vision_model
@@ -226,7 +227,7 @@ def test_no_verb_measures_a_text_without_its_image(verb, text, tmp_path):
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "0.png")
     (tmp_path / "rows.jsonl").write_text(json.dumps({"text": text, "image": "0.png"}) + "\n")
     with pytest.raises(AttnscopeError, match=r"rows\.jsonl.*image|image.*rows\.jsonl|texts with images"):
-        getattr(attnscope, verb)(model, tmp_path / "rows.jsonl", tokenizer=tokenizer, **VERBS_OF_TEXTS[verb])
+        function_of(verb)(model, tmp_path / "rows.jsonl", tokenizer=tokenizer, **VERBS_OF_TEXTS[verb])
 
 
 def test_models_and_texts_that_do_not_belong_together_are_rejected(place, tmp_path):

@@ -43,7 +43,7 @@ def first_frames(maps: np.ndarray) -> np.ndarray:
     Examples
     --------
     >>> import numpy as np
-    >>> first_frames(np.repeat(np.eye(3), 2, axis=1)[None]).tolist()
+    >>> first_frames(np.repeat(2 * np.eye(3) - 1, 2, axis=1)[None]).tolist()
     [[0, 2, 4]]
     """
     count, tokens, frames = maps.shape

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from attnscope.bundled import MODEL
+from attnscope.capture.modalities import reject_modalities
 from attnscope.detection.examples import matcher
 from attnscope.read.encoded import texts_of
 from attnscope.read.texts import Corpus
@@ -20,6 +22,7 @@ def texts_with_words(
     if query is None or key is None:
         raise AttnscopeError("found only one of --from and --to (query, key): give both words")
     is_query, is_key = matcher(query, "query (--from)"), matcher(key, "key (--to)")
+    reject_modalities("relations", MODEL, texts, field=reading["field"])
     corpus = texts_of(texts, field=reading["field"], by_line=reading["by_line"])
     if not isinstance(corpus, Corpus):
         raise AttnscopeError("found token ids; words need texts: give strings or files")
