@@ -1,5 +1,7 @@
 """A long text is verified on its ends, unless a setting of the model may be a distance within it."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 import transformers as T
@@ -65,16 +67,15 @@ def test_a_distance_is_any_number_that_is_no_width():
     assert [may_have_distances(tables, 31, most) for most in (128, 200)] == [False, True]
 
 
-@pytest.mark.parametrize("far", [False, True])
-def test_keys_that_a_capture_overlooks_are_found_however_far_they_are(far, monkeypatch):
-    """A layer adds to a score what its call does not say: of the key 2 or 100 before."""
-    model, distance = mistral(150 if far else 3), 100 if far else 2
+@contextmanager
+def looking(model, distance, window=None):
+    """A model whose layers add to a score what their calls do not say: of the key at some distance before."""
     attention = model.config._attn_implementation
 
     def beside(module, query, key, value, mask, **options):
         pairs = torch.arange(query.shape[2])[:, None] - torch.arange(key.shape[2])
         bias = 3.0 * (pairs == distance)
-        bias = bias.masked_fill((pairs < 0) | (pairs >= model.config.sliding_window), -torch.inf)
+        bias = bias.masked_fill((pairs < 0) | (pairs >= (window or len(pairs))), -torch.inf)
         groups = query.shape[1] // key.shape[1]
         key, value = (states.repeat_interleave(groups, 1) for states in (key, value))
         return scaled_dot_product_attention(query, key, value, bias, scale=options["scaling"]).transpose(1, 2), None
@@ -83,11 +84,33 @@ def test_keys_that_a_capture_overlooks_are_found_however_far_they_are(far, monke
     T.masking_utils.AttentionMaskInterface.register("beside", T.masking_utils.sdpa_mask)
     model.set_attn_implementation("beside")
     try:
-        with pytest.raises(AttnscopeError, match="does not reproduce the output"):
-            verify(model, {"input_ids": LONG})
+        yield
     finally:
         model.set_attn_implementation(attention)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_keys_that_a_capture_overlooks_are_found_however_far_they_are(far):
+    window = 150 if far else 3
+    model = mistral(window)
+    with (
+        looking(model, 100 if far else 2, window),
+        pytest.raises(AttnscopeError, match="does not reproduce the output"),
+    ):
+        verify(model, {"input_ids": LONG})
     verify(model, {"input_ids": LONG})
+
+
+class OwnLlama(T.LlamaForCausalLM):
+    """A model whose class is in no library."""
+
+
+def test_code_of_others_is_verified_whole_as_a_distance_may_be_written_in_it():
+    torch.manual_seed(0)
+    model = OwnLlama(T.LlamaConfig(intermediate_size=96, **SIZES)).eval()
+    assert lengths_of(model) == [200, 200]
+    with looking(model, 100), pytest.raises(AttnscopeError, match="does not reproduce the output"):
+        verify(model, {"input_ids": LONG})
 
 
 def test_only_the_whole_text_rejects_a_model():

@@ -470,6 +470,14 @@ _NO_DISTANCES = (
 )
 
 
+_LIBRARIES = ("torch", "transformers", "attnscope")
+
+
+def has_other_code(model: PreTrainedModel) -> bool:
+    """Whether a module is of another package than PyTorch, transformers and ours: a distance may be in its code."""
+    return any(type(module).__module__.partition(".")[0] not in _LIBRARIES for module in model.modules())
+
+
 def may_have_distances(model: PreTrainedModel, least: int, most: int) -> bool:
     """Whether a setting of a model or of its modules may be a distance between tokens, from `least` to below `most`."""
     words = getattr(model.config.get_text_config(), "vocab_size", None)  # also the rows of a table

@@ -95,8 +95,12 @@ def _is_long_text(model: PreTrainedModel, inputs: Inputs) -> bool:
 
 
 def tokens_verified(model: PreTrainedModel, tokens: int) -> int:
-    """How many tokens of a text are verified: all, if a setting of the model may be a distance beyond the first few."""
-    return tokens if families.may_have_distances(model, _CHECKED, tokens) else min(tokens, _CHECKED)
+    """How many tokens of a text are verified: all, if the model may have a distance beyond the first few.
+
+    It may be a setting, or in the code of a model that is not in transformers.
+    """
+    whole = families.may_have_distances(model, _CHECKED, tokens) or families.has_other_code(model)
+    return tokens if whole else min(tokens, _CHECKED)
 
 
 def _ends(tokens: Tensor) -> Tensor:

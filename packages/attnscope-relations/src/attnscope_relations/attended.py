@@ -114,8 +114,9 @@ class Rows:
             """Sums over the keys of each query."""
             return values.new_zeros(len(asked), *values.shape[1:]).index_add_(0, member, values)
 
-        shown = [layer.visible.cpu()[*at, key] for layer in layers]
-        seen = of_queries(torch.stack(shown).any(0).float()) > 0
+        is_visible = [layer.visible.cpu()[*at, key] for layer in layers]
+        in_some_layer = torch.stack(is_visible).any(0)
+        seen = of_queries(in_some_layer.float()) > 0
 
         def summed(values: Tensor) -> np.ndarray:
             total = torch.zeros(len(queries) * relations, *values.shape[1:])
@@ -125,7 +126,7 @@ class Rows:
         weight: list[np.ndarray] = []
         chance: list[np.ndarray] = []
         uniform: list[np.ndarray] = []
-        for layer, visible in zip(layers, shown, strict=True):
+        for layer, visible in zip(layers, is_visible, strict=True):
             largest = layer.largest.cpu()[at[0], :, at[1]]
             is_right = (largest == key[:, None]) & visible[:, None]
             right.append(summed(of_queries(is_right.float())))
@@ -135,8 +136,7 @@ class Rows:
             chance.append(summed(of_queries(visible.float()) / count))
         # at each offset from the first word of a query
         first = torch.tensor([query.words[0] for _, query in asked], dtype=torch.long)[member]
-        counted = torch.stack(shown).any(0)
-        hits = of_queries(((key - first)[:, None] == torch.tensor(OFFSETS)).float() * counted[:, None])
+        hits = of_queries(((key - first)[:, None] == torch.tensor(OFFSETS)).float() * in_some_layer[:, None])
         return {
             "queries": summed(torch.ones(len(asked))),
             "right": by_layer(right),
@@ -158,7 +158,7 @@ class Rows:
         shape = len(windows), relations, len(layers), heads
         rank, largest = np.full(shape, np.nan), np.full(shape, "", dtype=object)
         for number, (window, of_window) in enumerate(zip(windows, queries, strict=True)):
-            shown = sides_of_words(window)[1].tokens
+            words = sides_of_words(window)[1].tokens
             first = {query.relation: query for query in reversed(of_window)}
             for relation, query in first.items():
                 row = self.numbers[number][query.words]
@@ -171,5 +171,5 @@ class Rows:
                     more = (weights > weights[:, keys].amax(-1, keepdim=True)) & visible
                     cell = number, relation, at, slice(weights.shape[0])
                     rank[cell] = 1 + more.sum(-1).cpu().numpy()
-                    largest[cell] = [shown[word].strip() for word in layer.largest[number, :, row].tolist()]
+                    largest[cell] = [words[word].strip() for word in layer.largest[number, :, row].tolist()]
         return {"rank": rank, "largest": largest}

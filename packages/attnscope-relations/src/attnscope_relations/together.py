@@ -137,6 +137,8 @@ def _choices(reader: RelationReader, attended: Mapping[int, Attended], relation:
     """The queries of a relation, each with all other words that it sees."""
     choices: list[Choice] = []
     for text, of_text in attended.items():
+        if reader.proteins.proteins[text] is not None:
+            continue  # contacts depend on separation more than on an offset: their regression has that baseline
         for query in reader.queries[text]:
             if query.relation != relation:
                 continue

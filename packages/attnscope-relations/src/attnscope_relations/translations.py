@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,46 +12,19 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from attnscope.read.files import decode_utf8, read_bytes, shown
 from attnscope.read.spans import Span
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window
 from attnscope.statistics.units import membership, units_in
 from attnscope.support.errors import AttnscopeError
+from attnscope_lineage.links import Links, read_gold
 from attnscope_relations.attended import Query, sides_of_words
 from attnscope_relations.data import Link, LinkedText, linked_texts
 from attnscope_relations.measure import Places, RelationReader
 from attnscope_relations.summary import best_of, by_unit, halves_of, interval_of, taken
 
 LINKS, SURE = "links", "sure links"
-_LINK = re.compile(r"(\d+)([-p?])(\d+)")
 _SIDES = ("{source}", "{target}")
-
-
-@dataclass(frozen=True)
-class Gold:
-    """Links of a sentence pair by words counted from 0: source and target."""
-
-    sure: frozenset[tuple[int, int]]
-    every: frozenset[tuple[int, int]]  # sure or possible
-
-
-def read_links(path: Path, first: int) -> list[Gold]:
-    """A line a pair: ``1-2`` is a sure link and ``1p2`` (or ``1?2``) a possible one, source word before target word."""
-    lines = decode_utf8(read_bytes(path), shown(path)).splitlines()
-    golds: list[Gold] = []
-    for number, line in enumerate(lines, start=1):
-        found: dict[str, set[tuple[int, int]]] = {"-": set(), "p": set()}
-        for part in line.split():
-            match = _LINK.fullmatch(part)
-            if match is None or min(int(match[1]), int(match[3])) < first:
-                raise AttnscopeError(
-                    f"{shown(path)}, line {number}: found {part!r:.40}; expected links such as {first}-{first + 1}, or "
-                    f"{first}p{first + 1} for a possible one, words counted from {first} (--gold-first)"
-                )
-            found["-" if match[2] == "-" else "p"].add((int(match[1]) - first, int(match[3]) - first))
-        golds.append(Gold(frozenset(found["-"]), frozenset(found["-"] | found["p"])))
-    return golds
 
 
 def linked_pairs(texts: Any, targets: Any, gold: Path, first: int, prompt: str | None) -> list[LinkedText]:
@@ -59,19 +32,21 @@ def linked_pairs(texts: Any, targets: Any, gold: Path, first: int, prompt: str |
     if targets is None:
         raise AttnscopeError("links (--gold) are between texts and their translations: add them (--target)")
     sides = [_lines(texts), _lines(targets)]
-    golds = read_links(Path(gold), first)
-    if len({len(sides[0]), len(sides[1]), len(golds)}) > 1:
+    golds = read_gold(gold, first)
+    texts_count, targets_count, pairs_count = map(len, (*sides, golds.sure))
+    if not texts_count == targets_count == pairs_count:
         raise AttnscopeError(
-            f"found {len(sides[0])} texts, {len(sides[1])} translations (--target) and links of {len(golds)} pairs "
+            f"found {texts_count} texts, {targets_count} translations (--target) and links of {pairs_count} pairs "
             "(--gold); expected the same number of lines"
         )
     write = _pair if prompt is None else _prompted(prompt)
-    named = _links if any(links.sure != links.every for links in golds) else _sure_links
-    pairs = [
-        write(source, target, links, named, f"line {number}")
-        for number, (source, target, links) in enumerate(zip(*sides, golds, strict=True), start=1)
-        if source.strip() and target.strip()
-    ]
+    has_possible = golds.sure != golds.possible
+    pairs: list[LinkedText] = []
+    lines = zip(*sides, golds.sure, golds.possible, strict=True)
+    for number, (source, target, sure, possible) in enumerate(lines, start=1):
+        if source.strip() and target.strip():
+            named = {LINKS: possible, SURE: sure} if has_possible else {LINKS: sure}
+            pairs.append(write(source, target, named, len(sure), f"line {number}"))
     return linked_texts(pairs)
 
 
@@ -90,36 +65,23 @@ def _with_spaces(words: Sequence[Span], length: int) -> tuple[Span, ...]:
     return tuple(pairwise(ends)) if words else ()
 
 
-def _sure_links(gold: Gold, sources: Sequence[Span], targets: Sequence[Span]) -> list[Link]:
-    """A link from each target word to all source words of its sure links."""
-    return _named(LINKS, gold.sure, sources, targets)
+def _links(named: Mapping[str, Links], sources: Sequence[Span], targets: Sequence[Span]) -> tuple[Link, ...]:
+    """A link from each target word to all source words that it is linked to, by the name of the links."""
+    links: list[Link] = []
+    for name, pairs in named.items():
+        for target, query in enumerate(targets):
+            keys = [sources[source] for source, to in sorted(pairs) if to == target and source < len(sources)]
+            if keys:
+                links.append(Link(name, query, tuple(keys)))
+    return tuple(links)
 
 
-def _links(gold: Gold, sources: Sequence[Span], targets: Sequence[Span]) -> list[Link]:
-    """The same of sure and possible links, and once more of the sure ones."""
-    return _named(LINKS, gold.every, sources, targets) + _named(SURE, gold.sure, sources, targets)
-
-
-def _named(
-    name: str, pairs: frozenset[tuple[int, int]], sources: Sequence[Span], targets: Sequence[Span]
-) -> list[Link]:
-    keys = [
-        tuple(sources[source] for source, to in sorted(pairs) if to == target and source < len(sources))
-        for target in range(len(targets))
-    ]
-    return [Link(name, query, of) for query, of in zip(targets, keys, strict=True) if of]
-
-
-_Named = Callable[[Gold, Sequence[Span], Sequence[Span]], list[Link]]
-
-
-def _pair(source: str, target: str, gold: Gold, named: _Named, document: str) -> LinkedText:
+def _pair(source: str, target: str, named: Mapping[str, Links], sure: int, document: str) -> LinkedText:
     words, target_words = (_with_spaces(_spans(text), len(text)) for text in (source, target))
-    links = tuple(named(gold, words, target_words))
-    return LinkedText(source, links, document, words, target, target_words, sure=len(gold.sure))
+    return LinkedText(source, _links(named, words, target_words), document, words, target, target_words, sure=sure)
 
 
-def _prompted(prompt: str) -> Callable[[str, str, Gold, _Named, str], LinkedText]:
+def _prompted(prompt: str) -> Callable[[str, str, Mapping[str, Links], int, str], LinkedText]:
     """Both sides in one text, as a decoder alone reads them."""
     if [prompt.count(side) for side in _SIDES] != [1, 1] or prompt.index(_SIDES[0]) > prompt.index(_SIDES[1]):
         raise AttnscopeError(
@@ -129,7 +91,7 @@ def _prompted(prompt: str) -> Callable[[str, str, Gold, _Named, str], LinkedText
     before, rest = prompt.split(_SIDES[0])
     between, after = rest.split(_SIDES[1])
 
-    def write(source: str, target: str, gold: Gold, named: _Named, document: str) -> LinkedText:
+    def write(source: str, target: str, named: Mapping[str, Links], sure: int, document: str) -> LinkedText:
         parts = (before, source, between, target, after)
         starts = np.cumsum([0, *map(len, parts[:-1])]).tolist()
         of_parts = [_spans(part, start) for part, start in zip(parts, starts, strict=True)]
@@ -138,12 +100,12 @@ def _prompted(prompt: str) -> Callable[[str, str, Gold, _Named, str], LinkedText
         sources, targets = words[ends[0] : ends[1]], words[ends[2] : ends[3]]
         return LinkedText(
             "".join(parts),
-            tuple(named(gold, sources, targets)),
+            _links(named, sources, targets),
             document,
             words,
             target_words=targets,
             sources=sources,
-            sure=len(gold.sure),
+            sure=sure,
         )
 
     return write

@@ -42,9 +42,8 @@ def relations(
         "Read texts with links from these files: .conllu or .jsonl, or texts with --from and --to; proteins from .pdb, "
         '.cif or .contacts; sounds with their transcripts. A line of JSON Lines is ``{"text": ..., "pairs": [{"name": '
         '..., "from": [12, 14], "to": [8, 10]}]}``, by characters, or ``{"sequence": ..., "contacts": [[3, 40]]}``, by '
-        "residues from 1. In Python "
-        "also such objects. Next to a sound are its transcript (``name.txt``) and times of its words "
-        "(``name.TextGrid``, ``.ctm`` or ``.json``); see docs/guides/word-times.md.",
+        "residues from 1. In Python also such objects. Next to a sound are its transcript (``name.txt``) and times of "
+        "its words (``name.TextGrid``, ``.ctm`` or ``.json``); see docs/guides/word-times.md.",
     ] = None,
     *,
     query: Annotated[
@@ -103,24 +102,27 @@ def relations(
     xarray.Dataset
         Over ``(relation, layer, head)``: ``score``, the share of queries for which the head is right, with its interval
         over documents (``score_low``, ``score_high``); ``weight``, the mean weight on what a query belongs to;
-        ``exchanged`` and ``exchanged_weight``, the same for links of other texts of the same length; ``untrained``,
-        the score with fresh weights; ``above``, the score less the largest baseline; ``p``; ``shown``, whether
-        the head links the relation. Over ``(relation, layer)``: ``chance``, the score of a
-        random visible word; ``uniform``, the weight under uniform attention. Over ``relation``: ``offset_score`` of the
-        best fixed offset, chosen on the other half of the documents; ``best_layer`` and ``best_head``; ``held_out``,
-        the score of the head that is best in the other half, with its interval; ``held_out_above``, that less the
-        largest baseline; ``held_out_p``; ``linked``, whether it is significantly above all baselines, corrected for
-        all relations, and by 0.1 or more; ``queries`` and ``units``, their
-        number and that of the documents. With contacts, over ``(cut, layer, head)``: ``precision`` at L, L/2 and L/5 of
-        the pairs of residues, ranked by symmetrised weights with the average product corrected (Rao et al. 2021), with
-        its interval over proteins, ``precision_exchanged``, ``precision_untrained``, ``precision_above``,
-        ``precision_p`` and ``precision_shown``; over ``cut``: ``precision_separation`` of pairs ranked by separation,
-        ``precision_chance``, ``precision_best_layer``, ``precision_best_head`` and ``precision_held_out``.
-        ``window_right`` and others are sums over each text.
+        ``exchanged`` and ``exchanged_weight``, the same for links of other texts of the same length; ``untrained``, the
+        score with fresh weights; ``above``, the score less the largest baseline; ``p``; ``shown``, whether the head
+        links the relation. Over ``(relation, layer)``: ``chance``, the score of a random visible word; ``uniform``, the
+        weight under uniform attention. Over ``relation``: ``offset_score`` of the best fixed offset, chosen on the
+        other half of the documents; ``best_layer`` and ``best_head``; ``held_out``, the score of the head that is best
+        in the other half, with its interval; ``held_out_above``, that less the largest baseline; ``held_out_p``;
+        ``linked``, whether it is significantly above all baselines, corrected for all relations, and by 0.1 or more;
+        ``queries`` and ``units``, their number and that of the documents. ``window_right`` and others are sums over
+        each text.
+
+        With contacts, over ``(cut, layer, head)``: ``precision`` at L, L/2 and L/5 of the pairs of residues, ranked by
+        symmetrised weights with the average product corrected (Rao et al. 2021), with its interval over proteins,
+        ``precision_exchanged``, ``precision_untrained``, ``precision_above``, ``precision_p`` and ``precision_shown``;
+        over ``cut``: ``precision_separation`` of pairs ranked by separation, ``precision_chance``,
+        ``precision_best_layer``, ``precision_best_head`` and ``precision_held_out``.
+
         For translations with links, over ``(layer, head)``: ``error_rate`` of the alignment by a head, with its
         interval over pairs, ``error_rate_exchanged`` and ``error_rate_untrained``; ``error_rate_best_layer`` and
         ``error_rate_best_head``; ``error_rate_held_out`` of the head that is best in the other half of the pairs;
         ``error_rate_diagonal`` and ``error_rate_chance``, of random words.
+
         For sounds with times of words, ``weight`` and ``score`` are within 0.1 s of the word; over ``(layer, head)``:
         ``error``, the mean error of the begins of words in ms, and ``correlation``, the rank correlation of the mean
         time of a token's weights with that of its word, with intervals; ``chosen``, the set that minimises the error,
