@@ -13,6 +13,7 @@ from attnscope import AttnscopeError
 from attnscope.bundled import NOUNS, SENTENCES
 from attnscope.results.reports import report_of
 from attnscope_relations import relations
+from attnscope_relations.ablation import matters
 from attnscope_relations.data import AGREEMENT, BEFORE, linked_texts
 from tests.cli.command import attnscope as command
 from tests.tiny_models import tiny_reader
@@ -231,3 +232,14 @@ def test_what_cannot_be_compared_is_explained(model, data, problem):
     given, tokenizer = (tiny_reader("bert")[0].bert, tiny_reader("bert")[1]) if model == "classifier" else (model, None)
     with pytest.raises(AttnscopeError, match=problem):
         relations(given, data, tokenizer=tokenizer, ablate=True, untrained=False)
+
+
+def test_a_head_matters_only_for_a_preference_that_is_there():
+    """Without it a margin above 0 falls, significantly, and more than without others of its layer, if there are any."""
+    columns = {
+        "margin_low": np.array([0.5, -0.1, 0.5, 0.5, 0.5, 0.5]),
+        "ablated": np.array([-1.0, -1.0, 1.0, -1.0, -1.0, -1.0]),
+        "ablated_beyond": np.array([-0.5, -0.5, -0.5, 0.2, np.nan, -0.5]),
+    }
+    p = np.array([1e-4, 1e-4, 1e-4, 1e-4, 1e-4, 0.5])
+    assert matters(columns, p).tolist() == [True, False, False, False, True, False]

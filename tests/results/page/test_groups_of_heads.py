@@ -38,7 +38,9 @@ def test_a_small_number_is_pale_on_the_map(unit, small, large, visit, tmp_path):
         rows = [
             {"layer": 0, "head": head, "effect": value, "shown": False} for head, value in enumerate((-size, 0, size))
         ]
-        report = Report("", "", Finding(["One."], "5%"), [Table("heads", "", quantities, rows)], None, command="examples")
+        report = Report(
+            "", "", Finding(["One."], "5%"), [Table("heads", "", quantities, rows)], None, command="examples"
+        )
         page = visit(write_page(report, tmp_path / f"{size}" / "page.html"))
         fills = page.eval_on_selector_all(
             "[data-head][role=gridcell]", "all => all.map(cell => getComputedStyle(cell).backgroundColor)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -238,12 +238,20 @@ def _summarised(
         for layer, head in cells[relation]:
             of_heads[relation, layers.index(layer), head] = changes[layer, head][texts].mean()
     largest = np.fmax(*p)  # of two tests together, or of one in a layer of one head
-    falls = (columns["margin_low"] > 0) & (columns["ablated"] < 0) & ~(columns["ablated_beyond"] >= 0)
     variables: dict[str, Any] = {name: ("relation", values) for name, values in columns.items()}
     variables |= {
         "ablated_pairs": ("relation", pairs),
         "ablated_p": ("relation", largest),
-        "ablated_matters": ("relation", significant(largest) & falls),
+        "ablated_matters": ("relation", matters(columns, largest)),
         "ablated_change": (_CELLS, of_heads, {"long_name": "Change of the margin without the head", "units": "nats"}),
     }
     return xr.Dataset(variables)
+
+
+def matters(columns: Mapping[str, np.ndarray], p: np.ndarray) -> np.ndarray:
+    """Whether a margin that is above 0 falls significantly without a head, and more than without others, by relation.
+
+    ``columns`` are those of the summary; without other heads ``ablated_beyond`` is NaN.
+    """
+    falls = (columns["ablated"] < 0) & ~(columns["ablated_beyond"] >= 0)
+    return significant(p) & falls & (columns["margin_low"] > 0)
