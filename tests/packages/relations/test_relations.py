@@ -136,6 +136,14 @@ def test_untrained_weights_link_nothing():
     assert not bool(found.shown.any())
 
 
+def test_documents_of_equal_texts_are_one_unit():
+    texts = sentences(16)
+    again = [text | {"document": f"again {text['document']}"} for text in texts]
+    found, once = (relations(None, data, untrained=False) for data in ([*texts, *again], texts))
+    assert found.units.values.tolist() == once.units.values.tolist() == [8, 8, 8]
+    np.testing.assert_allclose(found.score, once.score)
+
+
 def test_two_words_are_the_simplest_relation():
     found = relations("bundled:pronoun", ANIMAL, query="it", key="animal", untrained=False)
     assert found.relation.values.tolist() == ["it → animal"]
@@ -216,6 +224,7 @@ def test_a_treebank_is_read_by_relation_and_direction(tmp_path):
     assert links["aux", "don't"] == ["know"]  # a word of a multiword token has its characters
     assert links["nsubj", "I"] == ["know", "care"]  # the second one is enhanced
     assert links["conj:and", "care"] == ["know"]
+    assert not any(link.query in link.keys for link in second.links)  # nor are those within one token
     assert {first.document, second.document} == {"bank.conllu: first"}
 
 

@@ -25,6 +25,7 @@ from attnscope.results.scan_report import sample_of
 from attnscope_relations import relations
 from attnscope_relations.shown import texts_of
 from attnscope_relations.speech_summary import ALL, BEST, CHOSEN, PUBLISHED
+from attnscope_relations.summary import halves_of
 from attnscope_relations.warping import filtered, first_frames
 from attnscope_relations.word_times import said_in
 from tests.cli.command import attnscope as command
@@ -184,6 +185,21 @@ def test_the_head_that_gives_the_times_is_found(whisper, sounds, tmp_path, head)
     report = report_of("relations", found)
     assert report.finding.sentences[0].startswith("Chosen heads give the begins of words to 0 ms")
     assert report.rows[0]["set"] == CHOSEN
+
+
+def test_the_best_head_is_scored_on_the_sounds_that_did_not_choose_it(whisper, sounds):
+    found = relations(whisper, sounds, untrained=False)
+    errors = found.window_error.values.reshape(found.sizes["window"], -1)
+    words = found.window_words.values
+
+    def best_of(part):
+        return int((errors[part].sum(0) / words[part].sum()).argmin())
+
+    halves = {seed: halves_of(len(words), seed) for seed in range(50)}
+    seed, half = next((seed, half) for seed, half in halves.items() if best_of(half) != best_of(~half))
+    expected = np.where(half, errors[:, best_of(~half)], errors[:, best_of(half)]).sum() / words.sum()
+    again = relations(whisper, sounds, untrained=False, seed=seed)
+    np.testing.assert_allclose(again.set_error.sel(set=BEST), expected, rtol=1e-6)
 
 
 def test_without_times_the_order_of_the_tokens_is_compared(whisper, sounds, tmp_path):
