@@ -74,7 +74,9 @@ def test_layers_of_one_kind_that_see_different_keys():
     mask = torch.ones(2, 1, 12, 12, dtype=torch.bool).tril()
     near = mask.triu(-3)
     forbids = torch.zeros(1, 1, 12, 12).masked_fill(~near[:1], -torch.inf)
-    sides = ({"bias": forbids}, {}, {"mask": near}, {"mask": mask}, {"causal": True}, {"mask": near})
+    blind = mask.clone()
+    blind[:, :, 5] = False  # a query that sees no key does not count
+    sides = ({"bias": forbids}, {}, {"mask": near}, {"mask": mask}, {"causal": True}, {"mask": near}, {"mask": blind})
     calls = [AttentionCall(query, key, value, 0.5, **one) for one in sides]
 
     def run(observer):

@@ -143,6 +143,7 @@ def test_error_rates_of_real_links_are_those_of_align(translator, tmp_path, lang
     gold = tmp_path / "links.txt"
     whole = attnscope_lineage.align(translator, tmp_path / "source.txt", tmp_path / "target.txt", gold=gold)
     np.testing.assert_allclose(found.error_rate, whole["heads"]["error_rate"], atol=1e-12)
+    np.testing.assert_allclose(found.error_rate_diagonal, whole["scores"]["diagonal"], atol=1e-12)
 
 
 def rows_written_out(model, tokenizer, source, target):
@@ -178,21 +179,22 @@ def test_a_decoder_alone_is_measured_over_both_sides_of_a_prompt(decoder, tokeni
     assert float(found.error_rate_diagonal) == pytest.approx(diagonal, abs=1e-12)
 
 
-def test_exchanged_links_are_on_words_of_the_same_number(decoder, tokenizer, pairs, tmp_path):
-    """Of two pairs of one length, the exchanged links of each are those of the other, on its own weights."""
-    for name in ("source.txt", "target.txt", "links.txt"):
-        lines = (pairs / name).read_text(encoding="utf-8").splitlines()[:2]
+def test_exchanged_links_are_on_words_of_the_same_number(decoder, tokenizer, tmp_path):
+    """Of three pairs of one length, the exchanged links of each are those of the others, on its own weights."""
+    sources = (*SOURCES[:2], "rain falls on boats")
+    for name, lines in (("source.txt", sources), ("target.txt", map(backwards, sources))):
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (tmp_path / "links.txt").write_text("1-1 2-2\n1-4 2-1 3-1\n", encoding="utf-8")
+    (tmp_path / "links.txt").write_text("1-1 2-2\n1-4 2-1 3-1\n4-4\n", encoding="utf-8")
     found = measured(decoder, tmp_path, tokenizer=tokenizer, prompt=PROMPT)
     decoder.set_attn_implementation("eager")
-    weights = [rows_written_out(decoder, tokenizer, text, backwards(text)) for text in SOURCES[:2]]
+    weights = [rows_written_out(decoder, tokenizer, text, backwards(text)) for text in sources]
     decoder.set_attn_implementation("sdpa")
     gold = read_gold(tmp_path / "links.txt")
-    swapped = Gold(gold.sure[::-1], gold.possible[::-1])
+    others = [(one, other) for one in range(3) for other in range(3) if one != other]
+    swapped = Gold(*([side[other] for _, other in others] for side in (gold.sure, gold.possible)))
     for layer, head in np.ndindex(found.error_rate.shape):
         aligned = [frozenset((int(s), t) for t, s in enumerate(of[layer, head].argmax(-1))) for of in weights]
-        expected = rates_of(aligned, swapped)
+        expected = rates_of([aligned[one] for one, _ in others], swapped)
         assert float(found.error_rate_exchanged[layer, head]) == pytest.approx(expected, abs=1e-12)
 
 

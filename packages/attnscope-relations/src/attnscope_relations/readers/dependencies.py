@@ -43,9 +43,8 @@ def dependencies(file: Path) -> Iterator[LinkedText]:
             basic = (str(token["deprel"]), token["head"])
             enhanced = [(str(relation), head) for relation, head in token["deps"] or () if (relation, head) != basic]
             for relation, head in [basic, *enhanced]:
-                if relation.partition(":")[0] in LEFT_OUT or head not in spans or spans[head] == spans[token["id"]]:
-                    continue
-                links.append((relation, spans[token["id"]], spans[head]))
+                if relation.partition(":")[0] not in LEFT_OUT and head in spans:
+                    links.append((relation, spans[token["id"]], spans[head]))
         words = tuple(dict.fromkeys(spans.values()))
         heads = _tree(sentence, spans, words)
         named = document or f"sentence {number}"
