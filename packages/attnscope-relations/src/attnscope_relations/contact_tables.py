@@ -60,18 +60,20 @@ def contact_sentences(result: xr.Dataset) -> list[str]:
     of_pairs = f"Head {best['layer']}.{best['head']} ranks contacts best: precision at L {best['precision']:.2f}"
     by_others = f"pairs ranked by their separation {best['separation']:.2f}, all pairs {best['chance']:.2f}"
     if best["shown"] is None:
-        said = [f"{of_pairs}; {by_others}."]
+        sentences = [f"{of_pairs}; {by_others}."]
     elif best["shown"]:
-        said = [f"{of_pairs}, significantly and by {SIZE:g} or more above every baseline; {by_others}."]
+        sentences = [f"{of_pairs}, significantly and by {SIZE:g} or more above every baseline; {by_others}."]
     else:
-        said = [f"{of_pairs}, which is not significantly, or not by {SIZE:g}, above every baseline; {by_others}."]
+        sentences = [f"{of_pairs}, which is not significantly, or not by {SIZE:g}, above every baseline; {by_others}."]
     if "contact_together" in result:
         precision = f"{float(result.contact_together.sel(cut='L')):.2f}"
         if bool(result.contact_shown.sel(cut="L")):
-            said.append(f"All heads together: precision {precision} at L, by {SIZE:g} or more above every baseline.")
+            sentences.append(
+                f"All heads together: precision {precision} at L, by {SIZE:g} or more above every baseline."
+            )
         else:
-            said.append(f"All heads together: precision {precision} at L, not shown to be above every baseline.")
-    return said
+            sentences.append(f"All heads together: precision {precision} at L, not shown to be above every baseline.")
+    return sentences
 
 
 def _best(result: xr.Dataset) -> list[schema.Row]:

@@ -42,23 +42,26 @@ def together_sentences(result: xr.Dataset) -> list[str]:
     """The findings of all heads together; none if they were not put together."""
     if "together" not in result:
         return []
-    said: list[str] = []
+    sentences: list[str] = []
     tested = np.isfinite(result.together_p.values)
     if tested.any():
         shown, gains = int(result.together_shown.sum()), int(result.together_gains.sum())
         of = count(int(tested.sum()), "relation")
-        said.append(
-            f"All heads together link {shown} of {of}, above every baseline; for {gains} they are significantly better "
-            "than the best head."
-        )
+        if shown:
+            sentences.append(
+                f"All heads together link {shown} of {of}, above every baseline; for {gains} they are significantly "
+                "better than the best head."
+            )
+        else:
+            sentences.append("All heads together link no relation, significantly and above every baseline.")
     if "uas" in result:
         uas = {name: float(result.uas.sel(parser=name)) for name in result.parser.values}
         best = max((name for name in uas if name != "together"), key=lambda name: np.nan_to_num(uas[name], nan=-1.0))
-        said.append(
+        sentences.append(
             f"Trees of all heads have {percent(uas['together'])} of words at the right head; {_PARSERS[best]} "
             f"{percent(uas[best])}."
         )
-    return said
+    return sentences
 
 
 def together_tables(result: xr.Dataset) -> list[schema.Table]:

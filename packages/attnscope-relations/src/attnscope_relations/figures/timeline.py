@@ -47,12 +47,12 @@ def timeline(
                 )
         for line, starts in enumerate(times.values(), start=1):
             gold = np.array([first for _, first, _ in words])
-            given = np.asarray(starts, dtype=float)
-            right = np.abs(given - gold) <= tolerance
-            axes.plot(given[right], np.full(right.sum(), line), "o", color=_RIGHT, markersize=4, mew=0)
-            wrong = np.isfinite(given) & ~right
-            axes.plot(given[wrong], np.full(wrong.sum(), line), "x", color=_WRONG, markersize=4, mew=1.0)
-            axes.hlines(np.full(wrong.sum(), line), given[wrong], gold[wrong], color=_WRONG, linewidth=0.8)
+            begins = np.asarray(starts, dtype=float)
+            right = np.abs(begins - gold) <= tolerance
+            axes.plot(begins[right], np.full(right.sum(), line), "o", color=_RIGHT, markersize=4, mew=0)
+            wrong = np.isfinite(begins) & ~right
+            axes.plot(begins[wrong], np.full(wrong.sum(), line), "x", color=_WRONG, markersize=4, mew=1.0)
+            axes.hlines(np.full(wrong.sum(), line), begins[wrong], gold[wrong], color=_WRONG, linewidth=0.8)
         axes.vlines([first for _, first, _ in words], 0.38, lines - 0.5, color="0.85", linewidth=0.6, zorder=0)
         axes.set_yticks(range(lines), ["words", *times], parse_math=False)
         axes.set(xlim=(begin, begin + 1.01 * seconds), ylim=(lines - 0.5, -0.6))
