@@ -1,5 +1,6 @@
 """`relations` against eager weights written out in NumPy, a head that is known, and links that mean nothing."""
 
+import gzip
 import json
 import re
 
@@ -260,3 +261,20 @@ def test_files_of_another_form_are_explained(tmp_path):
         relations(None, ANIMAL, query="it", key="zebra")
     with pytest.raises(AttnscopeError, match="the relations are object, place, subject"):
         relations(None, sentences(4), only=["nsubj"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("bank.conllu", CONLLU),
+        ("pairs.jsonl", json.dumps(sentences(1)[0]) + "\n"),
+        ("list.contacts", "MKTAYIAKQR\n1 9\n"),
+        ("list.rr", "MKTAYIAKQR\n1 9\n"),
+    ],
+)
+def test_files_may_be_compressed(tmp_path, name, content):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    with gzip.open(tmp_path / f"{name}.gz", "wt", encoding="utf-8") as file:
+        file.write(content)
+    plain, packed = (linked_texts(tmp_path / one) for one in (name, f"{name}.gz"))
+    assert [(text.text, text.links) for text in packed] == [(text.text, text.links) for text in plain]

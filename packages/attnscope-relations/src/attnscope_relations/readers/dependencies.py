@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnscope.read.files import decode_utf8, read_bytes, shown
+from attnscope.read.files import decode_utf8, read_blocks, shown, unpacked
 from attnscope.read.spans import Span
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope_relations.data import LinkedText, both_directions
@@ -27,7 +27,7 @@ def dependencies(file: Path) -> Iterator[LinkedText]:
 
     name = shown(file)
     with explaining(f"{name} is not CoNLL-U", "Correct it, or export it again"):
-        sentences = conllu.parse(decode_utf8(read_bytes(file), name))
+        sentences = conllu.parse(decode_utf8(b"".join(unpacked(file, read_blocks(file))), name))
     if any(len(token) < _COLUMNS for sentence in sentences for token in sentence):
         raise AttnscopeError(f"{name} is not CoNLL-U: a word has fewer than {_COLUMNS} columns, separated by tabs")
     document = ""
