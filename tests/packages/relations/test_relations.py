@@ -228,6 +228,9 @@ def test_a_treebank_is_read_by_relation_and_direction(tmp_path):
     assert {first.document, second.document} == {"bank.conllu: first"}
 
 
+PAIR = {"name": "x", "from": [0, 1], "to": [2, 3]}
+
+
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
@@ -236,6 +239,11 @@ def test_a_treebank_is_read_by_relation_and_direction(tmp_path):
         ([{"text": "a b", "pairs": [{"name": "x", "from": [0, 1]}]}], "lacks name, from or to"),
         ([{"text": "a b", "pairs": [{"name": "x", "from": [0, 9], "to": [2, 3]}]}], "expected the first character"),
         ([3], "expected a pathlib.Path"),
+        ([{"text": "a b", "pairs": [PAIR], "words": 5}], "found the words 5; expected their spans"),
+        ([{"text": "a b", "pairs": [PAIR], "words": [[2, 3], [0, 1]]}], "expected spans in order"),
+        ([{"text": "a b", "pairs": [PAIR], "target": 5}], "found the target 5"),
+        ([{"text": "a b", "pairs": [PAIR | {"name": "x\n\x1b[31m"}]}], "found the relation"),
+        ([{"text": "a b", "pairs": [PAIR | {"name": "x" * 81}]}], "at most 80 characters"),
     ],
 )
 def test_data_of_another_form_are_explained(data, problem):

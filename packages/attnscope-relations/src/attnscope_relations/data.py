@@ -21,6 +21,7 @@ REVERSED = " (reversed)"
 #: The same from the word before: a causal model predicts a word from there.
 BEFORE = " (word before)"
 AGREEMENT = "agreement"
+LONGEST = 80  # characters of the name of a relation
 _FORM = '{"text": "Ann met Bo. He waved.", "pairs": [{"name": "coreference", "from": [12, 14], "to": [8, 10]}]}'
 
 PAIR = '{"good": "The cats ahead run.", "bad": "The cats ahead runs.", "verb": [15, 18], "subject": [4, 8]}'
@@ -76,13 +77,23 @@ def linked_texts(data: Any) -> list[LinkedText]:
             )
     if not any(text.links for text in texts):
         raise AttnscopeError(f"found no link in {len(texts)} texts; expected at least one, such as {_FORM}")
+    _check_names({link.relation for text in texts for link in text.links})
     repeats = Repeats()
     documents: dict[str, list[LinkedText]] = {}
     for text in texts:
         documents.setdefault(text.document, []).append(text)
     contents = {name: tuple((text.text, text.target) for text in document) for name, document in documents.items()}
-    names = {name: repeats.named(name, content) for name, content in contents.items()}
+    names = {name: repeats.named(shown(name), content) for name, content in contents.items()}
     return [replace(text, document=names[text.document]) for text in texts]
+
+
+def _check_names(relations: Iterable[str]) -> None:
+    """Reject names of relations that a table cannot show."""
+    for name in relations:
+        if not name.strip() or not name.isprintable() or len(name) > LONGEST:
+            raise AttnscopeError(
+                f"found the relation {name!r:.60}; expected a name of at most {LONGEST} characters on one line"
+            )
 
 
 def _read(file: Path, readers: Mapping[str, Reader]) -> Iterator[LinkedText]:
@@ -116,7 +127,9 @@ def of_object(value: Mapping[str, Any], where: str) -> LinkedText:
     if not isinstance(text, str) or not isinstance(pairs, list):
         raise AttnscopeError(f"{where}: found no text with pairs; expected {_FORM}")
     target = value.get("target")
-    queries = text if target is None else str(target)
+    if target is not None and not isinstance(target, str):
+        raise AttnscopeError(f"{where}: found the target {target!r:.60}; expected the translation of the text")
+    queries = text if target is None else target
     links: list[Link] = []
     for pair in cast("list[Any]", pairs):
         if not isinstance(pair, Mapping) or not {"name", "from", "to"} <= {*cast("Mapping[str, Any]", pair)}:
@@ -155,7 +168,9 @@ def _agreement(text: str, verb: Span, subject: Span) -> list[Link]:
 
 
 def _spans(value: Any, length: int, where: str) -> tuple[Span, ...]:
-    return tuple(checked(span, length, where) for span in value or ())
+    if value is not None and not isinstance(value, list | tuple):
+        raise AttnscopeError(f"{where}: found the words {value!r:.60}; expected their spans, such as [[0, 3], [4, 7]]")
+    return tuple(checked(span, length, where) for span in cast("Sequence[Any]", value or ()))
 
 
 def checked(span: Any, length: int, where: str) -> Span:
