@@ -32,7 +32,6 @@ import torch
 import transformers
 from scipy import stats
 from scipy.io import wavfile
-from scipy.ndimage import median_filter
 from scipy.signal import resample_poly
 
 PAGE = Path(__file__).parents[1] / "docs/project/published.md"
@@ -102,76 +101,70 @@ def auroc(scores: np.ndarray, positive: np.ndarray) -> float:
 
 # Whisper: which heads of the decoder follow time?
 
-VOICES, RATE, FRAME, QUIET = ("slt", "rms", "awb"), 16_000, 0.02, {"pau", "ssil"}
+VOICES, RATE, QUIET = ("slt", "rms", "awb"), 16_000, {"pau", "ssil"}
 LETTERS = re.compile(r"[A-Za-z]+")
-Head = tuple[int, int]
+SET, LISTED = "the set of the synthetic sentences", "published"
 
 
 def whisper(options: argparse.Namespace, name: str = "whisper-tiny.en") -> dict[str, Any]:
     """Score every head of the decoder by how well its cross-attention follows the words in time."""
+    from attnscope_relations import relations
+
     folder = options.models / name
-    model = transformers.WhisperForConditionalGeneration.from_pretrained(folder).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    reader = transformers.WhisperFeatureExtractor.from_pretrained(folder)
-    listed = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))["alignment_heads"]
-    listed = [tuple(head) for head in listed]
-    shares, order, shuffled, losses, read = [], [], [], [], []
-    for number, (sentence, samples, words) in enumerate(utterances(options.utterances)):
-        weights, ids, loss = attended(model, tokenizer, reader, samples, f" {sentence}")
-        times = token_times(tokenizer, ids, words)
-        exchanged = times[np.random.default_rng(number).permutation(len(times))]
-        shares.append(inside(weights, times))
-        shuffled.append(inside(weights, exchanged))
-        order.append(correlation(weights, times.mean(1)))
-        losses.append(loss)
-        read.append((weights, times))
-        print(f"  {number + 1}: {sentence}", flush=True)
-    half = np.arange(len(shares)) % 2
-    chosen = [largest(np.mean(np.array(shares)[half != side], 0), len(listed)) for side in (0, 1)]
-    every = [(layer, head) for layer in range(len(shares[0])) for head in range(len(shares[0][0]))]
-    drawn = [
-        [every[at] for at in np.random.default_rng(seed).permutation(len(every))[: len(listed)]] for seed in range(5)
-    ]
-    errors = {
-        "the eight published heads": [begin_error(*one, listed) for one in read],
-        "the best eight of the other half of the sentences": [
-            begin_error(*one, chosen[side]) for one, side in zip(read, half, strict=True)
-        ],
-        "all heads": [begin_error(*one, every) for one in read],
-        "eight random heads, mean of five draws": [
-            float(np.mean([begin_error(*one, heads) for heads in drawn])) for one in read
-        ],
+    with tempfile.TemporaryDirectory() as place:
+        sentences = written(Path(place) / "sentences", utterances(options.utterances))
+        readings = written(Path(place) / "readings", recordings(options.models / "librivox"))
+        found = relations(folder, sentences, untrained=False, progress=tell)
+        read = relations(folder, readings, untrained=False)
+        model = transformers.WhisperForConditionalGeneration.from_pretrained(folder)
+        model.generation_config.alignment_heads = np.argwhere(found.chosen.values).tolist()
+        others = relations(model, readings, tokenizer=str(folder), untrained=False)
+    errors = sets_of(read)
+    errors[SET] = sets_of(others)[LISTED]
+    return {
+        "listed": np.argwhere(found.listed.values).tolist(),
+        "chosen": np.argwhere(found.chosen.values).tolist(),
+        "exchanged": found.exchanged_weight[0].values.tolist(),
+        "sets": sets_of(found),
+        "readings": {
+            "count": read.sizes["window"],
+            "seconds": 0.02 * int(read.length.sum()),
+            "words": int(read.window_words.sum()),
+            "sets": errors,
+            **by_sound(read),
+        },
+        **by_sound(found),
     }
-    found = {
-        "listed": listed,
-        "loss": float(np.mean(losses)),
-        "share": np.array(shares).tolist(),
-        "shuffled": np.array(shuffled).tolist(),
-        "correlation": np.array(order).tolist(),
-        "errors": errors,
+
+
+def by_sound(found: Any) -> dict[str, Any]:
+    """Weight near the words and rank correlation, ``(sound, layer, head)``."""
+    share = found.window_weight[:, 0] / found.window_queries[:, 0]
+    return {"share": share.values.tolist(), "correlation": found.window_correlation.values.tolist()}
+
+
+def sets_of(found: Any) -> dict[str, list[list[float]]]:
+    """Of each set of heads the error in ms and its difference from that of the listed heads, with intervals."""
+    names = [[f"set_{name}{end}" for end in ("", "_low", "_high")] for name in ("error", "difference")]
+    return {
+        str(one): [[float(found[name].sel(set=one)) for name in ends] for ends in names] for one in found.set.values
     }
-    of_all = largest(np.mean(shares, 0), len(listed))
-    kinds: dict[str, list[list[Head]]] = {"the eight published heads": [listed]}
-    kinds |= {"the best eight of the synthetic sentences": [of_all], "all heads": [every]}
-    kinds["eight random heads, mean of five draws"] = drawn
-    readings = []
-    for text, samples, words in recordings(options.models / "librivox"):
-        weights, ids, loss = attended(model, tokenizer, reader, samples, text)
-        times = token_times(tokenizer, ids, words)
-        readings.append(
-            {
-                "seconds": len(samples) / RATE,
-                "words": len(words),
-                "loss": loss,
-                "share": inside(weights, times).tolist(),
-                "correlation": correlation(weights, times.mean(1)).tolist(),
-                "errors": {
-                    name: float(np.mean([begin_error(weights, times, heads) for heads in sets]))
-                    for name, sets in kinds.items()
-                },
-            }
-        )
-    return found | {"readings": readings}
+
+
+def written(folder: Path, sounds: Iterator[tuple[str, np.ndarray, np.ndarray]]) -> Path:
+    """A folder of sounds with their transcripts and the times of their words."""
+    folder.mkdir()
+    for number, (text, samples, words) in enumerate(sounds):
+        path = folder / f"{number:03}.wav"
+        wavfile.write(path, RATE, np.clip(32768 * samples, -32768, 32767).astype(np.int16))
+        path.with_suffix(".txt").write_text(text, encoding="utf-8")
+        said = re.findall(r"[A-Za-z']+", text)
+        times = [
+            {"word": word, "begin": begin, "end": end} for word, (begin, end) in zip(said, words.tolist(), strict=True)
+        ]
+        path.with_suffix(".json").write_text(json.dumps(times), encoding="utf-8")
+        print(f"  {number + 1}: {text}", flush=True)
+    return folder
 
 
 def utterances(most: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
@@ -193,7 +186,7 @@ def recordings(folder: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         rate, samples = wavfile.read(path.with_suffix(".wav"))
         if rate != RATE or len(words) != len(said["t"].split()):
             raise ValueError(f"{path}: found {rate} Hz and {len(words)} aligned words of {len(said['t'].split())}")
-        yield f" {said['t'].capitalize()}.", samples.astype(np.float32) / 2**15, words
+        yield f"{said['t'].capitalize()}.", samples.astype(np.float32) / 2**15, words
 
 
 def spoken(text: str, voice: str) -> np.ndarray:
@@ -226,82 +219,6 @@ def flite(*arguments: str) -> str:
     if shutil.which("flite") is None:
         raise FileNotFoundError("flite, a speech synthesiser (Debian: apt install flite)")
     return subprocess.run(["flite", *arguments], check=True, capture_output=True, text=True).stdout
-
-
-def attended(
-    model: Any, tokenizer: Any, reader: Any, samples: np.ndarray, text: str
-) -> tuple[np.ndarray, list[int], float]:
-    """Weights ``(layer, head, token, frame)`` of the predictions of a text and its end; its tokens; its loss."""
-    from attnscope.capture.watching import watching
-    from attnscope.kernels.engines import output_of
-    from attnscope.kernels.full import attend_in_full
-
-    ids = tokenizer(text, add_special_tokens=False).input_ids
-    multilingual = getattr(model.generation_config, "is_multilingual", False)
-    task = ["<|en|>", "<|transcribe|>"] if multilingual else []
-    start = tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", *task, "<|notimestamps|>"])
-    layers: list[np.ndarray] = []
-
-    def observe(site: Any, call: Any) -> torch.Tensor:
-        if site.kind == "cross":
-            layers.append(attend_in_full(call)[1][0].float().numpy())
-        return output_of(call)
-
-    sound = reader(samples, sampling_rate=RATE, return_tensors="pt").input_features
-    with torch.no_grad(), watching(model, observe):
-        logits = model(input_features=sound, decoder_input_ids=torch.tensor([start + ids]), use_cache=False).logits[0]
-    predicting = slice(len(start) - 1, len(start) - 1 + len(ids))
-    loss = torch.nn.functional.cross_entropy(logits[predicting], torch.tensor(ids))
-    frames = int(np.ceil(len(samples) / RATE / FRAME))
-    weights = np.stack(layers)[:, :, len(start) - 1 :, :frames]
-    return weights / weights.sum(-1, keepdims=True), ids, float(loss)
-
-
-def token_times(tokenizer: Any, ids: Sequence[int], words: np.ndarray) -> np.ndarray:
-    """Begin and end of the word of each token ``(token, 2)``; NaN for punctuation."""
-    times, word = np.full((len(ids), 2), np.nan), -1
-    for number, part in enumerate(tokenizer.decode([id_]) for id_ in ids):
-        word += part.startswith(" ")
-        if any(letter.isalpha() for letter in part):
-            times[number] = words[word]
-    return times
-
-
-def largest(scores: np.ndarray, count: int) -> list[tuple[int, int]]:
-    """The heads with the largest scores ``(layer, head)``."""
-    layers, heads = np.unravel_index(np.argsort(-scores, axis=None)[:count], scores.shape)
-    return list(zip(layers.tolist(), heads.tolist(), strict=True))
-
-
-def begin_error(weights: np.ndarray, times: np.ndarray, heads: Sequence[tuple[int, int]]) -> float:
-    """Mean error of the words' begins in ms: dynamic time warping over some heads, as Whisper does it."""
-    from transformers.models.whisper.generation_whisper import _dynamic_time_warping
-
-    rows = np.stack([weights[head] for head in heads])  # the last one predicts the end of the text
-    rows = (rows - rows.mean(1, keepdims=True)) / rows.std(1, keepdims=True)
-    tokens, frames = _dynamic_time_warping(-median_filter(rows, (1, 1, 7)).mean(0))
-    known = np.flatnonzero(np.isfinite(times[:, 0]))
-    truth, first = np.unique(times[known, 0], return_index=True)  # the tokens that begin a word
-    begins = frames[np.searchsorted(tokens, known[first])] * FRAME
-    return float(1000 * np.abs(begins - truth).mean())
-
-
-def inside(weights: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Mean weight within 0.1 s of the word of the token that is predicted, ``(layer, head)``."""
-    seconds = FRAME * (np.arange(weights.shape[-1]) + 0.5)
-    near = (seconds >= times[:, :1] - 0.1) & (seconds <= times[:, 1:] + 0.1)
-    return (weights[:, :, :-1] * near).sum(-1)[..., np.isfinite(times[:, 0])].mean(-1)
-
-
-def correlation(weights: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Rank correlation of the mean time that a query attends to with the times of the words, ``(layer, head)``."""
-    known = np.isfinite(times)
-    seconds = FRAME * (np.arange(weights.shape[-1]) + 0.5)
-    means = (weights[:, :, :-1] * seconds).sum(-1)[..., known]
-    ranks = stats.rankdata(means, axis=-1)
-    other = stats.rankdata(times[known])
-    ranks, other = ranks - ranks.mean(-1, keepdims=True), other - other.mean()
-    return (ranks * other).sum(-1) / np.sqrt((ranks**2).sum(-1) * (other**2).sum())
 
 
 # Gemma: sinks, previous-token and induction heads
@@ -455,26 +372,27 @@ WHISPER = """\
 
 OpenAI published {count} heads of the decoder that follow the sound in time: {listed}. attnscope ranks all {heads}
 heads by their cross-attention, without that list. The sentences are synthetic speech (flite, three voices), so the
-times of all words are known. The decoder reads the transcript (loss {loss:.2f} nats a token). Intervals are over
-sentences; p is of Mann and Whitney's test over heads. The {readings} recordings ({seconds:.0f} s, {words} words, loss
-{read_loss:.2f}) are of one reader of a LibriVox book. The times of their words come from a forced alignment (CMU
+times of all words are known. The decoder reads the transcript (`attnscope relations`). Intervals are over
+sentences; p is of Mann and Whitney's test over heads. The {readings} recordings ({seconds:.0f} s, {words} words)
+are of one reader of a LibriVox book. The times of their words come from a forced alignment (CMU
 Sphinx), not from a listener.
 
 {scores}
 
 {finding}
 
-The {shown} heads with most weight near the word. *Words exchanged* is the same weight near another word of the
-sentence.
+The {shown} heads with most weight near the word. *Exchanged* is the same weight near the words of other sentences,
+at the same share of the sentence: what a constant pace gives.
 
 {ranked}
 
 Each set of heads gives the times at which words begin, by dynamic time warping as in Whisper's own word timestamps.
-attnscope chooses heads on one half of the sentences, and they are tested on the other.
+attnscope chooses the set with the smallest error on one half of the sentences, and scores it on the other. The set of
+all sentences is {chosen}.
 
 {errors}
 
-On the recordings, heads chosen on the synthetic sentences are tested. Between both, the heads' weights near the word
+On the recordings, the set of the synthetic sentences is scored. Between both, the heads' weights near the word
 have a rank correlation of {agreement:.2f}. Five recordings are too few for intervals.
 
 {read_errors}"""
@@ -482,8 +400,7 @@ have a rank correlation of {agreement:.2f}. Five recordings are too few for inte
 BASE = """\
 ## Alignment heads of Whisper base
 
-The multilingual model, measured alike (loss {loss:.2f} nats a token of the sentences, {read_loss:.2f} of the
-recordings). The published heads are {listed}, of {heads}.
+The multilingual model, measured alike. The published heads are {listed}, of {heads}; the chosen ones {chosen}.
 
 {scores}
 
@@ -493,7 +410,7 @@ recordings). The published heads are {listed}, of {heads}.
 
 {errors}
 
-On the recordings, with the heads of the synthetic sentences (rank correlation of the weights {agreement:.2f}):
+On the recordings, with the set of the synthetic sentences (rank correlation of the weights {agreement:.2f}):
 
 {read_errors}"""
 
@@ -581,18 +498,17 @@ def write_whisper(found: dict[str, Any], form: str = WHISPER) -> str:
         interval_ = f"{low:.3f} to {high:.3f}"
         rows.append([what, f"{count} sentences", f"{auroc(mean, positive):.3f}", interval_, f"{p:.1g}", common(mean)])
     readings = found["readings"]
-    of_readings = {name: np.array([each[name] for each in readings]) for name in ("share", "correlation")}
+    of_readings = {name: np.array(readings[name]) for name in ("share", "correlation")}
     for name, what in (("share", "weight within 0.1 s of the word"), ("correlation", "rank correlation with time")):
         flat = of_readings[name].mean(0).reshape(-1)
         p = stats.mannwhitneyu(flat[positive], flat[~positive], alternative="greater").pvalue
-        rows.append([what, f"{len(readings)} recordings", f"{auroc(flat, positive):.3f}", "", f"{p:.1g}", common(flat)])
+        rows.append(
+            [what, f"{readings['count']} recordings", f"{auroc(flat, positive):.3f}", "", f"{p:.1g}", common(flat)]
+        )
     agreement = stats.spearmanr(of_readings["share"].mean(0).reshape(-1), share.mean(0).reshape(-1)).statistic
-    by_heads = {name: [each["errors"][name] for each in readings] for name in readings[0]["errors"]}
-    read_errors = [
-        [name, f"{np.mean(values):.0f} ({min(values):.0f} to {max(values):.0f})"] for name, values in by_heads.items()
-    ]
+    read_errors = [[name, f"{error[0]:.0f}"] for name, (error, _) in readings["sets"].items()]
     low, high = (ends.reshape(-1) for ends in interval(share, units))
-    mean, null, ranks = (values.mean(0).reshape(-1) for values in (share, np.array(found["shuffled"]), order))
+    mean, null, ranks = (values.reshape(-1) for values in (share.mean(0), np.array(found["exchanged"]), order.mean(0)))
     ranked = [
         [
             "{}.{}".format(*names[at]),
@@ -609,32 +525,27 @@ def write_whisper(found: dict[str, Any], form: str = WHISPER) -> str:
     finding = (
         f"{above} the words more closely than every published head. The "
         f"published ones follow them too: {names[least][0]}.{names[least][1]}, the last, has {mean[least]:.2f} of its "
-        f"weight near the word, and {null[least]:.2f} near another word."
+        f"weight near the word, and {null[least]:.2f} near those of other sentences."
     )
-    errors: Rows = []
-    published_ones = np.array(next(iter(found["errors"].values())))
-    for name, values in found["errors"].items():
-        cells = []
-        for each in (np.array(values), np.array(values) - published_ones):
-            low, high = interval(each[:, None], units)
-            cells.append(f"{each.mean():.0f} ({low[0]:.0f} to {high[0]:.0f})" if each.any() else "")
-        errors.append([name, *cells])
+    errors = [
+        [name, *(f"{mean:.0f} ({low:.0f} to {high:.0f})" if low or high else "" for mean, low, high in values)]
+        for name, values in found["sets"].items()
+    ]
     return form.format(
         count=len(listed),
         listed=", ".join("{}.{}".format(*head) for head in sorted(listed)),
         heads=len(names),
         finding=finding,
-        loss=found["loss"],
+        chosen=", ".join("{}.{}".format(*head) for head in found["chosen"]),
         shown=len(ranked),
         errors=table(["heads", "mean error of a word's begin, ms", "minus the published heads' error, ms"], errors),
-        seconds=sum(each["seconds"] for each in readings),
-        words=sum(each["words"] for each in readings),
-        readings=len(readings),
-        read_loss=np.mean([each["loss"] for each in readings]),
+        seconds=readings["seconds"],
+        words=readings["words"],
+        readings=readings["count"],
         agreement=agreement,
-        read_errors=table(["heads", "mean error of a word's begin, ms (smallest and largest)"], read_errors),
+        read_errors=table(["heads", "mean error of a word's begin, ms"], read_errors),
         scores=table(["score of a head", "read", "AUROC", "interval", "p", "best eight that are listed"], rows),
-        ranked=table(["head", "weight near the word", "words exchanged", "rank correlation", "published"], ranked),
+        ranked=table(["head", "weight near the word", "exchanged", "rank correlation", "published"], ranked),
     )
 
 
