@@ -54,7 +54,10 @@ class Sounds(Media[Sound]):
 
     def __iter__(self) -> Iterator[Sound]:
         for name, item in self._named():
-            yield _read(name, item) if isinstance(item, Unchanged) else _of_array(name, item)
+            yield _sound(name, item)
+
+    def __getitem__(self, number: int) -> Sound:
+        return _sound(*self._items[number])
 
     def beside(self, ending: str) -> list[Path | None]:
         """The path next to each sound with this ending, whether it exists or not; None next to an array."""
@@ -107,6 +110,10 @@ def _items_in(given: Any) -> list[tuple[str, Any]]:
     if isinstance(given, Path) and given.suffix.lower() in _OTHERS and given.is_file():
         raise AttnscopeError(f"{shown(given)} is of a kind that is not read; convert it (ffmpeg -i OLD NEW.wav)")
     return files_at(given, SUFFIXES) if isinstance(given, Path) else []
+
+
+def _sound(name: str, item: Any) -> Sound:
+    return _read(name, item) if isinstance(item, Unchanged) else _of_array(name, item)
 
 
 def _of_array(name: str, given: Mapping[str, Any]) -> Sound:

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -213,6 +214,17 @@ def test_without_times_the_order_of_the_tokens_is_compared(whisper, sounds, tmp_
         means = (rows[:, :, np.flatnonzero(words >= 0)] * np.arange(rows.shape[-1])).sum(-1)
         order.append([[stats.spearmanr(mean, np.arange(len(mean))).statistic for mean in of] for of in means])
     np.testing.assert_allclose(found.correlation, np.mean(order, 0), atol=1e-6)
+    exchanged = []
+    for number, text in enumerate(SENTENCES):  # durations rise with the numbers
+        beside = tmp_path / "exchanged" / f"{number}.wav"
+        beside.parent.mkdir(exist_ok=True)
+        beside.write_bytes((sounds / f"{max(number - 1, 1 - number)}.wav").read_bytes())
+        beside.with_suffix(".txt").write_text(text, encoding="utf-8")
+        rows, words, _ = eager(model, whisper, beside)
+        means = (rows[:, :, np.flatnonzero(words >= 0)] * np.arange(rows.shape[-1])).sum(-1)
+        exchanged.append([[stats.spearmanr(mean, np.arange(len(mean))).statistic for mean in of] for of in means])
+    np.testing.assert_allclose(found.exchanged_correlation, np.mean(exchanged, 0), atol=1e-6)
+    shutil.rmtree(tmp_path / "exchanged")
     assert "error" not in found
     assert not bool(found.shown.any())  # random weights follow nothing
     report = report_of("relations", found)
@@ -220,6 +232,39 @@ def test_without_times_the_order_of_the_tokens_is_compared(whisper, sounds, tmp_
     done = command("relations", whisper, tmp_path, "--no-untrained", "--out", tmp_path / "run", cwd=tmp_path)
     assert "follows the order of the tokens" in done.stdout
     assert (tmp_path / "run/report.html").is_file()
+
+
+def test_heads_that_move_on_whatever_they_hear_do_not_follow_the_sound(whisper, sounds, tmp_path):
+    """Random models whose decoder knows positions well: some heads move on with the tokens in every sound."""
+    for path in sounds.glob("*.wav"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+        first = int(path.stem)
+        several = " ".join((SENTENCES * 2)[first : first + 3])
+        (tmp_path / f"{path.stem}.txt").write_text(several, encoding="utf-8")
+    config = transformers.WhisperConfig.from_pretrained(whisper)
+    config.decoder_layers, config.decoder_attention_heads = 2, 4
+    shown, above_zero = 0, 0
+    for seed in range(20):
+        torch.manual_seed(seed)
+        model = transformers.WhisperForConditionalGeneration(config).eval()
+        model.model.decoder.embed_positions.weight.data *= 10
+        found = relations(model, tmp_path, tokenizer=str(whisper), untrained=False)
+        shown += bool(found.shown.any())
+        of_sounds = found.window_correlation.values
+        p = stats.ttest_1samp(of_sounds, 0, alternative="greater").pvalue
+        above_zero += bool((stats.false_discovery_control(p.ravel()) <= 0.05).any())
+    assert above_zero > 3  # more than 3 of 20 at 5% have a chance below 2%
+    assert shown <= 3
+
+
+def test_sounds_of_one_transcript_cannot_be_exchanged(whisper, sounds, tmp_path):
+    for path in sounds.glob("*.wav"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+        (tmp_path / f"{path.stem}.txt").write_text(SENTENCES[0], encoding="utf-8")
+    found = relations(whisper, tmp_path, untrained=False)
+    assert not bool(found.tested.any())
+    assert not bool(found.shown.any())
+    assert "All sounds have one transcript" in " ".join(report_of("relations", found).notes)
 
 
 def test_a_run_is_stored_read_again_and_drawn(whisper, sounds, tmp_path):

@@ -138,6 +138,10 @@ class SpeechReader(SoundReader):
         self.spoken = [Spoken.of(said, window) for said, window in zip(self.said, self.decoder_inputs, strict=True)]
         self._check_times(pieces)
         self.exchanged = self._exchanged() if self.has_times else []
+        if not self.has_times and None in map(self._other, range(len(self.durations))):
+            self.notes["exchanged"] = (
+                "All sounds have one transcript, so that none can be exchanged: no head is shown to follow the sound."
+            )
 
     def _check_times(self, pieces: Sequence[Piece]) -> None:
         for piece, spoken, duration in zip(pieces, self.spoken, self.durations, strict=False):
@@ -180,6 +184,20 @@ class SpeechReader(SoundReader):
             exchanged.append([self._scaled(other, number) for other in others[:_OTHERS]])
         return exchanged
 
+    def _other(self, number: int) -> int | None:
+        """The sound of the nearest duration among those with another transcript; None without one."""
+        others = [other for other, said in enumerate(self.said[: len(self.durations)]) if said != self.said[number]]
+        apart = {other: round(abs(self.durations[other] - self.durations[number]), 3) for other in others}
+        return min(others, key=lambda other: (apart[other], other), default=None)
+
+    def _with_other_sound(self, number: int) -> Piece | None:
+        """The transcript of a sound with another sound, which has other words."""
+        other = self._other(number)
+        if other is None or self.decoder_inputs is None:
+            return None
+        sound = self.sounds[other]
+        return Piece(sound.name, 0, sound.at_rate(self.speech.rate), self.decoder_inputs[number])
+
     def _scaled(self, other: int, number: int) -> np.ndarray:
         """The times of the words of another sound for the tokens of one, ``(token, 2)``, over its duration."""
         times, size = self.spoken[other].times, len(self.spoken[number].known)
@@ -192,9 +210,10 @@ class SpeechReader(SoundReader):
         return {name: signed[name] for name in ("limit", "seed")} | {"times": times, "untrained": self.untrained}
 
     def work(self) -> Work:
-        """A pass over the sounds, one with fresh weights, and two more for sets of heads."""
+        """A pass over the sounds, one with fresh weights, and two more for sets of heads or one for other sounds."""
         copies = 1 if self.model.dtype.itemsize > 2 else 3  # noqa: PLR2004
-        return replace(super().work(), passes=1.0 + self.untrained + 2 * self.has_times, copies=copies)
+        passes = 3.0 + self.untrained if self.has_times else 2.0 * (1 + self.untrained)
+        return replace(super().work(), passes=passes, copies=copies)
 
     def rows_of(self, piece: Piece, number: int, look: Callable[[Tensor], None]) -> int:
         """Hand on the rows of each layer, ``(head, token, frame)``; returns the number of frames with sound.
@@ -229,9 +248,12 @@ class SpeechReader(SoundReader):
                 layers[-1]["error"] = spoken.begin_errors(filtered(rows).cpu().numpy(), self.seconds)
 
         frames = self.rows_of(piece, number, look)
+        if not self.has_times:
+            self._add_exchanged(layers, number)
         size = max(site.heads for site in self.sites)
         of_heads = {name: np.stack([_wide(layer[name], size) for layer in layers]) for name in layers[0]}
-        apart = {name: of_heads.pop(name) for name in ("correlation", "error") if name in of_heads}
+        names = ("correlation", "exchanged_correlation", "error")
+        apart = {name: of_heads.pop(name) for name in names if name in of_heads}
         variables: dict[str, Any] = {
             f"window_{name}": (("window", "layer", "head"), values[None]) for name, values in apart.items()
         }
@@ -254,6 +276,21 @@ class SpeechReader(SoundReader):
                 "source": ("window", np.array([piece.source], dtype=object)),
             },
         )
+
+    def _add_exchanged(self, layers: Sequence[dict[str, np.ndarray]], number: int) -> None:
+        """Add the correlation of each head with the order of the tokens, if the decoder attends to another sound."""
+        spoken, piece = self.spoken[number], self._with_other_sound(number)
+        correlations = [np.full(len(layer["correlation"]), np.nan) for layer in layers]
+        if piece is not None:
+            correlations.clear()
+
+            def look(rows: Tensor) -> None:
+                of_tokens = rows[:, spoken.known].cpu().numpy().astype(np.float64)
+                correlations.append(_correlation(of_tokens, spoken.order))
+
+            self.rows_of(piece, number, look)
+        for layer, of_layer in zip(layers, correlations, strict=True):
+            layer["exchanged_correlation"] = of_layer
 
     def _timed(self, rows: np.ndarray, number: int) -> dict[str, np.ndarray]:
         """Sums over the tokens of words: of heads ``(head,)``, from rows ``(head, token, frame)``."""

@@ -66,18 +66,28 @@ def summary_of_times(results: xr.Dataset, untrained: xr.Dataset | None, reader: 
 
 
 def summary_of_order(results: xr.Dataset, untrained: xr.Dataset | None, reader: SpeechReader) -> xr.Dataset:
-    """How the weights of heads move on with the tokens: the rank correlation of their mean time with the order."""
+    """How the weights of heads move on with the tokens: the rank correlation of their mean time with the order.
+
+    A head is `shown` if its correlation is significantly above 0 and above that with another sound, which a head has
+    that moves on whatever it hears (an intersection-union test), and above the best with fresh weights.
+    """
     units, called = units_in(results)
     member = membership(units)
     variables = _correlations(results, member, reader.settings["seed"])
-    counts = np.repeat(member.sum(1)[:, None], 1, 1)
-    p = chances(by_unit(member, results.window_correlation)[:, None], counts)[0]
+    counts = member.sum(1)[:, None]
+    sums = by_unit(member, results.window_correlation)[:, None]
+    has_other = results.window_exchanged_correlation.notnull().any(("layer", "head")).values
+    others = by_unit(member, results.window_exchanged_correlation)[:, None]
+    others[member @ ~has_other > 0] = np.nan
+    p = np.stack([chances(each, counts)[0] for each in (sums, sums - others)]).max(0)
     values = variables["correlation"][1]
-    least = 0.0
+    exchanged = np.where(np.isnan(values), np.nan, others[:, 0].sum(0) / counts.sum())
+    variables["exchanged_correlation"] = (_HEADS, exchanged)
+    least = np.fmax(exchanged, 0.0)
     if untrained is not None:
         fresh = np.nanmean(untrained.window_correlation.values, 0)
         variables["untrained"] = (_HEADS, fresh)
-        least = max(0.0, float(np.nanmax(fresh)))
+        least = np.fmax(least, np.nanmax(fresh))
     size = len(reader.published) or USUAL
     order = np.full(values.shape, -1)
     ranked = np.argsort(-np.nan_to_num(values, nan=-1.0), axis=None)[:size]

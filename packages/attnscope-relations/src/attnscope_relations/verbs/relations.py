@@ -128,7 +128,8 @@ def relations(
         time of a token's weights with that of its word, with intervals; ``chosen``, the set that minimises the error,
         and ``set_order`` in it; ``listed``, the heads in the model's generation config. Over ``set``: ``set_error`` and
         ``set_difference`` from the listed heads, with intervals, and ``set_size``. Without times, ``correlation``,
-        which is also ``score``, is with the order of the tokens, and there are no errors. Layers are also numbered by
+        which is also ``score``, is with the order of the tokens, ``exchanged_correlation`` the same if the decoder
+        attends to another sound, and there are no errors. Layers are also numbered by
         ``decoder_layer``, as in lists of alignment heads.
 
     Raises
