@@ -356,6 +356,13 @@ Texts: TypeAlias = Annotated[
     "Read these texts, in quotes, or files, folders or URLs of text, as .txt .md .jsonl .csv .parquet; - is "
     "standard input. See `attnscope.scan`. By default the bundled sample.",
 ]
+TextsOrSounds: TypeAlias = Annotated[
+    Sources,
+    INPUT,
+    "Read these texts, in quotes, or files, folders or URLs of text, as .txt .md .jsonl .csv .parquet; - is "
+    "standard input. Or sounds (.wav .flac .ogg .mp3) for Whisper, Wav2Vec2 and similar models, with transcripts for a "
+    "decoder next to them (``name.txt``). See `attnscope.scan`. By default the bundled sample.",
+]
 Part: TypeAlias = Annotated[
     str,
     "Predict only tokens in this part: first-half, second-half, after:TEXT, or a span by name. Halves are of each "

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attnscope.detection.probes import Answer, Probe, _calls, plain_window
-from attnscope.detection.role import ROLES, Nearness, RepeatedCalls, TextCalls
+from attnscope.detection.role import PUBLISHED, ROLES, Nearness, RepeatedCalls, TextCalls
 from attnscope.detection.roles import measured, sites_of
 from attnscope.kernels.call import AttentionCall
 from tests.tiny_models import tiny
@@ -83,7 +83,7 @@ def test_every_role_is_scored_as_the_matrix_says(family):
         Probe("needle", (plain_window(ANSWERED.ids, "prompt"),), lambda _, call: _calls(ANSWERED, call)),
     ]
     sites = sites_of(model, probes[0])
-    names = [*ROLES, REACHED]
+    names = [*PUBLISHED, REACHED]
     made = measured(model, sites, probes, names, lambda _: None, with_equal=True)
     for probe in probes:
         layers = matrices(model, list(probe.windows[0].ids))

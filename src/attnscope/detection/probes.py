@@ -17,6 +17,7 @@ from attnscope.capture.borrow import quiet
 from attnscope.capture.placement import device_of
 from attnscope.detection.role import ExpectedCalls, Nearness, NeedleCalls, RepeatedCalls, Role, TextCalls
 from attnscope.explanation.inputs import TOKENS_AT_ONCE
+from attnscope.measure.passes import WindowBatch
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.read.files import json_objects
 from attnscope.read.groups import grouping_of
@@ -27,7 +28,11 @@ from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
     from attnscope.capture.borrow import LoadedModel
+    from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
 
     #: A file of JSON Lines with needles, or its objects.
@@ -47,6 +52,15 @@ class Probe:
     look: Callable[[Sequence[int], AttentionCall], Any]
     batch_size: int | None = None  # windows at a time
     answers: tuple[Answer, ...] = ()  # of a model to needles
+
+    def inputs(self, model: PreTrainedModel, numbers: Sequence[int]) -> dict[str, Tensor]:
+        """Arguments of the forward pass over some windows, by number."""
+        return WindowBatch.of([self.windows[number] for number in numbers], 0, device_of(model)).inputs(model)
+
+    def measured(self, site: Site, numbers: Sequence[int], call: AttentionCall) -> Any:  # noqa: ARG002
+        """The measurements of a call over some windows; None if it has other positions than their tokens."""
+        tokens = len(self.windows[numbers[0]])
+        return self.look(numbers, call) if call.query.shape[2] == tokens == call.key.shape[2] else None
 
     def batches(self) -> Iterator[list[int]]:
         """Numbers of windows of one length, some at a time: nothing is ever padded."""

@@ -186,6 +186,8 @@ def texts_read(roles: xr.Dataset) -> list[str]:
     notes = json.loads(roles.attrs["notes"])
     least, most = notes["tokens"]
     tokens = f"{least} to {most}" if least < most else str(most)
+    if "sounds" in notes:
+        return [f"{count(notes['sounds'], 'sound')} of {tokens} frames"]
     on_windows = [ROLES[str(name)].probe for name in roles.role.values if ROLES[str(name)].texts is None]
     windows = next((notes[probe] for probe in ("text", *on_windows) if probe in notes and probe not in _DRAWN), None)
     read = [] if windows is None else [f"{count(windows, 'window')} of {tokens} tokens"]

@@ -350,6 +350,18 @@ ROLES: dict[str, Role] = _Roles(
 )
 
 PUBLISHED = tuple(ROLES)
+#: Roles that only heads have whose model reads sounds.
+OF_SOUNDS = ("sound_order",)
+ROLES["sound_order"] = Role(
+    "sound_order",
+    "order of the sound",
+    "On sounds with transcripts: rank correlation of the mean time of the weight that predicts a token with the order "
+    "of the tokens; 0 where it falls.",
+    "Radford et al. 2022, Whisper (alignment heads); the score is ours",
+    lambda measured: measured.order,
+    layers=("cross",),
+    otherwise="it needs sounds with transcripts, and a decoder that reads these",
+)
 
 
 def chosen_roles(only: Sequence[str] | str | None) -> list[str]:
@@ -359,7 +371,9 @@ def chosen_roles(only: Sequence[str] | str | None) -> list[str]:
     registry.load_records()
     names = [name.strip() for name in only.split(",")] if isinstance(only, str) else [*only]
     names += PUBLISHED if "default" in names else ()
-    return chosen("role", [name for name in names if name != "default"], [*PUBLISHED, *registry.registered("role")])
+    return chosen(
+        "role", [name for name in names if name != "default"], [*PUBLISHED, *OF_SOUNDS, *registry.registered("role")]
+    )
 
 
 def register_role(

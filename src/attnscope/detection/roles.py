@@ -18,7 +18,6 @@ import xarray as xr
 from attnscope.capture.borrow import LoadedModel, quiet
 from attnscope.capture.forward import forward
 from attnscope.capture.notes import layer_coordinates
-from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
@@ -34,10 +33,10 @@ from attnscope.detection.probes import (
     repeated_probe,
     text_probe,
 )
-from attnscope.detection.role import CONTROLS, ROLES, Nearness
+from attnscope.detection.role import CONTROLS, OF_SOUNDS, ROLES, Nearness
+from attnscope.detection.sounds import SoundProbe, not_of_sounds, sites_of_sounds, sound_probe
 from attnscope.head_names import heads_setting
 from attnscope.kernels.engines import output_of
-from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import EQUAL
 from attnscope.measure.rows import evenly
 from attnscope.opened import Opened
@@ -45,6 +44,7 @@ from attnscope.options import Reading
 from attnscope.read.encoded import windows_of
 from attnscope.read.windows import Window
 from attnscope.report import registry
+from attnscope.report.signature import short_hash
 from attnscope.statistics.intervals import interval
 from attnscope.statistics.units import units_of
 from attnscope.store.arrays import padded_heads
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.kernels.call import AttentionCall
+    from attnscope.measure.sounds import SoundReader
 
     Told = Callable[[int], None]
 
@@ -89,6 +90,7 @@ class Scoring:
     #: Completes the scores of heads from those of windows.
     more: Callable[[xr.Dataset, xr.Dataset, list[str], Sequence[Probe]], xr.Dataset] | None = None
     heads: Sequence[tuple[int, int]] | None = None  # that are scored; None: all
+    sounds: SoundReader | None = None  # in place of texts
     skipped: dict[str, str] = field(default_factory=dict[str, str])  # roles and controls without scores: the reason
     notes: dict[str, Any] = field(default_factory=dict[str, Any])  # on the texts of each probe
     done: int = 0  # windows, for progress
@@ -119,6 +121,31 @@ class Scoring:
         tell = reading["progress"] or no_progress
         return cls(command, loaded, windows, reach, asked, settings, tell, heads=heads)
 
+    @classmethod
+    def of_sounds(
+        cls,
+        command: str,
+        session: Opened,
+        sounds: SoundReader,
+        reading: Reading,
+        names: Sequence[str],
+        controls: Sequence[str],
+        heads: Sequence[tuple[int, int]] | None = None,
+    ) -> Scoring:
+        """The same of sounds: a window is what the model reads at once."""
+        limit = reading["limit"] or _TEXTS
+        windows = [sounds.read([piece], [number]).windows[0] for number, piece in enumerate(sounds.items())]
+        settings: dict[str, Any] = {"roles": [*names], "controls": [*controls], "limit": limit, "seed": reading["seed"]}
+        settings |= {
+            "needles": None,
+            "batch_size": None,
+            "window": max(map(len, windows)),
+            "processor": (sounds.reader or {}).get("features"),
+        }
+        settings |= {"transcripts": None if sounds.texts is None else short_hash(sounds.texts), **heads_setting(heads)}
+        tell = reading["progress"] or no_progress
+        return cls(command, session.model, windows, Nearness(), [], settings, tell, heads=heads, sounds=sounds)
+
     @property
     def length(self) -> int:
         """Tokens of a window."""
@@ -137,8 +164,12 @@ class Scoring:
 
     def scores(self, job: Job) -> xr.Dataset:
         """Scores of all roles that the model can have, next to the controls; see `roles`."""
-        text = text_probe(self.windows, self.length, self.reach, self.settings["batch_size"])
-        sites = sites_of(self.loaded.model, text)
+        if self.sounds is None:
+            text = text_probe(self.windows, self.length, self.reach, self.settings["batch_size"])
+            sites = sites_of(self.loaded.model, text)
+        else:
+            text, sites = sound_probe(self.sounds, self.windows, self.reach), sites_of_sounds(self.sounds)
+            self.skipped |= not_of_sounds(self.settings["roles"])
         scored = [site for site in sites if self.heads is None or any(layer == site.index for layer, _ in self.heads)]
         self.skipped |= _undefined(scored, self.settings["roles"], text)
         probes = self._probes(text, {site.kind for site in scored})
@@ -153,9 +184,13 @@ class Scoring:
                 of_controls[name] = job.made(name, partial(self._measured, name, sites, probes, roles))
             except AttnscopeError as error:  # random weights may overflow where the model's do not
                 self.skipped[f"{name} weights"] = str(error)
-        lengths = [len(window) for window in text.windows]
+        lengths = [window.special.count(False) if self.sounds else len(window) for window in text.windows]
         self.notes |= {probe.kind: len(probe.windows) for probe in probes} | {"tokens": [min(lengths), max(lengths)]}
-        left_out = left_out_note(self.windows, text.windows, self.length) if text in probes else {}
+        left_out: Mapping[str, str] = {}
+        if self.sounds is not None:
+            self.notes["sounds"] = len(text.windows)
+        elif text in probes:
+            left_out = left_out_note(self.windows, text.windows, self.length)
         documents = [window.source for window in text.windows]
         # prompts of one needle are alike
         units = {"text": units_of(documents)[0], "needle": [one.hidden for probe in probes for one in probe.answers]}
@@ -220,7 +255,10 @@ def _undefined(sites: Sequence[Site], names: Sequence[str], text: Probe) -> dict
     kinds, longest = {site.kind for site in sites}, max(map(len, text.windows))
     short = f"windows of {longest} tokens hold no more than the first and latest ones"
     skipped = {name: short for name in names if longest <= ROLES[name].exceeds}
-    return skipped | {name: ROLES[name].otherwise for name in names if not kinds & set(ROLES[name].layers)}
+    lacking = [name for name in names if not kinds & {*ROLES[name].layers}]
+    if not isinstance(text, SoundProbe):
+        lacking += [name for name in names if name in OF_SOUNDS]
+    return skipped | {name: ROLES[name].otherwise for name in lacking}
 
 
 def _continues(loaded: LoadedModel) -> bool:
@@ -242,7 +280,7 @@ def _needles(
 
 def sites_of(model: PreTrainedModel, probe: Probe) -> list[Site]:
     """Check the capture against the model's output, and list its attention calls."""
-    return verify(model, _inputs(model, probe, [0]), text=probe.windows[0].source, weights_suffice=True)
+    return verify(model, probe.inputs(model, [0]), text=probe.windows[0].source, weights_suffice=True)
 
 
 @torch.no_grad()
@@ -285,11 +323,10 @@ def _on_probe(
         heads[site.index], groups[site.index] = call.query.shape[1], call.group
         others = [] if chosen is None else sorted({*range(heads[site.index])} - {*_of_layer(chosen, site.index)})
         here = [name for name in names if site.kind in ROLES[name].layers and len(others) < heads[site.index]]
-        tokens = len(probe.windows[numbers[0]])
-        if not here or call.query.shape[2] != tokens or call.key.shape[2] != tokens:
-            return output_of(call)  # the layer has other positions than tokens
-        measurements = probe.look(numbers, call)
-        equal = probe.look(numbers, evenly(call)) if with_equal else None
+        measurements = probe.measured(site, numbers, call) if here else None
+        if measurements is None:
+            return output_of(call)
+        equal = probe.measured(site, numbers, evenly(call)) if with_equal else None
         for name in here:
             scores = {name: ROLES[name].score(measurements)}
             if equal is not None:
@@ -304,7 +341,7 @@ def _on_probe(
 
     for numbers in probe.batches():
         with watching(model, observe, weights_suffice=True):
-            inputs = _inputs(model, probe, numbers)
+            inputs = probe.inputs(model, numbers)
             forward(model, inputs, lambda row: probe.windows[numbers[row]].source, with_head=False)  # noqa: B023
         tell(len(numbers))
     shared = np.array([groups[site.index] for site in sites])
@@ -323,10 +360,6 @@ def _on_probe(
 
 def _of_layer(heads: Sequence[tuple[int, int]], number: int) -> list[int]:
     return [head for layer, head in heads if layer == number]
-
-
-def _inputs(model: PreTrainedModel, probe: Probe, numbers: Sequence[int]) -> dict[str, Tensor]:
-    return WindowBatch.of([probe.windows[number] for number in numbers], 0, device_of(model)).inputs(model)
 
 
 @contextmanager

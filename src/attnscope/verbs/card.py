@@ -12,7 +12,7 @@ from attnscope.options import (
     Needles,
     PathOrName,
     Reading,
-    Texts,
+    TextsOrSounds,
     Tree,
     Typed,
     run_of,
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
         ("attnscope card gpt2 corpus.txt --json", "the card of every head, as JSON"),
         ("attnscope card gpt2 corpus.txt --effects runs/intervene", "with the effects of a run"),
         ("attnscope card gpt2 corpus.txt --published heads.tsv", "next to a published list"),
+        ("attnscope card openai/whisper-base recordings/ --published generation_config.json", "Whisper's list"),
         ("attnscope card gpt2 corpus.txt --check --kept 64+4", "loss with more and more heads limited"),
     ),
 )
 def card(
     model: ModelsOrBundled = None,
-    texts: Texts = None,
+    texts: TextsOrSounds = None,
     *,
     kept: Annotated[
         Caches,
@@ -132,8 +133,9 @@ def card(
     from attnscope.detection.card import MOST, Additions
     from attnscope.detection.head_files import check_listing, listing_of
     from attnscope.detection.probes import needles_of
-    from attnscope.detection.role import PUBLISHED
+    from attnscope.detection.role import OF_SOUNDS, PUBLISHED
     from attnscope.detection.roles import Scoring, wanted_controls
+    from attnscope.detection.sounds import notes_on, open_sounds
     from attnscope.head_names import checked_choice
     from attnscope.intervention.predictions import kind_of_question
     from attnscope.measure.texts import beyond_note
@@ -159,7 +161,14 @@ def card(
         if listing is not None:
             check_listing(listing, outline)
 
-    session = Opened.open("card", model, reading, texts, check=check_outline)
+    opened = open_sounds("card", model, reading, texts, chosen_heads, needles=needles, batch_size=batch_size)
+    if opened is not None and (answers or limits or check):
+        raise AttnscopeError(
+            "answers (--answers), limits (--limits) and check (--check) measure the loss of texts, but the input is "
+            "sounds: leave them out"
+        )
+    sounds = None if opened is None else opened[1]
+    session = Opened.open("card", model, reading, texts, check=check_outline) if opened is None else opened[0]
     if (limits or check) and kind_of_question(session.model.model) in {"label", "output"}:
         raise AttnscopeError(
             "limits (--limits) and check (--check) measure the loss of predicted tokens; found "
@@ -169,7 +178,10 @@ def card(
         check_same_model(effects, session.model, "effects (--effects)")
 
     names = [*PUBLISHED, *(f"reach_{recent}_{sinks}" for recent, sinks in caches)]
-    scoring = Scoring.of("card", session, reading, names, hidden, drawn, batch_size, caches, chosen_heads)
+    if sounds is None:
+        scoring = Scoring.of("card", session, reading, names, hidden, drawn, batch_size, caches, chosen_heads)
+    else:
+        scoring = Scoring.of_sounds("card", session, sounds, reading, [*names, *OF_SOUNDS], drawn, chosen_heads)
     more = effects, answers, limits, check, listing, chosen_heads
     scoring.more = Additions(session.model, reading, caches, *more).added
     settings = scoring.settings | {
@@ -179,5 +191,5 @@ def card(
         "published": None if listing is None else short_hash(listing[1]),
         **({"check": True} if check else {}),
     }
-    beyond = beyond_note(session.model, scoring.length)
-    return session.run("card", Once(scoring.scores, scoring.work), settings, reading, attributes=beyond)
+    notes = beyond_note(session.model, scoring.length) if sounds is None else notes_on(sounds)
+    return session.run("card", Once(scoring.scores, scoring.work), settings, reading, attributes=notes)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from attnscope.options import SCALE, Count, Heads, ModelsOrBundled, Names, Needles, Reading, Texts
+from attnscope.options import SCALE, Count, Heads, ModelsOrBundled, Names, Needles, Reading, TextsOrSounds
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     examples=(
         ("attnscope roles", "the bundled model on the bundled text"),
         ("attnscope roles gpt2 corpus.txt --only induction", "one role in a model of the hub"),
+        ("attnscope roles openai/whisper-base recordings/", "a speech model on sounds"),
         ("attnscope roles --only list", "the definitions of all roles"),
     ),
 )
 def roles(
     model: ModelsOrBundled = None,
-    texts: Texts = None,
+    texts: TextsOrSounds = None,
     *,
     only: Annotated[
         Names | str | None,
@@ -54,6 +55,10 @@ def roles(
     random tokens; retrieval heads on prompts with a hidden sentence that the model answers correctly. No matrix of
     weights is stored.
 
+    In sounds, tokens are the frames of the encoder; of a decoder, cross-attention is scored. Roles of punctuation, of
+    random tokens and of answers are left out, and ``sound_order`` is added: how far the mean time of its weight
+    rises with the order of the tokens.
+
     Returns
     -------
     xarray.Dataset
@@ -82,8 +87,9 @@ def roles(
     ({'layer': 0, 'head': 3}, [0.5, 0.5])
     """
     from attnscope.detection.probes import needles_of
-    from attnscope.detection.role import ROLES, chosen_roles
+    from attnscope.detection.role import OF_SOUNDS, ROLES, chosen_roles
     from attnscope.detection.roles import Scoring, wanted_controls
+    from attnscope.detection.sounds import notes_on, open_sounds
     from attnscope.head_names import checked_choice
     from attnscope.measure.texts import beyond_note
     from attnscope.opened import Opened
@@ -95,6 +101,12 @@ def roles(
         raise AttnscopeError("needles (--needles) need retrieval heads: add retrieval (--only)")
     hidden = None if needles is None else needles_of(needles)
     chosen_heads = checked_choice(heads)
+    opened = open_sounds("roles", model, reading, texts, chosen_heads, needles=needles, batch_size=batch_size)
+    if opened is not None:
+        session, sounds = opened
+        names += [] if only else OF_SOUNDS
+        scoring = Scoring.of_sounds("roles", session, sounds, reading, names, drawn, chosen_heads)
+        return session.run("roles", Once(scoring.scores), scoring.settings, reading, attributes=notes_on(sounds))
     session = Opened.open("roles", model, reading, texts, heads=chosen_heads or (), option="heads, --heads")
     scoring = Scoring.of("roles", session, reading, names, hidden, drawn, batch_size, heads=chosen_heads)
     beyond = beyond_note(session.model, scoring.length)
