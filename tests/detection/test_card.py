@@ -123,6 +123,20 @@ def test_the_card_has_effects_stability_and_a_row_for_each_head(planted):
     assert few.finding.certainty == "heads by their mean, without intervals"
 
 
+def test_the_example_of_a_head_is_its_largest_weight_between_ordinary_tokens():
+    text = "The tide comes in twice a day, and twice a day it goes out again."
+    card = attnscope.card("bundled", [text], controls="none", kept=[(4, 1)])
+    weights = attnscope.weights("bundled", text)
+    inner = weights.isel(query=slice(1, -1), key=slice(1, -1))  # without <s> and </s>
+    for layer, head in np.ndindex(card.example.shape):
+        example, matrix = json.loads(card.example.values[layer, head]), inner.isel(layer=layer, head=head)
+        assert example["weight"] == pytest.approx(float(matrix.max()), abs=1e-6)
+        query, key = np.unravel_index(int(np.argmax(matrix.values)), matrix.shape)
+        marked = {mark: piece for piece, mark in example["pieces"] if mark}
+        assert marked["query"] == str(matrix.query_token.values[query]).strip()
+        assert marked.get("key", marked["query"]) == str(matrix.key_token.values[key]).strip()
+
+
 def test_effects_are_of_the_same_model(planted):
     _, reading, _, effects, _ = planted
     with pytest.raises(AttnscopeError, match="expected the same model"):

@@ -12,11 +12,13 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import attnscope
 from attnscope.capture.borrow import LoadedModel
+from attnscope.intervention.edge_report import chosen_circuits
 from attnscope.intervention.edges import EdgeRuns, Graph, with_own_layers
 from attnscope.intervention.gradients import embeddings_moved
 from attnscope.intervention.pairs import EncodedPairs, Pair
 from attnscope.intervention.patch_findings import NO_SHARE
 from attnscope.models.common import IGNORED
+from attnscope.results.figures.edges import graph_of
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
 from attnscope_zoo.catalogue import build
@@ -417,7 +419,24 @@ def test_the_command_prints_what_python_finds_and_stores_it(tmp_path):
     xr.testing.assert_allclose(attnscope.open_run(tmp_path / "run"), found)
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "Faithfulness of circuits" in page
-    assert "The strongest edges" in page
+    assert page.index('id="circuit"') < page.index('id="edges"')
+    assert "of the circuit. A line leads" in page
+
+
+def test_the_graph_is_the_circuit_of_the_finding_with_heads_named_as_everywhere(relayed):
+    report = report_of("edges", relayed)
+    graph, size = graph_of(report), max(size for size, _ in chosen_circuits(relayed).values())
+    assert graph.number_of_edges() == min(40, round(size * len(report.rows)))
+    assert f"{size:.1%}" in report.finding.sentences[0]
+    scores = relayed.score.stack(edge=("sender", "receiver")).dropna("edge")
+    for start, end, kind in graph.edges(keys=True):
+        names = {"query": "<q>", "key": "<k>", "value": "<v>"}.get(kind, "")
+        sender, receiver = (re.sub(r"^(\d+)\.(\d+)$", r"a\1.h\2", name) for name in (start, end))
+        found = float(scores.sel(sender=sender, receiver=receiver + names))
+        assert graph.edges[start, end, kind]["weight"] == abs(found)
+        assert graph.nodes[start]["layer"] < graph.nodes[end]["layer"]
+    rows = [row for row in report.rows if row["through"]]
+    assert all(re.fullmatch(r"\d+\.\d+", row["to"]) for row in rows)
 
 
 def test_a_finding_needs_six_pairs_for_a_test_and_names_random_edges(relayed):

@@ -357,18 +357,18 @@ def value_headings(difference: xr.Dataset) -> tuple[str, str, str]:
 def _headline(difference: xr.Dataset, rows: Sequence[Row]) -> str:
     if same_everywhere(rows):
         return "Nothing differs: both scans have the same numbers"
-    if not difference.tested.any():
-        return f"No test possible: tests need {LEAST} or more {called_in(difference.attrs)['documents']}"
     heads = {(row["layer"], row["head"]) for row in rows}
     moved = len({(row["layer"], row["head"]) for row in rows if row["changed"]})
-    first = f"{rows[0]['layer']}.{rows[0]['head']}"
+    first, name = f"{rows[0]['layer']}.{rows[0]['head']}", rows[0]["statistic"]
+    what = STATISTICS[name].words.long_name if name in STATISTICS else name
+    values = " → ".join(f"{rows[0][end]:.{places(rows[0]['change'], 2)}f}" for end in ("before", "after"))
+    values, size = (text.replace("-", "−") for text in (values, f"{rows[0]['size']:+.2g}"))
+    if not difference.tested.any():
+        called = called_in(difference.attrs)["documents"]
+        return f"Largest change, not tested: head {first} ({what}: {values}); tests need {LEAST} or more {called}"
     if not moved:
         return f"No significant change: none is larger than {abs(rows[0]['size']):.2g} standard deviations of all heads"
     if same_heads(difference):
-        name = rows[0]["statistic"]
-        what = STATISTICS[name].words.long_name if name in STATISTICS else name
-        values = " → ".join(f"{rows[0][end]:.{places(rows[0]['change'], 2)}f}" for end in ("before", "after"))
-        values, size = (text.replace("-", "−") for text in (values, f"{rows[0]['size']:+.2g}"))
         return (
             f"{moved} of {len(heads)} heads changed significantly, head {first} the most ({what}: {values}, {size} "
             "standard deviations of all heads)"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,10 @@ from attnscope.intervention.ablation import half_of
 from attnscope.intervention.limits import alone, loss_by_size
 from attnscope.intervention.predictions import PredictionSession, check_read, kind_of_question
 from attnscope.intervention.stack import Edit, replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
+from attnscope.kernels.engines import output_of
+from attnscope.kernels.full import weights_of
+from attnscope.measure.contexts import context, sides_of
+from attnscope.measure.raw import observe_window
 from attnscope.options import Reading
 from attnscope.statistics.effects import effect_variables
 from attnscope.statistics.units import LEAST, numbered, units_of
@@ -30,7 +36,10 @@ from attnscope.support.progress import no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.borrow import LoadedModel
+    from attnscope.capture.watch import Site
     from attnscope.detection.probes import Answer, Probe
+    from attnscope.kernels.call import AttentionCall
+    from attnscope.read.windows import Window
 
 ANSWERS = ("answer", "prompt")
 
@@ -81,6 +90,7 @@ def answer_effects(
 
 
 MOST = 10**6  # tokens in a cache
+_SHOWN = 4  # windows in which a head's example is looked for
 _SUBSETS = 200  # of documents, for the interval of the stability
 _EQUAL = 12  # digits to which equal scores are equal
 _ENDS = ("_low", "_high")
@@ -129,7 +139,34 @@ class Additions:
             heads = heads.transpose("ablation", "layer", "head")
             result = result.assign({name: (heads[name].dims, heads[name].values) for name in _EFFECTS})
             result = result.assign_coords(ablation=heads.ablation.values)
+        result = result.assign(example=(("layer", "head"), self._examples(result, probes)))
         return result if self.listing is None else self._with_listed(result, self.listing)
+
+    def _examples(self, result: xr.Dataset, probes: Sequence[Probe]) -> np.ndarray:
+        """The largest weight of each head in the first windows, between ordinary tokens, as JSON for a page."""
+        largest = np.zeros((result.sizes["layer"], result.sizes["head"]))
+        texts = np.full(largest.shape, "", dtype=object)
+        rows = {int(layer): row for row, layer in enumerate(result.layer.values)}
+
+        def observe(site: Site, call: AttentionCall, window: Window) -> Tensor:
+            output, weights = output_of(call), weights_of(call)
+            queries, keys = sides_of(window, site.kind)
+            plain = [torch.tensor([not mark for mark in side.special]) for side in (queries, keys)]
+            if len(weights) > 1 or weights.shape[2:] != (len(plain[0]), len(plain[1])) or site.index not in rows:
+                return output  # the layer has other positions than tokens
+            values = weights[0].float().cpu() * (plain[0][:, None] & plain[1])
+            for head, (weight, at) in enumerate(zip(*values.flatten(1).max(1), strict=True)):
+                cell = rows[site.index], head
+                if weight > largest[cell]:
+                    query, key = divmod(int(at), len(plain[1]))
+                    largest[cell] = float(weight)
+                    shown = {"weight": float(weight), "pieces": context(queries, keys, query, key)}
+                    texts[cell] = json.dumps(shown, ensure_ascii=False)
+            return output
+
+        for window in probes[0].windows[:_SHOWN]:
+            observe_window(self.loaded, window, partial(observe, window=window))
+        return texts
 
     def _limit_effects(
         self,

@@ -61,6 +61,7 @@ def report(card: xr.Dataset) -> schema.Report:
         if bool(card.low.sel(role=reaches).notnull().any()):
             certainty = "heads by their mean; each share has a 95% interval"
     return schema.Report(
+        colour=next(iter(reaches), ""),
         title=f"Card of the heads of {card.attrs['model']}",
         read=", ".join(texts_read(card)),
         finding=schema.Finding(

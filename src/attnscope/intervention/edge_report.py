@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -22,11 +23,18 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _EDGES = (
-    Quantity("sender"),
+    Quantity("sender", detail="data"),
+    Quantity("receiver", detail="data"),
+    Quantity(
+        "from", "from part", meaning="part whose output is read: a head, an MLP (m0 is that of layer 0), or the input"
+    ),
     Quantity("sender_stack", "stack", meaning="encoder, decoder, or the decoder's cross-attention, of either part"),
-    Quantity("receiver", meaning="queries, keys or values of a head, an MLP, or the logits"),
+    Quantity("to", "to part", meaning="later part that reads it: a head, an MLP, or the logits"),
     Quantity("receiver_stack", "stack"),
+    Quantity("through", meaning="what a head reads it through: query, key or value"),
 )
+_SIDES = {"<q>": "query", "<k>": "key", "<v>": "value"}
+_PART = re.compile(r"a(\d+)\.h(\d+)(<[qkv]>)?")
 ORDERS = {
     "raising": ("raising edges", "share of the difference kept with the edges that raise the metric most"),
     "changing": ("largest edges", "the same with the edges that change it most"),
@@ -47,6 +55,9 @@ def report(found: xr.Dataset) -> Report:
     values |= {"shown": found.shown.astype(object).where(found.tested)}
     values |= {name: found.get(name) for name in ("sender_stack", "receiver_stack")}
     rows = sorted(rows_of(values, found.score), key=lambda row: -abs(row["score"]))
+    for row in rows:
+        row["from"], _ = named(row["sender"])
+        row["to"], row["through"] = named(row["receiver"])
     # a share needs a difference whose sign is certain
     gaps = (found.clean - base_of(found)).values
     certain = found.faithfulness_low.notnull() | (distinct < LEAST and has_one_sign(gaps))
@@ -57,7 +68,8 @@ def report(found: xr.Dataset) -> Report:
     shown = [row for row in rows if row["shown"]]
     largest = (shown or rows)[0]
     names = [
-        f"{row['sender']} → {row['receiver']} ({significant(row['score'], 2)}{unit_of(found.attrs)})"
+        f"{row['from']} → {row['to']} {row['through'] or ''}".rstrip()
+        + f" ({significant(row['score'], 2)}{unit_of(found.attrs)})"
         for row in (largest, rows[0])
     ]
     most, most_of_all = names
@@ -104,12 +116,29 @@ def report(found: xr.Dataset) -> Report:
     )
 
 
+def named(part: str) -> tuple[str, str | None]:
+    """The name of a part, heads as layer.head, and the side through which a head reads.
+
+    >>> named("a1.h3<v>"), named("m0")
+    (('1.3', 'value'), ('m0', None))
+    """
+    head = _PART.fullmatch(part)
+    return (f"{head[1]}.{head[2]}", _SIDES.get(head[3])) if head else (part, None)
+
+
+def chosen_circuits(found: xr.Dataset) -> dict[int, tuple[float, str]]:
+    """Size and order of the circuit that each half of the pairs chooses, by half."""
+    base = base_of(found)
+    gaps, rest = (found.clean - base).values, (found.difference - base).transpose("pair", ...)
+    of_half = {half: found.half.values == half for half in np.unique(found.half).tolist()}
+    return {half: _smallest(rest[pairs].sum("pair") / gaps[pairs].sum()) for half, pairs in of_half.items()}
+
+
 def _circuit(found: xr.Dataset, edges: int) -> list[str]:
     """The circuit that each half of the pairs chooses for the other, and how much of the difference it keeps there."""
     base = base_of(found)
     gaps, rest = (found.clean - base).values, (found.difference - base).transpose("pair", ...)
-    half = found.half.values
-    chosen = {side: _smallest(rest[half == side].sum("pair") / gaps[half == side].sum()) for side in np.unique(half)}
+    half, chosen = found.half.values, chosen_circuits(found)
     of_pair = [chosen[side if len(chosen) == 1 else 1 - side] for side in half]
     kept = [rest[at].sel(order=[name, "random"], size=size).values for at, (size, name) in enumerate(of_pair)]
     share = by_document(np.array(kept), texts_of(found), over=gaps)

@@ -153,6 +153,7 @@ def report(tree: xr.DataTree) -> Report:
             headline=_headline(rows, pairs),
         ),
         tables=_tables(tree, rows),
+        colour="recovered" if has_shares else "",
         result=tree,
         method=f"{INTERVALS} {EFFECTS}",
         notes=[*filter(None, [tree.attrs.get("left_out")]), *note_of(pairs.attrs)],

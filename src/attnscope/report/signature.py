@@ -19,6 +19,13 @@ from attnscope.support.errors import AttnscopeError
 
 PACKAGES = ("attnscope", "torch", "transformers", "tokenizers", "numpy", "numba")
 version = cache(metadata.version)  # which reads a file each time
+_SOFTWARE = """@software{{attnscope,
+  author  = {{{{The attnscope developers}}}},
+  title   = {{attnscope: where every attention head of a model attends, why, and whether it matters}},
+  version = {{{version}}},
+  year    = {{2026}}
+}}
+"""
 _FEW = 3  # entries of a list that the short line names one by one
 
 
@@ -94,6 +101,11 @@ class Signature:
         entries |= dict(sorted((self.settings or {}).items())) | {"version": (self.versions or {}).get("attnscope")}
         line = [f"{name}:{_written(value)}" for name, value in entries.items() if value is not None]
         return "|".join(part.replace("|", "/") for part in (self.command, *line) if not part.endswith(":"))
+
+    @property
+    def bibtex(self) -> str:
+        """attnscope, in this version, as BibTeX."""
+        return _SOFTWARE.format(version=(self.versions or {}).get("attnscope", ""))
 
     @property
     def name(self) -> str:

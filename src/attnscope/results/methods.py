@@ -23,13 +23,6 @@ from attnscope.store.files import local_folder
 from attnscope.support.checked import checked
 
 _NAMED = 2  # authors that a citation names
-_SOFTWARE = """@software{{attnscope,
-  author  = {{{{The attnscope developers}}}},
-  title   = {{attnscope: where every attention head of a model attends, why, and whether it matters}},
-  version = {{{version}}},
-  year    = {{2026}}
-}}
-"""
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,6 @@ def methods(path: str | Path) -> Methods:
     result = read_run(run)
     report = report_of(run.command, result)
     signature = Signature.of(report.signature)
-    version = (signature.versions or {}).get("attnscope", "")
     summary = inspect.cleandoc(function_of(run.command).__doc__ or "").partition("\n\n")[0]
     does = " ".join(summary.split()).rstrip(".")
     sentences = [
@@ -99,8 +91,7 @@ def methods(path: str | Path) -> Methods:
     entries = (Path(schema.__file__).parent / "references.bib").read_text(encoding="utf-8")
     cited = _citations(" ".join(sentences), entries)
     chosen = [entry for entry in entries.split("\n\n") if _key(entry) in cited]
-    software = _SOFTWARE.format(version=version)
-    return Methods(sentences, "\n\n".join([*(entry.strip() for entry in chosen), software]), as_latex(report))
+    return Methods(sentences, "\n\n".join([*(entry.strip() for entry in chosen), signature.bibtex]), as_latex(report))
 
 
 def _tested(report: schema.Report) -> list[schema.Table]:

@@ -103,15 +103,24 @@ def write_page(
     if not sections and not tables:
         raise AttnscopeError(f"the result of {report.command} holds nothing that a page could show")
     data = heads.of_report(report)
+    tabs = [] if data is None else [heads.numbers_tab(report.command), *heads.profile_tab(data)]
+    scripts = ["profile.js"] * bool(tabs)
+    panel = getattr(drawing, "panel", "")  # the script that draws above the numbers of a head
+    if panel and data is not None:
+        data_of: Any = getattr(drawing, "panel_data", None)
+        data["own"] = None if data_of is None else data_of(report)
+        tabs[0] = replace(tabs[0], panel="own_panel")
+        scripts.append(panel)
     return parts.write_page(
         path,
         "report",
         report,
         heads=data,
-        tabs=[] if data is None else [heads.numbers_tab(report.command), *heads.profile_tab(data)],
-        scripts=[] if data is None else ["profile.js"],
+        tabs=tabs,
+        scripts=scripts,
         run=run,
         sections=sections,
+        first=getattr(drawing, "first", ("heads",)),
         tables=tables,
     )
 

@@ -174,7 +174,7 @@ _OBJECTS = {
     "special tokens": "special tokens",
 }
 _LISTED = 4  # kinds of a headline
-_NO_PATTERN = ("mixed", "uniform", "uniform over the past")
+NO_PATTERN = ("mixed", "uniform", "uniform over the past")
 
 
 def _offsets_of(labels: Mapping[str, int]) -> str:
@@ -196,7 +196,7 @@ def _headline(results: xr.Dataset) -> str:
     number = len(labels)
     if "clusters" in json.loads(results.attrs.get("summary", "{}")):
         return f"{number} heads in {len(set(labels))} clusters of similar profiles"
-    counts = Counter(label for label in labels if label not in _NO_PATTERN)
+    counts = Counter(label for label in labels if label not in NO_PATTERN)
     fixed = counts.total()
     if not fixed:
         return f"None of {number} heads shows a fixed pattern"
@@ -218,7 +218,7 @@ def _headline(results: xr.Dataset) -> str:
 def _most_frequent_first(results: xr.Dataset, rows: Sequence[Any]) -> list[Any]:
     """Ranked heads, first those with the label that most heads have."""
     names = np.array(majority_names(results) or [[]])
-    counts = Counter(label for label in names.ravel().tolist() if label not in _NO_PATTERN)
+    counts = Counter(label for label in names.ravel().tolist() if label not in NO_PATTERN)
     return sorted(rows, key=lambda row: -counts[names[row["layer"], row["head"]]] if names.size else 0)
 
 

@@ -85,6 +85,9 @@ def pages(explained, tmp_path_factory):
                 folder / "relations.html",
             ),
             "roles": write_page(report_of("roles", attnscope.roles(limit=2)), folder / "roles.html"),
+            "card": write_page(
+                report_of("card", attnscope.card(limit=2, window=32, controls="shuffled")), folder / "card.html"
+            ),
             "received": scan_page(*scanned_with_received(folder / "run"), folder / "received.html"),
         }
 
@@ -104,7 +107,7 @@ def contrast(one, other):
 
 
 @pytest.mark.parametrize(
-    "name", ["scan", "received", "roles", "relations", "generate", "explain", "patch", "compare", "align"]
+    "name", ["scan", "received", "roles", "card", "relations", "generate", "explain", "patch", "compare", "align"]
 )
 def test_headers_landmarks_scrolling_and_contrast(visit, pages, name):
     page = visit(pages[name])
@@ -131,3 +134,18 @@ def test_figures_are_no_white_slabs_in_the_dark_and_show_that_they_scroll(visit,
     shadows = plate.evaluate("one => getComputedStyle(one).backgroundImage")  # seen through the figure
     assert shadows.count("linear-gradient") == 4
     assert plate.locator("img").evaluate("one => getComputedStyle(one).mixBlendMode") == "screen"
+
+
+def test_a_card_opens_on_the_scores_of_the_chosen_head(visit, pages):
+    page = visit(pages["card"])
+    numbers = json.loads(page.text_content("#data"))
+    page.click('[data-head="3"]')
+    drawn = page.eval_on_selector_all("#own svg >> nth=0 >> text", "all => all.map(one => one.textContent)")
+    scores = {one["key"]: one["text"][3] for one in numbers["quantities"]}
+    assert len(numbers["own"]["roles"]) >= 8
+    assert drawn[1::2] == [scores[f"scores.{role['role']}.score"] for role in numbers["own"]["roles"]]
+    assert page.text_content("#own p").startswith("Head 0.3 has the role “previous token”: score 0.9")
+    assert "attnscope intervene measures it" in page.text_content("#own p >> nth=1")
+    example = numbers["own"]["examples"]["0.3"]
+    assert page.text_content("#own blockquote bdi") == "".join(text for text, _ in example["pieces"])
+    assert page.locator("#own blockquote mark").count() == 2

@@ -1,12 +1,14 @@
 """The page in a real browser: it loads nothing, says nothing on the console, and does what it offers."""
 
 import re
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
 import xarray as xr
 
 import attnscope
+from attnscope.report.signature import Signature
 from attnscope.store.arrays import unpacked
 from tests.packages.lineage.translation.small_translators import small_recurrent, small_tokenizer
 from tests.results.page.color_schemes import fitting_schemes
@@ -281,6 +283,75 @@ def test_cross_attention_goes_from_the_target_to_the_source(visit, made, tmp_pat
     assert page.text_content("#partners tbody tr:first-child th") == "t6"
     page.check("input[value=near]")
     assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [11, 15]
+
+
+def test_a_head_without_a_fixed_pattern_has_a_small_map_in_place_of_a_flat_line(visit, made, tmp_path):
+    names = ["previous", "next", "leftward", "rightward", "self", "mixed"]
+    page = visit(scan_page(made.result.assign_coords(cluster=names), made.sample, tmp_path / "r.html"))
+    page.wait_for_selector("#grid canvas")
+    drawn = page.eval_on_selector_all("#grid button:has(canvas)", "all => all.map(one => Number(one.dataset.head))")
+    shares = (made.result.label == names.index("mixed")).mean("window").values.ravel()
+    assert drawn == np.flatnonzero(shares > 0.5).tolist()
+    head = head_of_kind(made, "sink")
+    dark = f"""() => {{ const one = document.querySelector('[data-head="{head}"] canvas'), paper = one.getContext('2d');
+        const ink = [0, 0], wide = 4 * one.width; // of the first column, and of the others
+        const {{ data }} = paper.getImageData(0, 0, one.width, one.height);
+        data.forEach((part, i) => {{ ink[+(i % wide >= 4)] += 255 - part; }});
+        return ink[0] / (ink[1] / (one.width - 1)) }}"""
+    assert page.evaluate(dark) > 2  # the first column is that of the first token
+    assert "the attention map of the first window" in page.text_content("#meaning")
+    page.select_option("#colour", "entropy")
+    assert page.locator("#grid canvas").count() == 0
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(20, 4), (40, 12)])
+def test_every_layer_of_the_map_is_reached_on_a_phone(visit, tmp_path, layers, heads):
+    made = planted(layers=layers, heads=heads, texts=2, tokens=16, rank=4)
+    page = visit(scan_page(made.result, None, tmp_path / "r.html"), width=390)
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")  # the map stays in view
+    grid = page.locator("#grid").bounding_box()
+    assert grid["y"] >= 0
+    assert grid["y"] + grid["height"] < 0.5 * 900
+    page.locator("#grid").evaluate("one => one.scrollTo(0, one.scrollHeight)")
+    if layers * heads > 400:
+        box = page.locator("#grid canvas").bounding_box()
+        page.mouse.click(box["x"] + 3, box["y"] + box["height"] - 4)
+    else:
+        page.click(f'[data-head="{(layers - 1) * heads}"]')
+    assert page.text_content("#head-title") == f"Layer {layers - 1}, head 0"
+
+
+def test_the_map_is_saved_for_a_paper_by_the_name_of_its_head(visit, path, made):
+    page = visit(path, scheme="dark")
+    index = head_of_kind(made, "previous")
+    choose(page, index)
+    layer, head = divmod(index, 4)
+    page.check("input[value=near]")
+    with page.expect_download() as download:
+        page.click("#map-frame figcaption >> text=SVG")
+    assert download.value.suggested_filename == f"head-{layer}.{head}-map.svg"
+    drawing = ET.parse(download.value.path())  # noqa: S314 a file of our own page
+    assert all(one.tag.startswith("{http://www.w3.org/2000/svg}") for one in drawing.iter())
+    words = [one.text for one in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert words[0] == f"Layer {layer}, head {head}"
+    assert {"query ↓", "key →", "weight", "0.25"} <= set(words)
+    kept = page.evaluate("drawn.view")
+    tokens = page.evaluate("names[0]")[kept["first"] : kept["first"] + kept["count"]]
+    cut = [token if len([*token]) <= 16 else f"{token[:15]}…" for token in tokens]
+    assert [word for word in words if word in cut] == 2 * cut  # queries, then keys
+
+
+def test_the_signature_is_a_line_to_copy(visit, path, made):
+    page = visit(path)
+    assert page.inner_text("#cite") == Signature.from_json(made.result.attrs["signature"]).format()
+    page.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+    page.click(".cite >> text=BibTeX")
+    assert page.evaluate("copied").startswith("@software{attnscope,")
+    page.click(".cite >> text=Copy")
+    assert page.evaluate("copied") == page.inner_text("#cite")
+    page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(); }")
+    page.click(".cite >> text=Copied >> nth=0")
+    page.wait_for_function("getSelection().toString() === document.getElementById('cite').textContent")
 
 
 @pytest.mark.parametrize("width", [360, 1600])

@@ -75,6 +75,18 @@ def test_lines_of_received_attention_come_back_and_no_share_is_lost():
     assert inflated(deflated_json(packed))["heads"] == packed["heads"]
 
 
+def test_attention_received_is_left_out_where_no_key_has_twice_its_uniform_share():
+    made = planted(layers=1, heads=3, tokens=32)
+    equal = np.full((1, 1, 32), 1.0)
+    received = np.ones((1, 1, 3, 32))
+    received[0, 0, 1, 5], received[0, 0, 2, 5] = 2.1, 2.0  # of 33.1 and of 33: 2.03 and 1.94 times their share
+    dims = ("window", "layer", "head", "key_position")
+    names = ("window", "key_position"), np.array([["a"] * 32], dtype=object)
+    sample = made.sample.assign(received=(dims, received), equal_received=((dims[0], dims[1], dims[3]), equal))
+    packed = pack_received(sample.assign_coords(position_token=names), [[32]])
+    assert [*packed["heads"]] == ["0.1"]
+
+
 def test_tiles_hold_what_lies_in_them():
     made = planted(layers=2, heads=2, tokens=32, rank=32)
     windows = pack_windows(in_tiles(made, (1, 0), 8))

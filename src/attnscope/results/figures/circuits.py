@@ -10,9 +10,10 @@ import xarray as xr
 from attnscope.explanation.circuit_report import pairs_of
 from attnscope.report.schema import Report
 from attnscope.results.figures.panels import HeadMap, head_maps
-from attnscope.results.figures.style import MARK, Figure, figure_style
+from attnscope.results.figures.style import COLUMN, MARK, PAGE, Figure, figure_style
 
-_EDGES = 40
+_EDGES, _FEW = 40, 1  # edges of a graph; layers that fit into one column of a paper
+first = ("composition",)  # on the page
 _COLOURS = {"query": "#0072B2", "key": "#D55E00", "value": "#009E73", "MLP or logits": "0.4"}
 captions = {
     "copying": (
@@ -25,8 +26,9 @@ captions = {
     "composition": (
         "Composition of heads",
         (
-            "The strongest significant pairs, at most 40. A line leads from a head to a later one that reads its "
-            "output, through queries, keys or values. Width: composition above that of random matrices."
+            "The strongest significant pairs, at most 40, with layers from left to right. A line leads from a head to "
+            "a later one that reads its output, through queries, keys or values. Width: composition above that of "
+            "random matrices."
         ),
     ),
 }
@@ -74,29 +76,53 @@ def graph_of(circuits: xr.Dataset, edges: int = _EDGES) -> Any:
     return graph
 
 
+def _positions(graph: Any) -> dict[str, tuple[float, float]]:
+    """Layers from left to right; heads near those that they read, MLPs in a row of their own at the bottom."""
+    columns: dict[int, list[str]] = {}
+    for node, layer in graph.nodes(data="layer"):
+        columns.setdefault(layer, []).append(node)
+    highest = (max(map(len, columns.values())) - 1) / 2
+    positions: dict[str, tuple[float, float]] = {}
+    for column, layer in enumerate(sorted(columns)):
+        read = {
+            node: np.mean([positions[one][1] for one in graph.predecessors(node) if one in positions] or [0.0])
+            for node in columns[layer]
+        }
+        nodes = sorted(columns[layer], key=lambda node: (read[node], node))
+        for number, node in enumerate(nodes):
+            is_mlp = node.startswith("m")
+            positions[node] = float(column), highest + 1.4 if is_mlp else number - (len(nodes) - 1) / 2
+    return positions
+
+
 @figure_style()
 def graph_figure(graph: Any) -> Figure:
-    """Draw a graph of heads with its layers from the bottom up."""
-    positions: Any = nx.multipartite_layout(graph, subset_key="layer", align="horizontal")
-    layers = len({layer for _, layer in graph.nodes(data="layer")})
-    widest = max(np.unique([layer for _, layer in graph.nodes(data="layer")], return_counts=True)[1])
+    """Draw a graph of heads with its layers from left to right."""
+    positions = _positions(graph)
+    across, down = ([place[axis] for place in positions.values()] for axis in (0, 1))
     most = max(weight for *_, weight in graph.edges(data="weight"))
-    size = (float(np.clip(0.55 * widest + 1, 3.2, 7.0)), float(np.clip(0.7 * layers + 0.6, 2.0, 8.0)))
-    figure = Figure(figsize=size, layout="constrained")
+    height = float(np.clip(0.42 * (max(down) - min(down)) + 1.3, 2.2, 8.0))
+    figure = Figure(figsize=(PAGE if max(across) > _FEW else 0.95 * COLUMN, height), layout="constrained")
     axes = figure.subplots()
-    nx.draw_networkx_nodes(graph, positions, ax=axes, node_color="white", edgecolors="0.4", node_size=420)
-    nx.draw_networkx_labels(graph, positions, ax=axes, font_size=7)
-    for number, (kind, colour) in enumerate(_COLOURS.items()):
-        edges = [(start, end, name) for start, end, name in graph.edges(keys=True) if name == kind]
-        if not edges:
-            continue
-        widths = [0.4 + 2.6 * graph.edges[edge]["weight"] / most for edge in edges]
-        styles: Any = ["dashed" if graph.edges[edge].get("lowers") else "solid" for edge in edges]
-        nx.draw_networkx_edges(
-            graph, positions, edgelist=edges, ax=axes, edge_color=colour, width=widths, node_size=420,
-            arrowsize=7, style=styles, connectionstyle=f"arc3,rad={0.1 * (number - 1)}",
+    for start, end, kind in graph.edges(keys=True):
+        edge = graph.edges[start, end, kind]
+        bend = 0.08 * ([*_COLOURS].index(kind) - 1)
+        beyond = positions[end][0] - positions[start][0] > 1  # past the layers between, not through them
+        axes.annotate(
+            "", positions[end], positions[start],
+            arrowprops={
+                "arrowstyle": "-|>", "mutation_scale": 7, "color": _COLOURS[kind],
+                "linewidth": 0.4 + 2.6 * edge["weight"] / most, "linestyle": "--" if edge.get("lowers") else "-",
+                "connectionstyle": f"arc3,rad={bend - 0.16 * beyond:.2f}", "shrinkA": 11, "shrinkB": 11,
+            },
         )  # fmt: skip
-        axes.plot([], [], color=colour, label=kind)
+    box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "0.4", "linewidth": 0.7}
+    for node, place in positions.items():
+        axes.text(*place, node, ha="center", va="center", fontsize=7, bbox=box, zorder=3)
+    kinds = {kind for *_, kind in graph.edges(keys=True)}
+    for kind in filter(kinds.__contains__, _COLOURS):
+        axes.plot([], [], color=_COLOURS[kind], label=kind)
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4)
+    axes.set(xlim=(min(across) - 0.4, max(across) + 0.4), ylim=(max(down) + 0.7, min(down) - 0.9))
     axes.set_axis_off()
     return figure

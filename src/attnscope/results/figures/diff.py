@@ -14,6 +14,7 @@ from attnscope.report.schema import Report
 from attnscope.results.figures.panels import MOST_COLUMNS, HeadMap, head_maps, largest, name_point, panel_rows
 from attnscope.results.figures.style import MARK, figure_style
 
+panel = "changes.js"  # above the numbers of a head
 _NAMED = 3  # heads labelled in each panel
 _SHORT = 4  # longest tick labels, in letters, of which three fit side by side
 _DIGITS = 15  # at most

@@ -1,11 +1,15 @@
 """Figures of patching, with their captions."""
 
+import re
 from collections.abc import Iterator
+from difflib import SequenceMatcher
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
+from attnscope.intervention.metrics import subject_of
 from attnscope.intervention.patch_findings import RECOVERED, name_of
 from attnscope.intervention.verdicts import ESTIMATORS
 from attnscope.report.schema import UNITS, Report
@@ -13,6 +17,7 @@ from attnscope.results.figures.panels import HeadMap, estimate_panels, head_maps
 from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import RIGHT, drawable, figure_style, name_columns
 
+first, panel = ("recovered-by-position",), "pairs.js"  # on the page: what comes first, and above the numbers of a head
 _DOT = "Dots: significant effects (corrected for all heads or positions)."
 _COLOURS = "Orange: patching moves the prediction towards the source run; blue: away from it. 1: the whole difference."
 
@@ -49,6 +54,38 @@ _CAPTIONS = {
 def captions(report: Report) -> dict[str, tuple[str, str]]:
     """Title and caption of each figure, by name."""
     return captions_of(_CAPTIONS, tested=bool(report.result["patched"].tested.any()), of="pairs")
+
+
+_WORD = re.compile(r"\s+|<[^<>\s]+>|[^\s<]+|<")  # a mask is a word by itself
+
+
+def panel_data(report: Report) -> dict[str, Any]:
+    """The pairs, with the words marked in which both texts differ, and the means of both runs."""
+    pairs = report.result["pairs"].to_dataset()
+    ends = {"clean": float(pairs.clean.mean()), "corrupted": float(pairs.corrupted.mean())}
+    base, source = ("corrupted", "clean") if pairs.attrs["direction"] == "denoising" else ("clean", "corrupted")
+    return {
+        "pairs": [
+            dict(zip(("clean", "corrupted"), _differing(row["clean"], row["corrupted"]), strict=True))
+            | {name: str(row.get(name) or "").strip() for name in ("answer", "wrong")}
+            for row in report.tables[-1].rows[: report.tables[-1].page]
+        ],
+        "title": subject_of(pairs.attrs),
+        "base": ends[base],
+        "source": ends[source],
+        "names": ["corrupted run", "clean run"] if base == "corrupted" else ["clean run", "corrupted run"],
+    }
+
+
+def _differing(clean: str, corrupted: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Pieces of both texts, those that differ with a mark."""
+    texts = [_WORD.findall(str(text)) for text in (clean, corrupted)]
+    pieces: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
+    for kind, *ends in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+        for side, words, (start, end) in zip(pieces, texts, (ends[:2], ends[2:]), strict=True):
+            if end > start:
+                side.append(("".join(words[start:end]), "" if kind == "equal" else "different"))
+    return pieces
 
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:

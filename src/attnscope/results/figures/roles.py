@@ -1,15 +1,19 @@
 """Figures of roles: maps of all scores, and the scores next to untrained and shuffled controls."""
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from attnscope.detection.report import controls_of
 from attnscope.detection.role import ROLES
-from attnscope.report.schema import Report
+from attnscope.report.schema import Report, value_of
 from attnscope.results.figures.panels import HeadMap, curve, head_maps, with_interval
 from attnscope.results.figures.style import MARK, Figure, figure_style, system_colours
 
+panel = "card.js"  # above the numbers of a head
 #: Title and caption of each figure, by name.
 captions = {
     "role-maps": (
@@ -34,6 +38,32 @@ captions = {
         ),
     ),
 }
+
+
+def panel_data(report: Report) -> dict[str, Any]:
+    """Roles with their thresholds, the controls, the roles that each head reaches, and its best example."""
+    result = report.result
+    roles: list[dict[str, Any]] = []
+    reached: dict[str, list[str]] = {}
+    for name in map(str, result.role.values):
+        part = result.sel(role=name)
+        if name.startswith("reach_"):  # the panel has the caches by themselves
+            continue
+        roles.append({"role": name, "title": str(part.title.item()), "threshold": value_of(part.threshold.item())})
+        for layer, head in np.argwhere(ROLES[name].reached(part["score"].values, part["equal"].values)).tolist():
+            reached.setdefault(f"{result.layer.values[layer]}.{head}", []).append(name)
+    examples = {
+        f"{result.layer.values[layer]}.{head}": json.loads(text)
+        for (layer, head), text in (np.ndenumerate(result.example.values) if "example" in result else ())
+        if text
+    }
+    return {
+        "table": "scores" if report.command == "card" else "heads",
+        "roles": roles,
+        "controls": controls_of(result),
+        "reached": reached,
+        "examples": examples,
+    }
 
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:

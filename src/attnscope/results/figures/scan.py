@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from attnscope.measure.stored import unit_of
 from attnscope.report.reads import reads
 from attnscope.report.schema import Report
 from attnscope.results.figures import panels, selection, style
+from attnscope.results.figures.attention import attention
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, patch_profiles, weight_maps
 from attnscope.results.figures.style import Figure
 from attnscope.results.scan_report import sample_of
@@ -74,9 +76,20 @@ def scan_figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tupl
         yield "profiles", profile_curves(result, heads)
         if sample is not None:
             yield "maps", weight_maps(first_rows(sample, heads, _TOKENS), heads)
+            for layer, head in json.loads(sample.attrs["requested"]):  # by --show
+                yield f"head-{layer}.{head}", head_map(sample, layer, head)
 
     if "patch_profile" in result:
         yield "patch-profiles", patch_profiles(result, _sharpest_on_patches(result))
+
+
+def head_map(sample: xr.Dataset, layer: int, head: int) -> Figure:
+    """Draw a head's weights over the first window that is shown, with its tokens where they fit."""
+    rows = first_rows(sample, [(layer, head)], sample.sizes["query"])
+    queries, keys = (selection.side_tokens(rows, side) for side in selection.sides(sample, layer))
+    weights = selection.dense_weights(rows, layer, head, len(queries), len(keys))
+    title = f"Head {layer}.{head}"
+    return attention(weights, tokens=keys, query_tokens=queries, width=style.PAGE, title=title)
 
 
 def _sharpest_on_patches(result: xr.Dataset) -> list[tuple[int, int]]:

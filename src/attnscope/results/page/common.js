@@ -31,11 +31,29 @@ addEventListener("beforeprint", () => {
 });
 addEventListener("afterprint", () => { for (const part of folded) part.open = false; });
 
+// The signature on one line, and the software as BibTeX, to be copied.
+for (const button of document.querySelectorAll("[data-copy]")) {
+  const text = byId(button.dataset.copy), name = button.textContent;
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      button.textContent = t`Copied`;
+      setTimeout(() => { button.textContent = name; }, 2000);
+    } catch { // a frame may not write to the clipboard: the text is selected instead
+      byId("signature").open = true;
+      getSelection().selectAllChildren(text);
+    }
+  });
+}
+
+/** What is about the chosen head has its name in that of its file. */
+const fileName = (name) => (typeof state === "undefined" || state.head === null ? name : `head-${numberOf(state.head)}-${name}`);
+
 /** A button that saves what it stands under. */
-function offer(name, kind, make) {
+function offer(name, kind, make, named = (own) => own) {
   const button = html("button", { type: "button", class: "save", title: t`Save as ${name}` }, kind);
   button.addEventListener("click", async () => {
-    const address = URL.createObjectURL(await make()), link = html("a", { href: address, download: name });
+    const address = URL.createObjectURL(await make()), link = html("a", { href: address, download: named(name) });
     link.click();
     setTimeout(() => URL.revokeObjectURL(address), 1000);
   });
@@ -51,9 +69,10 @@ function drawing(box) {
   const text = new XMLSerializer().serializeToString(picture).replace(/var\((--[a-z]+)\)/g, (_, name) => variable(name));
   return new Blob([text], { type: "image/svg+xml" });
 }
-for (const box of document.querySelectorAll("figure > .chart")) box.previousElementSibling?.append(offer(`${box.id}.svg`, "SVG", () => drawing(box)));
+for (const box of document.querySelectorAll("figure > .chart")) box.previousElementSibling?.append(offer(`${box.id}.svg`, "SVG", () => drawing(box), fileName));
 for (const canvas of document.querySelectorAll("figure > canvas")) {
-  canvas.parentNode.querySelector("figcaption")?.append(offer(`${canvas.id}.png`, "PNG", () => new Promise((resolve) => { canvas.toBlob(resolve); })));
+  canvas.parentNode.querySelector("figcaption")?.append(offer(`${canvas.id}.png`, "PNG", () => new Promise((resolve) => { canvas.toBlob(resolve); }), fileName));
 }
+if (byId("map")) byId("map-frame").querySelector("figcaption").append(offer("map.svg", "SVG", () => drawing(html("div", {}, svgOfMap(state.map, drawn.view, at(state.head)))), fileName));
 const numbersBox = document.getElementById("overview-title");
 numbersBox?.append(offer("heads.json", "JSON", () => new Blob([byId("data").textContent], { type: "application/json" })));

@@ -94,6 +94,32 @@ function drawScale(box, { colour, low, high, label, position }) {
   };
 }
 
+/**
+ * Bars with their numbers: rows {name, text, value, ends, marks, strong}; `marks` are [value, colour], `ends` those of
+ * an interval. Bars begin at 0, or at the lower end where that is above.
+ */
+function drawBars(rows, { low, high, label, width }) {
+  const paper = html("canvas").getContext("2d"), step = 24;
+  paper.font = `600 11px ${getComputedStyle(home).fontFamily}`;
+  const room = (texts, most) => Math.min(most * width, 14 + Math.max(...texts.map((text) => paper.measureText(text).width)));
+  const left = room(rows.map(({ name }) => name), 0.45), right = room(rows.map(({ text }) => text), 0.35), span = width - left - right;
+  const x = (value) => left + (span * (Math.min(Math.max(value, low), high) - low)) / (high - low || 1), zero = x(Math.max(0, low));
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${rows.length * step + 4}`, role: "img",
+    "aria-label": `${label}: ${rows.map(({ name, text }) => `${name} ${text}`).join("; ")}` });
+  rows.forEach(({ name, text, value, ends, marks = [], strong }, i) => {
+    const y = i * step + 4, look = strong ? "strong" : "";
+    const line = (at, from, to, more) => svg("line", { x1: x(at), x2: x(at), y1: y + from, y2: y + to, ...more });
+    picture.append(svg("text", { x: left - 8, y: y + 12, "text-anchor": "end", class: look }, name),
+      svg("rect", { x: left, y, width: span, height: 16, fill: "var(--soft)" }));
+    if (value !== null) picture.append(svg("rect", { x: Math.min(zero, x(value)), y: y + 2, width: Math.max(1, Math.abs(x(value) - zero)), height: 12, fill: "var(--accent)", opacity: strong ? 1 : 0.45 }));
+    if (ends) picture.append(svg("line", { x1: x(ends[0]), x2: x(ends[1]), y1: y + 8, y2: y + 8, stroke: "var(--text)", "stroke-width": 1.5 }), ...ends.map((end) => line(end, 4, 12, { stroke: "var(--text)" })));
+    if (low < 0) picture.append(line(0, -1, 17, { stroke: "var(--muted)" }));
+    picture.append(...marks.filter(([at]) => at !== null).map(([at, colour]) => line(at, -1, 17, { stroke: colour, "stroke-width": 2.5 })),
+      svg("text", { x: width - right + 8, y: y + 12, class: look }, text));
+  });
+  return picture;
+}
+
 /** Mean and band of a profile over offsets. */
 function drawProfile(box, offsets, mean, low, high, colour, unit) {
   const width = widthOf(box), height = 216, left = 52, right = 12, top = 22, bottom = 40;

@@ -18,7 +18,12 @@ from attnscope.support.errors import AttnscopeError
 
 #: The tab that a command fills on pages of other commands: its name and title.
 TABS = {"scan": ("text", "Text"), "explain": ("why", "Why"), "intervene": ("effect", "Effect")}
-_OWN = {"patch": ("effect", "Effect"), "diff": ("change", "Change"), "roles": ("roles", "Roles")}
+_OWN = {
+    "patch": ("effect", "Effect"),
+    "diff": ("change", "Change"),
+    "roles": ("roles", "Roles"),
+    "card": ("card", "Card"),
+}
 _MOST_LABELS = 24
 _UNITS = {"nats": "nats", "logits": "logits", "tokens": "tokens", "shift": "tokens", "percent": "%", "deviations": "SD"}
 DATA = '<script type="application/json" id="data">'
@@ -70,7 +75,8 @@ def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None
     labels = _groups(groups, cells, quantities) if groups else _labels(rows, cells)
     leading = [*report.finding.leading, *map(_head, rows[:1]), *index]
     effects = [one["key"] for one in quantities if one["signed"]]
-    first = next((key for key in effects if key.endswith(f".{report.colour}")), next(iter(effects), None))
+    drawn = [one["key"] for one in quantities if one["values"]]
+    first = next((key for key in drawn if key.endswith(f".{report.colour}")), next(iter(effects), None))
     group = next((one["group"] for one in quantities if one["key"] == first), "")
     quantities.sort(key=lambda one: one["group"] != group)  # what the finding is about comes first
     return {

@@ -18,6 +18,8 @@ const quantity = () => byKey.get(state.colour);
 /** What the cells of a small map draw: curves, or squares in so many columns. */
 let curves = data.patches ? { values: data.patches.mean, columns: data.patches.columns.length } : data.profile ? { values: data.profile.mean, most: Math.max(...data.profile.mean.flat().map((v) => v ?? 0)) || 1 } : null;
 const isSmall = () => total <= LINES;
+/** What a cell draws in place of a flat profile; the tab Text sets it. */
+let smallMap = () => null;
 
 // --- the map --------------------------------------------------------------------------------------------------
 
@@ -186,7 +188,7 @@ function paintMap(pointed = null) {
   cells.forEach((cell, index) => {
     if (exists(index)) {
       const fill = fillOf(index, scale), value = said?.values?.[index] ?? null, drawn = isSmall() && !!curves && value === null;
-      cell.replaceChildren(...(drawn ? [profileOf(index, labels ? fill : "var(--muted)")] : []));
+      cell.replaceChildren(...(drawn ? [smallMap(index) ?? profileOf(index, labels ? fill : "var(--muted)")] : []));
       const bar = html("i", { class: labels ? "label" : "value" });
       if (labels && (drawn || !isSmall())) { cell.style.background = "var(--card)"; bar.hidden = !data.labels; bar.style.cssText = `background:${fill};height:${drawn ? "5px" : `${Math.round(100 * (majority(index)?.share ?? 0))}%`}`; }
       else { cell.style.background = fill; bar.hidden = true; }
@@ -200,7 +202,7 @@ function paintMap(pointed = null) {
   });
   if (labels) drawLegend();
   else if (one) pointAt = drawScale(byId("scale"), { ...scale, label: one.units ? `${one.name} (${one.units})` : one.name });
-  const cell = said ? t`Number: ${said.name}` : !curves || !isSmall() || data.generated ? "" : curves.columns ? t`Cell: mean weight by offset in patches` : t`Cell: mean weight by offset, one scale for all heads`;
+  const named = said && (said.help ? `${said.name} (${said.help})` : said.name), cell = said ? t`Number: ${named}` : !curves || !isSmall() || data.generated ? "" : curves.columns ? t`Cell: mean weight by offset in patches` : document.querySelector("#grid button canvas") ? t`Cell: mean weight by offset, one scale for all heads; without a fixed pattern, the attention map of the first window` : t`Cell: mean weight by offset, one scale for all heads`;
   if (byId("significance")) byId("significance").hidden = !document.querySelector("#grid .dot, #grid .absent");
   byId("meaning").textContent = labels ? cell : !one ? "" : [one.name.startsWith(one.group) ? "" : one.group, one.help].filter(Boolean).join(": ");
   readOut(state.head);
@@ -340,6 +342,11 @@ function drawNumbers(table, quantities, index) {
       html("th", { scope: "row", title: one.help ?? "" }, `${one.group ? one.name.replace(`${one.group}: `, "") : one.name} `, html("span", { class: "count" }, one.units ?? ""), html("span", { class: "help" }, one.help ?? "")),
       html("td", { class: one.shown?.[index] ? "number shown" : "number" }, textOf(one, index)), ...columns.map((name) => html("td", { class: "number" }, cellsOf[name]())), html("td", { class: "strip" }, ...(one.values ? [stripOf(one, index)] : [])))];
   }));
+}
+/** Draw something of a page's own above the numbers of a head. */
+function drawAbove(draw) {
+  const box = byId("own"), name = box.closest("[data-numbers]").dataset.numbers, numbers = panels[name];
+  panels[name] = (index) => { box.replaceChildren(...draw(index, box).filter(Boolean)); numbers(index); };
 }
 const has = (one, name) => (name === "interval" ? one.interval?.some(Boolean) || one.within?.[0].some((v) => v !== null) : name === "equal" ? one.equal?.some((v) => v !== null) : one.low?.some((v) => v !== null));
 

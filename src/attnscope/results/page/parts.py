@@ -7,6 +7,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,17 +23,19 @@ from attnscope.read.shown import split_character
 from attnscope.report.language import language, messages_of_script, translate, translate_data, translate_html
 from attnscope.report.render import Cell, Column
 from attnscope.report.schema import Report
+from attnscope.report.signature import Signature
 from attnscope.results.figures.scan import Map, maps
 from attnscope.results.figures.selection import axis_values, require, side_tokens, sides
 from attnscope.results.figures.style import svg_of, with_minus
 from attnscope.results.page.heads import Tab, tabs_of_others
 from attnscope.store.files import explained, write_output
+from attnscope.support.errors import AttnscopeError
 
 _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 _DIGITS = 5
 _SHARE_DIGITS = 3  # of a share beside its key
 _PIXELS = 96  # for an inch
-_ORDER = ("links", "text", "profile", "why", "effect", "change", "roles", "examples", "groups")
+_ORDER = ("links", "card", "text", "profile", "why", "effect", "change", "roles", "examples", "groups")
 #: Names of the words in a page's data that are no names, tokens or numbers.
 _WORDS = frozenset({"name", "units", "help", "noun", "unit", "title", "reading", "names", "group"})
 _CELLS = 400  # heads that are drawn as cells; more are one canvas
@@ -164,6 +167,9 @@ def write_page(
     scripts = [*(scripts or ["draw.js"]), "common.js", *(["start.js"] if heads is not None else [])]
     js = together(*scripts)
     more |= {"report": report, "heads": heads, "links": links}
+    signature = None
+    with suppress(AttnscopeError):  # of a run of another version
+        signature = Signature.of(report.signature)
     page: Any = _PAGES.get_template(f"{template}.html.j2").make_module(more)
     text = _PAGES.get_template("base.html.j2").render(
         **{name: getattr(page, name, "") for name in ("notice", "footer", "map_controls")},
@@ -181,7 +187,8 @@ def write_page(
             "words": script_json(translated_messages(js)),
             **{name: script_json(value) for name, value in data.items()},
         },
-        signature=json.dumps(report.signature, indent=2, ensure_ascii=False),
+        signature=signature,
+        signature_json=json.dumps(report.signature, indent=2, ensure_ascii=False),
         css=together("page.css"),
         js=js,
     )
@@ -312,6 +319,7 @@ def pack_long(sample: xr.Dataset) -> dict[str, Any] | None:
 
 
 POINTS = 1024
+_STANDS_OUT = 2  # times the share under uniform attention: a head without such a key has no figure
 _ROOM = 160_000  # points of all heads and windows
 _FEWEST = 128
 
@@ -344,13 +352,16 @@ def pack_received(sample: xr.Dataset, tokens_shown: list[list[int]]) -> dict[str
             if not np.isfinite(share).all():
                 continue
             top = top_positions(share)
-            listed = [_listed(top, share, uniform)]
+            listed, stands_out = [_listed(top, share, uniform)], bool((share > _STANDS_OUT * uniform).any())
             if "recent" in sample:
                 recent = _share(sample.recent.values[window, layer, head, :keys].astype(np.float64))
                 uniform_recent = _share(sample.equal_recent.values[window, layer, :keys].astype(np.float64))
+                stands_out |= bool((recent > _STANDS_OUT * uniform_recent).any())
                 top_recent = top_positions(recent)
                 listed.append(_listed(top_recent, recent, uniform_recent))
                 top = np.union1d(top, top_recent)
+            if not stands_out:
+                continue
             packed["heads"][f"{window}.{layer * sizes['head'] + head}"] = [*_line(share, points), *listed]
             for key in top:
                 if key >= tokens_shown[window][number]:

@@ -22,7 +22,7 @@ from attnscope.results.figures import selection
 from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page import parts
 from attnscope.results.page.heads import Tab
-from attnscope.results.scan_report import contrasts_table, examples_of, sample_of, summary_table
+from attnscope.results.scan_report import NO_PATTERN, contrasts_table, examples_of, sample_of, summary_table
 from attnscope.support.errors import AttnscopeError
 
 _SCRIPTS = ("patches.js", "window.js", "profile.js")
@@ -89,7 +89,7 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
         reads_text="reads" not in result.attrs,  # as intervene does
         window=heads.get("window"),
         count=heads["texts"],
-        has_received=bool(received),
+        has_received=bool(received and received["heads"]),
         has_recent=bool(received and received["recent"]),
         has_long=bool(packed and packed["long"]),
         pieces=pieces,
@@ -266,10 +266,13 @@ def _labels(result: xr.Dataset) -> dict[str, Any] | None:
     if not {"label", "cluster"} <= set(result.variables):
         return None
     names = [str(name) for name in result["cluster"].values]
+    shares = selection.label_shares(result).reshape(-1, len(names))
+    patternless = [name in NO_PATTERN for name in names]
     entry: dict[str, Any] = {
         "names": list(map(with_minus, names)),
         "colours": cluster_colours(names),
-        "shares": parts.numbers(selection.label_shares(result).reshape(-1, len(names))),
+        "shares": parts.numbers(shares),
+        "patternless": [at for at, of_head in enumerate(shares) if of_head.max() > 0 and patternless[of_head.argmax()]],
     }
     if "centroid" in result.variables:
         entry["offsets"] = [int(offset) for offset in result["offset"].values]

@@ -241,6 +241,22 @@ function row(name, position, offset, weight, most, faint = false) {
     html("td", { class: "number" }, typeof offset === "string" ? offset : say(offset)), html("td", { class: "number" }, say(weight, 2)), html("td", { class: "bar" }, bar));
 }
 
+/** Maps of the first window of heads without a fixed pattern, whose profiles are flat. */
+async function unpackPatternless() {
+  const maps = new Map(), side = 64;
+  for (const index of isSmall() && !curves?.columns ? data.labels?.patternless ?? [] : []) {
+    const [n, m] = shared.sides[layerOf(index)].map((text) => shared.windows[0][text].tokens.length), listed = packed.maps[`0.${index}`];
+    if (listed) maps.set(index, [await unpackMap(listed, n, shared), { first: 0, count: n, keyFirst: 0, keyCount: m }]);
+  }
+  smallMap = (index) => {
+    if (!maps.has(index)) return null;
+    const canvas = html("canvas", { width: side, height: side, "aria-hidden": "true" });
+    canvas.getContext("2d").putImageData(mapImage(...maps.get(index), side).image, 0, 0);
+    return canvas;
+  };
+  if (maps.size) paintMap();
+}
+
 panels.text = () => loadMap();
 places.push(
   { write: () => (state.window ? `w${state.window + 1}` : ""), read: (part) => { const found = /^w(\d+)$/.exec(part); if (found && shared.windows[found[1] - 1]) turnTo(found[1] - 1); } },
@@ -250,3 +266,4 @@ places.push(
   } },
 );
 buildWindow();
+unpackPatternless();

@@ -113,6 +113,7 @@ function drawMap(canvas, map, view) {
   below.getContext("2d").drawImage(canvas, 0, 0);
   return {
     most,
+    view,
     cell(x, y) {
       const row = Math.floor((y - top) / box.cellY), column = Math.floor((x - left) / box.cellX);
       const inside = row >= 0 && row < view.count && column >= 0 && column < view.keyCount;
@@ -123,6 +124,31 @@ function drawMap(canvas, map, view) {
       drawOutline(paper, box, view, token, direction);
     },
   };
+}
+
+/** A map on white paper: cells, tokens at its sides where they fit, else positions, and the scale of its colours. */
+function svgOfMap(map, view, title) {
+  const { first, count, keyFirst, keyCount } = view, side = 400, left = 110, top = 130, colour = ramp(WEIGHT.light);
+  const across = side / keyCount, down = side / count, ink = "fill:#1b2026", right = left + side;
+  const rect = (x, y, width, height, part) => svg("rect", { x, y, width, height, fill: css(colour(part)) });
+  const word = (x, y, text, more = {}) => svg("text", { x, y, style: ink, ...more }, text);
+  const picture = svg("svg", { viewBox: `0 0 ${right + 80} ${top + side + 12}`, width: right + 80, height: top + side + 12 }, word(left, 16, title));
+  const shapes = new Map(), short = (number) => Number(number.toFixed(2)); // one path for all cells of a colour
+  for (const [query, queryEnd, key, keyEnd, weight] of cellsOf(map)) {
+    const [y, yEnd] = [query, queryEnd].map((row) => Math.min(count, Math.max(0, row - first))), [x, xEnd] = [key, keyEnd].map((column) => Math.min(keyCount, Math.max(0, column - keyFirst)));
+    const shade = css(colour(Math.round(64 * Math.sqrt(weight)) / 64)), wide = short((xEnd - x) * across);
+    if (weight && yEnd > y && xEnd > x) shapes.set(shade, `${shapes.get(shade) ?? ""}M${short(left + x * across)} ${short(top + y * down)}h${wide}v${short((yEnd - y) * down)}h${-wide}z`);
+  }
+  picture.append(...[...shapes].map(([shade, d]) => svg("path", { d, fill: shade })));
+  const name = (names, i, length) => { const letters = Array.from(names ? names[i] : String(i)); return letters.length > length ? `${letters.slice(0, length - 1).join("")}…` : letters.join(""); };
+  const marks = (names, start, length) => Array.from({ length }, (_, i) => start + i).filter((i) => names || i % Math.ceil(length / 8) === 0);
+  for (const i of marks(view.rows, first, count)) picture.append(word(left - 5, top + (i - first + 0.5) * down + 4, name(view.rows, i, 16), { "text-anchor": "end" }));
+  for (const i of marks(view.columns, keyFirst, keyCount)) { const x = left + (i - keyFirst + 0.5) * across; picture.append(word(x + 4, top - 6, name(view.columns, i, 16), { transform: `rotate(-90 ${x + 4} ${top - 6})` })); }
+  picture.append(svg("rect", { x: left, y: top, width: side, height: side, fill: "none", stroke: "#888" }), word(left - 5, top - 6, t`query ↓`, { "text-anchor": "end" }), word(left, 32, t`key →`));
+  for (let i = 0; i < 50; i++) picture.append(rect(right + 14, top + side - (i + 1) * side / 50, 12, side / 50 + 0.5, (i + 0.5) / 50));
+  for (const value of [0, 0.1, 0.25, 0.5, 1]) picture.append(word(right + 30, top + side * (1 - Math.sqrt(value)) + 4, say(value)));
+  picture.append(word(right + 14, top - 10, t`weight`));
+  return picture;
 }
 
 /** What is drawn: rows and columns from..to, and the weight there. */
