@@ -1,7 +1,5 @@
 """The command as it is typed: ``attnscope ...``, or ``python -m attnscope ...``."""
 
-from __future__ import annotations
-
 import gc
 import signal
 

@@ -1,7 +1,5 @@
 """Heads as people name them, in every verb: ``4.2``, ``(4, 2)``, lists, sets, a role of a run, a table or a file."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

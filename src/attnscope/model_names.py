@@ -1,7 +1,5 @@
 """Several models as one argument: a list, names with commas between, a pattern, or a folder of checkpoints."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

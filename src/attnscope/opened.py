@@ -12,7 +12,7 @@ from attnscope.capture.load import load_model, signature_of, state_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import mixers_note
 from attnscope.capture.outline import Heads, rejecting
-from attnscope.capture.parameters import Loading
+from attnscope.capture.placement import Loading
 from attnscope.capture.verify import position_table_length
 from attnscope.read.encoded import texts_and_targets
 from attnscope.read.texts import Corpus

@@ -267,17 +267,6 @@ if TYPE_CHECKING:
     Device: TypeAlias = torch.device
     Out: TypeAlias = str | Path | Callable[[Signature], Path]
     Memory: TypeAlias = Mapping[int | str, int | str]
-    Count: TypeAlias = int
-    Natural: TypeAlias = int
-    Draws: TypeAlias = int
-    Share: TypeAlias = float
-    Steps: TypeAlias = int
-    Seed: TypeAlias = int
-    Beams: TypeAlias = int
-    PathOrName: TypeAlias = str | Path
-    Names: TypeAlias = Sequence[str]
-    Several: TypeAlias = Sequence[str]
-    Numbers: TypeAlias = Sequence[int]
     Head: TypeAlias = str | tuple[int, int]
     Table: TypeAlias = pd.Series | xr.DataArray
     Heads: TypeAlias = str | Path | tuple[int, int] | Collection[str | tuple[int, int]] | Table
@@ -285,9 +274,6 @@ if TYPE_CHECKING:
     HeadsOrSets: TypeAlias = Heads | HeadSets
     ComponentSets: TypeAlias = Heads | Collection[Heads]
     HeadsOrScan: TypeAlias = Heads | xr.Dataset
-    Caches: TypeAlias = Sequence[tuple[int, int]]
-    Range: TypeAlias = tuple[int, int]
-    Spans: TypeAlias = Mapping[str, str]
     Metric: TypeAlias = Callable[..., Any]
 else:
     Array = Annotated[Any, Kind(lambda value: hasattr(value, "__array__"), "an array", "arrays")]
@@ -309,26 +295,27 @@ else:
     Words = Annotated[Any, Typed(_rule_or_file("unicode", "space"), "RULE|FILE")]
     Out = Annotated[str | Path | Callable[..., Any], Typed(run_folder, "PATH")]
     Memory = Annotated[Mapping[Any, Any], Typed(memory_of, "SIZE,...")]
-    Count = Annotated[int, Bounds(1)]
-    Natural = Annotated[int, Bounds(0)]
-    Draws = Annotated[int, Bounds(1, DRAWS)]
-    Share = Annotated[float, Bounds(0.0, 1.0)]
-    Steps = Annotated[int, Bounds(0, DRAWS)]
-    Seed = Annotated[int, Bounds(0, SEEDS - 1)]
-    Beams = Annotated[int, Bounds(1, 1_000)]  # far more do not fit into memory
-    PathOrName = Annotated[str | Path, Typed(path_of, "PATH")]
-    Names = Annotated[Sequence[str], Typed(names_of, "NAME,...")]
-    Several = Annotated[Sequence[str], Typed(repeated=True)]
-    Numbers = Annotated[Sequence[int], Typed(numbers_of, "N,...")]
     Head = Annotated[Any, Reads(head_of), Typed(head_of, "L.H")]
     Heads = Annotated[Any, Reads(heads_of), Typed(heads_of, "L.H,...")]
     HeadSets = Annotated[Any, Reads(sets_of), Typed(heads_of, "L.H,...", repeated=True)]
     ComponentSets = Annotated[Any, Typed(repeated=True)]
     HeadsOrScan = Annotated[Any, Reads(heads_or_run), Typed(heads_or_run, "L.H,...|RUN")]
     HeadsOrSets = Annotated[Any, Reads(heads_or_sets), Typed(heads_or_sets, "L.H,...")]
-    Caches = Annotated[Sequence[tuple[int, int]], Typed(caches_of, "W+S,...")]
-    Range = Annotated[tuple[int, int], Typed(range_of, "LOW:HIGH")]
-    Spans = Annotated[Mapping[str, str], Typed(span_of, "NAME=PATTERN", repeated=True, gathered=dict)]
+
+Count: TypeAlias = Annotated[int, Bounds(1)]
+Natural: TypeAlias = Annotated[int, Bounds(0)]
+Draws: TypeAlias = Annotated[int, Bounds(1, DRAWS)]
+Share: TypeAlias = Annotated[float, Bounds(0.0, 1.0)]
+Steps: TypeAlias = Annotated[int, Bounds(0, DRAWS)]
+Seed: TypeAlias = Annotated[int, Bounds(0, SEEDS - 1)]
+Beams: TypeAlias = Annotated[int, Bounds(1, 1_000)]  # far more do not fit into memory
+PathOrName: TypeAlias = Annotated[str | Path, Typed(path_of, "PATH")]
+Names: TypeAlias = Annotated[Sequence[str], Typed(names_of, "NAME,...")]
+Several: TypeAlias = Annotated[Sequence[str], Typed(repeated=True)]
+Numbers: TypeAlias = Annotated[Sequence[int], Typed(numbers_of, "N,...")]
+Caches: TypeAlias = Annotated[Sequence[tuple[int, int]], Typed(caches_of, "W+S,...")]
+Range: TypeAlias = Annotated[tuple[int, int], Typed(range_of, "LOW:HIGH")]
+Spans: TypeAlias = Annotated[Mapping[str, str], Typed(span_of, "NAME=PATTERN", repeated=True, gathered=dict)]
 
 _OBJECTS = (
     "In Python also a loaded model, with its `tokenizer`, if it was "

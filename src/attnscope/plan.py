@@ -29,8 +29,7 @@ from attnscope.capture.borrow import borrowed, quiet
 from attnscope.capture.families import body_of, without_cache
 from attnscope.capture.load import load_model
 from attnscope.capture.outline import without_numbers
-from attnscope.capture.parameters import Loading
-from attnscope.capture.placement import device_of, is_empty
+from attnscope.capture.placement import Loading, device_of, is_empty
 from attnscope.capture.verify import tokens_verified
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching

@@ -222,6 +222,7 @@ def _shown(
             for _ in range(_STEPS):
                 if node is None or "Softmax" in node.name() or node in reached:
                     break
+                # dropout, a product or a change of type after the softmax: back towards it
                 node = next((before for before, _ in node.next_functions if before is not None), None)
             if node not in reached:
                 raise UncapturedError(f"{name} returns weights that it does not use ({matrix.attention})")

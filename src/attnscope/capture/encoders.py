@@ -15,8 +15,7 @@ from attnscope.capture.checkpoint import main_inputs, saved_config
 from attnscope.capture.families import frames_of_wave, frames_of_window, image_token_of, seconds_at_once
 from attnscope.capture.load import load_model, what_is_read
 from attnscope.capture.outline import rejecting
-from attnscope.capture.parameters import AS_SAVED, Loading
-from attnscope.capture.placement import device_of
+from attnscope.capture.placement import AS_SAVED, Loading, device_of
 from attnscope.capture.processors import load_image_processor, load_preprocessor, load_tokenizer, tokenizer_repository
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import own_state

@@ -55,6 +55,7 @@ class CapturedCall:
         if self.call.mask is None and self.call.bias is None:
             return pad(torch.zeros_like(after), (1, 0))
         start, stop = (bound.expand(len(after), -1) for bound in self.call.visible[:2])
+        # a part begins at t if no query before t sees a key from t on, and none from t on sees a key before
         empty = stop <= start
         earliest = start.masked_fill(empty, start.shape[1]).flip(1).cummin(1).values.flip(1)
         position = torch.arange(1, start.shape[1], device=start.device)
@@ -255,6 +256,7 @@ def _reject_dropout(share: float) -> None:
 def _original() -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention as given
 
+    # a copy of the code: `intercept_flex_attention` exchanges that of the function itself, which others have imported
     copy = types.FunctionType(given.__code__, given.__globals__, given.__name__, given.__defaults__)
     copy.__kwdefaults__ = given.__kwdefaults__
     return copy
@@ -320,6 +322,7 @@ def call_of_flex(
 
         texts, each = (size if shape > 1 else 1 for size, shape in zip((batch, heads), block_mask.shape, strict=False))
         mask = create_mask(block_mask.mask_mod, texts, each, queries, keys, device=str(query.device))
+    # width 0: the product of queries and keys adds nothing to the bias, which has the scores
     nothing = scores.new_empty(batch, heads, queries, 0), scores.new_empty(batch, heads, keys, 0)
     values = value.repeat_interleave(heads // value.shape[1], 1).to(wide)
     call = AttentionCall(*nothing, values, scale=1.0, mask=mask, bias=scores)

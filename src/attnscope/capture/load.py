@@ -33,10 +33,10 @@ from attnscope.bundled import MODEL, MODELS
 from attnscope.capture.borrow import Envoy, LoadedModel, inner_model, is_own_hook, quiet
 from attnscope.capture.checkpoint import GGUF, Checkpoint, Repository, asking_trust, every_setting, out_of_reach
 from attnscope.capture.families import is_computed, is_pooler
-from attnscope.capture.parameters import Loading
 from attnscope.capture.placement import (
     INTEGERS,
     NF4,
+    Loading,
     Placement,
     compute_as_loaded,
     device_of,

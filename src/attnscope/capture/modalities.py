@@ -21,8 +21,7 @@ from attnscope.capture.borrow import LoadedModel, inner_model, quiet
 from attnscope.capture.checkpoint import Repository, saved_config
 from attnscope.capture.encoders import reads_images, reads_sounds
 from attnscope.capture.load import Model, load_model
-from attnscope.capture.parameters import AS_SAVED, Loading
-from attnscope.capture.placement import device_of
+from attnscope.capture.placement import AS_SAVED, Loading, device_of
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.capture.watch import way_of
 from attnscope.capture.watching import watching

@@ -1,7 +1,5 @@
 """The attention calls of a model on the meta device, found by its config before weights are loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Spread a model that is larger than one device over devices, memory and disk; quantise weights."""
+"""How a model is loaded: spread over devices, memory and disk if it is larger than one device, or quantised."""
 
 from __future__ import annotations
 
@@ -108,6 +108,32 @@ class Placement:
             raise
         weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
         return model, report
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Options of `attnscope.capture.load.load_model`."""
+
+    revision: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    trust_remote_code: bool = False
+    placement: Placement | None = None
+    dry_run: bool = False  # whether shapes suffice: no weights are read
+
+    @classmethod
+    def of(cls, reading: Mapping[str, Any]) -> Loading:
+        """By the options of a verb."""
+        placement, device_map, most = None, reading.get("device_map"), reading.get("max_memory")
+        if most is not None and device_map is None:
+            raise AttnscopeError("max_memory (--max-memory) needs device_map (--device-map): give both")
+        if device_map is not None:
+            placement = Placement(device_map, most)
+        options = {name: reading[name] for name in ("revision", "device", "dtype", "trust_remote_code")}
+        return cls(**options, placement=placement, dry_run=reading.get("dry_run", False))
+
+
+AS_SAVED = Loading()
 
 
 def device_of(model: nn.Module) -> torch.device:

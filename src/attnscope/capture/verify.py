@@ -1,7 +1,5 @@
 """Check before a run that the captured attention reproduces the model's own output."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy

@@ -336,18 +336,14 @@ def merge(
 def _page(merged: Merged, formats: tuple[str, ...]) -> Path | None:
     """The page of a scan, unless it has one already."""
     from attnscope.cli.output import draw_page
-    from attnscope.measure.stored import load_scan
+    from attnscope.results.open import known_run, read_run
     from attnscope.results.reports import report_of
     from attnscope.store.files import PAGE
-    from attnscope.store.folder import manifest_of
     from attnscope.store.runs import RunFolder
 
     if merged.command != "scan" or not merged.complete:
         return None
     if (merged.path / PAGE).is_file():
         return merged.path / PAGE
-    manifest = manifest_of(merged.path)
-    with RunFolder(merged.path, manifest.state.get("signature", {}) if manifest else {}) as run:
-        results = load_scan(run)
-    report = replace(report_of("scan", results), heads=[])
+    report = replace(report_of("scan", read_run(known_run(merged.path))), heads=[])
     return draw_page(report, RunFolder(merged.path, report.signature), formats)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnscope.capture.encoders import load_speech_model, load_vision_model
 from attnscope.capture.modalities import modality_of
-from attnscope.capture.parameters import Loading
+from attnscope.capture.placement import Loading
 from attnscope.capture.processors import hash_of_settings, reader_of
 from attnscope.intervention import stack
 from attnscope.measure.sounds import pieces_of

@@ -1,7 +1,5 @@
 """Passes through PyTorch's fused kernels: a quantity that is linear in the weights is a pass with other values."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch
@@ -115,10 +113,12 @@ def _packed_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
         seen = (call.extent[1] - call.extent[0]).clamp_min(1).double().log()[:, None]
         measures["entropy"] = torch.where(visible, torch.minimum(entropy.clamp_min(0), seen), 0.0)
     if need.offsets:
+        # E[j] - i: weights sum to 1
         high, low = parts["index"].double().unbind(-1)
         index = torch.arange(query.shape[2], device=query.device)
         measures["mean_offset"] = torch.where(visible, 256 * high + low - index, 0.0)
     if need.collision:
+        # sum_j A_ij^2 = sum_j exp(2 s_ij) / exp(2 lse_i): the log-sum-exp of doubled scores
         squares = fused_attention(call, scale=2 * call.scale)[1]
         measures["collision"] = torch.where(visible, torch.exp(squares - 2 * log_sum_exp), 0.0)
     if need.columns is not None:

@@ -77,7 +77,8 @@ def absorb(
     # where exp underflows to 0, the score stays finite too: 0 * -inf would be NaN
     below = (scores - shift[..., None]).clamp_min_(-87.0 if scores.dtype == torch.float32 else -700.0)
     torch.exp(scores.sub_(shift[..., None]), out=scores)
-    # sums relative to an older maximum become sums relative to the new one
+    # sums relative to an older maximum m become sums relative to the new one m': exp(s - m') is exp(s - m) exp(m - m'),
+    # and s - m' is (s - m) + (m - m')
     old = torch.where(state.maximum == -math.inf, 0.0, state.maximum).double()
     rescale = torch.exp(state.maximum.double() - shift.double())
     total = scores.sum(-1).double()
@@ -85,6 +86,7 @@ def absorb(
     state.score.add_((scores * below).sum(-1))
     state.square.mul_(rescale**2).add_((scores * scores).sum(-1))
     local = torch.arange(keys, device=scores.device, dtype=scores.dtype)
+    # mean position of the tile's weights, counted from its first key: small numbers, which float32 holds exactly
     mean = (scores @ local).double() / torch.where(total > 0, total, 1.0)
     away = local - mean[..., None].to(scores.dtype)
     before = state.total * rescale
@@ -98,6 +100,7 @@ def absorb(
     rescale = rescale.to(scores.dtype)
     if bins:
         edges = torch.from_numpy(segments(bins)).to(scores.device)
+        # the sum between two edges is a difference of cumulative sums; the middle one is that of the band
         at = (own[..., None] - column + edges).clamp(0, keys).expand(*scores.shape[:-1], -1)
         sums = torch.nn.functional.pad(scores.cumsum(-1), (1, 0)).gather(-1, at).diff(dim=-1)
         binned = torch.cat([sums[..., : len(bins)], sums[..., len(bins) + 1 :]], dim=-1)
@@ -211,7 +214,8 @@ class Sums:
             log_sum_exp = torch.logaddexp(log_real, call.sinks.double()[:, None])
         mass = torch.where(visible, torch.exp(log_real - log_sum_exp), 0.0)
         share = mass / total  # turns p = exp(score - maximum) into a weight
-        # entropy of the weights renormalised to 1, then of the weights as they are (sinks take a part)
+        # entropy of the weights renormalised to 1, ln sum_j p_j - sum_j p_j (s_j - m) / sum_j p_j for p = exp(s - m);
+        # then of the weights as they are (sinks take a part): -sum_j M w_j ln(M w_j) = M H(w) - M ln M for the mass M
         start, stop = call.extent
         most = (stop - start).clamp_min(1).double().log()[:, None]  # ln of the number of allowed keys
         entropy = torch.minimum((torch.log(total) - state.score / total).clamp_min_(0.0), most)

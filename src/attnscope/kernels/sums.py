@@ -45,6 +45,7 @@ def column_sums(
     if last is not None:
         check_least(1, last=last)
         counted = log_sum_exp.new_ones(1, log_sum_exp.shape[-1]) > 0 if counted is None else counted
+        # the number of counted queries from each on is at most `last`
         counted = counted & (counted.flip(-1).cumsum(-1).flip(-1) <= last)
     return cast("Tensor", weight_sums(call, log_sum_exp, counted, received=True).received)
 
@@ -81,6 +82,7 @@ def weight_sums(
     if of_keys or of_offsets:
         each_tile(call, level, sums, partial(_add, queries=queries))
     if by_kernel:
+        # column j: ln sum_i exp(s_ij - lse_i), the log-sum-exp of a row of the exchanged call, whose bias is -lse_i
         received_by = triton_tiles(exchanged(call, level), Need())[1].log_sum_exp.exp()
         sums[0] = received_by.flip(-1) if call.causal else received_by
     strange = level.isnan().any(-1, keepdim=True)
@@ -126,6 +128,8 @@ def _add(weights: Tensor, rows: slice, keys: slice, columns: Tensor, diagonals: 
     if columns.shape[-1]:
         columns[..., keys] += weights.sum(-2)
     if diagonals.shape[-1]:
+        # each row is laid one column further left than the one above, so that a diagonal becomes a column: in memory,
+        # rows of `count + width - 1` numbers are written into rows of `count + width`
         count, width = weights.shape[-2:]
         sheared = weights.new_zeros(*weights.shape[:-2], count, count + width)  # row i begins in column count - 1 - i
         sheared.flatten(-2)[..., count - 1 : -1].unflatten(-1, (count, -1))[..., :width] = weights

@@ -1,7 +1,5 @@
 """Measured attention on CUDA: the calls that the kernel of `_triton_kernels` supports, and its launch."""
 
-from __future__ import annotations
-
 import os
 from contextlib import nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`generate`: where does every head attend while the model writes? Prompts, new tokens, and measurements of each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

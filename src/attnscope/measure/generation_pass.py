@@ -1,7 +1,5 @@
 """One `generate` call of a model, watched from beginning to end: the row of the pass behind each new token."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The weights of generated rows on each span, and those predicted from a head's offsets alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -114,10 +114,6 @@ _PIXELS = 448  # on the longer side
 
 def jpeg(pixels: Tensor, processor: Processor) -> str:
     """An image as the model reads it, as base64 of a small JPEG; "" without Pillow."""
-    try:
-        from PIL import Image as pillow  # noqa: N813
-    except ImportError:
-        return ""
     values = pixels.float().cpu()
     mean, spread = (getattr(processor, name, None) for name in ("image_mean", "image_std"))
     if getattr(processor, "do_normalize", False) and mean is not None and len(mean) == len(values):
@@ -125,21 +121,23 @@ def jpeg(pixels: Tensor, processor: Processor) -> str:
     elif processor is None:
         values = (values - values.amin()) / (values.amax() - values.amin()).clamp_min(1e-9)
     bytes_ = (values.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    return _packed(pillow.fromarray(bytes_[..., 0] if bytes_.shape[-1] == 1 else bytes_[..., :3]).convert("RGB"))
+    return _packed(bytes_[..., 0] if bytes_.shape[-1] == 1 else bytes_[..., :3])
 
 
 def jpeg_of(pixels: np.ndarray, shape: float) -> str:
     """An image ``(row, column, 3)`` of 8 bits, scaled to the aspect ratio of `shape`; "" without Pillow."""
+    longer = max(1.0, shape), max(1.0, 1 / shape)
+    size = (round(_PIXELS * longer[0] / max(longer)), round(_PIXELS * longer[1] / max(longer)))
+    return _packed(pixels, size)
+
+
+def _packed(pixels: np.ndarray, size: tuple[int, int] | None = None) -> str:
     try:
         from PIL import Image as pillow  # noqa: N813
     except ImportError:
         return ""
-    longer = max(1.0, shape), max(1.0, 1 / shape)
-    size = (round(_PIXELS * longer[0] / max(longer)), round(_PIXELS * longer[1] / max(longer)))
-    return _packed(pillow.fromarray(pixels).resize(size))
-
-
-def _packed(image: Any) -> str:
+    image = pillow.fromarray(pixels).convert("RGB")
+    image = image if size is None else image.resize(size)
     image.thumbnail((_PIXELS, _PIXELS))
     file = io.BytesIO()
     image.save(file, "JPEG", quality=85)

@@ -13,7 +13,7 @@ import xarray as xr
 
 from attnscope.capture.encoders import load_vision_model
 from attnscope.capture.notes import layer_coordinates
-from attnscope.capture.parameters import Loading
+from attnscope.capture.placement import Loading
 from attnscope.capture.processors import reader_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import attend_in_full

@@ -46,6 +46,8 @@ def beyond_chance(
 ) -> Bool[np.ndarray, "*#cell"]:
     """Whether a share exceeds what this number of rows would reach by chance if they ignored position."""
     p, q = np.clip(measured, 1e-12, 1 - 1e-12), np.clip(equal, 1e-12, 1 - 1e-12)
+    # n rows of mean q have a mean of p or more with a probability of at most exp(-n KL(p, q)) (Hoeffding 1963, theorem
+    # 1); `CHANCE` is divided by the number of shares that are tested (Bonferroni)
     divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
     return (p > q) & (rows * divergence >= np.log(measured.size / CHANCE))
 

@@ -1,7 +1,5 @@
 """Means over the texts of a scan, and the rows behind them."""
 
-from __future__ import annotations
-
 import xarray as xr
 
 

@@ -459,19 +459,8 @@ _COMPUTED = {name for names in SUMMARIES for name in names.split(", ")}
 #: Coordinates and other variables of a scan, and words of the option.
 _TAKEN = (
     *("window", "layer", "head", "offset", "offset_bin", "every_offset", "kept", "part", "layer_name", "layer_kind"),
-    *(
-        "length",
-        "target_length",
-        "sampled_rows",
-        "start",
-        "source",
-        "by",
-        "rows",
-        "columns",
-        "frames",
-        "default",
-        "list",
-    ),
+    *("length", "target_length", "sampled_rows", "start", "source", "by", "rows", "columns", "frames", "default"),
+    "list",
 )
 _DEFAULT = "default"  # among names: all default statistics
 

@@ -1,7 +1,5 @@
 """Raw weights of chosen heads over one text, image or sound, and the attention that each token receives."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any

@@ -48,6 +48,7 @@ class RowSample:
                 queries[text, :, :length], weight[text, :, :length] = np.arange(length), 1.0
                 continue
             random = np.random.default_rng([self.seed, self.first + text, length])
+            # two points in each stratum of the cumulative chances
             points = (np.arange(self.rows) // 2 + random.random(self.rows)) / (self.rows // 2)
             for head in range(heads):
                 position = np.arange(length + 1)  # half uniform, half uniform in the logarithm of the position
@@ -57,6 +58,7 @@ class RowSample:
                 ends = np.cumsum(chances)
                 drawn = np.searchsorted(ends / ends[-1], points, side="right").clip(max=length - 1)
                 queries[text, head] = drawn
+                # one over the expected number of its draws (Hansen and Hurwitz 1943)
                 weight[text, head] = ends[-1] / (self.rows * chances[drawn])
         is_drawn = torch.tensor([length > self.rows for length in lengths])
         return Draw(torch.from_numpy(queries), torch.from_numpy(weight), is_drawn)
@@ -85,6 +87,7 @@ def sizes_of(call: AttentionCall, every: RowMeasures, counted: Tensor, near: int
     far = ((every.mass - inside).clamp_min(0) + _FLOOR).where(counted, 0.0)
     start, stop = call.extent
     distance = torch.maximum(call.query_positions - start, stop - 1 - call.query_positions).clamp_min(0) + 1
+    # the part of each row in the sums of the far weight, of its distance and of its squared distance
     powers = [far * distance[:, None].double() ** power for power in range(3)]
     shares = [each / each.sum(-1, keepdim=True).clamp_min(_FLOOR) for each in powers]
     return torch.stack(shares).mean(0).unflatten(1, (-1, call.group)).mean(2)
@@ -163,6 +166,8 @@ class Influences:
         first, second = self.of_rows.unflatten(0, (-1, 2)).unbind(1)
         parts = (first - second).square()
         variance = parts.sum(0)
+        # Satterthwaite (1946): (sum v)^2 / sum v^2 for the variance v of each difference D. A normal D has
+        # E D^4 = 3 v^2, so that sum v^2 is about sum D^4 / 3, and (sum v)^2 is about (sum D^2)^2 - 2 sum v^2
         freedom = 3 * variance**2 / parts.square().sum(0).clamp_min(torch.finfo(torch.float64).tiny) - 2
         return variance, freedom.clamp(1, len(parts))
 
@@ -170,6 +175,8 @@ class Influences:
         """The third central moment, from pairs of neighbouring strata."""
         fours = self.of_rows[: len(self.of_rows) // 4 * 4].unflatten(0, (-1, 4))
         cubes = (fours - fours.mean(1, keepdim=True)).pow(3).sum((0, 1))
+        # Fisher's k-statistic of 4 numbers is their sum of cubes times 4 / (3 * 2); it stands for each of the 4. The
+        # last factor is for influences that are in no four
         return cubes * (8 / 3) * (len(self.of_rows) / (4 * len(fours)))
 
     def effective(self) -> Tensor:

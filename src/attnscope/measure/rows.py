@@ -93,6 +93,7 @@ def equal_rows(call: AttentionCall, need: Need) -> RowMeasures:
     if need.bins:
         sides = within(torch.from_numpy(segments(need.bins)).to(count.device))
         bins = torch.cat([sides[..., : len(need.bins)], sides[..., len(need.bins) + 1 :]], -1).float()[:, None]
+    # of n equal scores 0, ln n is the log-sum-exp as well as the entropy
     entropy, mass = count.clamp_min(1).double().log()[:, None], (share > 0).double()[:, None]
     columns = None if columns is None else columns[:, None]
     more: dict[str, Tensor] = {}
@@ -102,6 +103,7 @@ def equal_rows(call: AttentionCall, need: Need) -> RowMeasures:
         more["largest_key"] = start.where(count > 0, -1).double()[:, None]
     if need.offsets or need.variance:
         more["mean_offset"] = ((start + stop - 1) / 2 - call.query_positions).double().where(count > 0, 0.0)[:, None]
+        # n consecutive offsets of equal weight have the variance (n^2 - 1) / 12
         more["offset_variance"] = ((count.double() ** 2 - 1) / 12).clamp_min(0)[:, None]
     return RowMeasures(entropy, mass, entropy, band=band, bins=bins, columns=columns, **more)
 
@@ -114,6 +116,7 @@ Array = TypeVar("Array", Tensor, np.ndarray)
 
 def fitted_places(sums: Array, mass: Array, counts: Array) -> tuple[Array, Array]:
     """Factors of the weight of a key in each bin, ``(..., head, bin)``, and of each row."""
+    # iterative proportional fitting (Deming and Stephan 1940): rows get their sums, then bins theirs, until both have
     share, row = sums * 0.0 + 1.0, mass
     near = _NEAR * float(mass.sum(-1).max())
     for _ in range(_ROUNDS):

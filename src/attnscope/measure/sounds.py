@@ -15,8 +15,7 @@ from attnscope.capture.encoders import SpeechModel, load_speech_model
 from attnscope.capture.families import transcript_length
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import Model
-from attnscope.capture.parameters import Loading
-from attnscope.capture.placement import device_of
+from attnscope.capture.placement import Loading, device_of
 from attnscope.capture.processors import hash_of_settings
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall

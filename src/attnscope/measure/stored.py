@@ -1,7 +1,5 @@
 """A scan in its run folder, and its notes as sentences."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

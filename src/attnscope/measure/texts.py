@@ -1,7 +1,5 @@
 """Texts: windows of a corpus, chats, pairs of texts, in words, groups or pools; statistics of each window."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -224,14 +222,7 @@ class TextReader(Reader):
     def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
         nodes, settings = super().summarise(measured), self.settings
         if self.session.is_shared and self.folder is None and set(DEFAULT) <= set(self.names):
-            more = (
-                settings["clusters"],
-                settings["pool"],
-                settings["rows"],
-                settings["until"],
-                self.words,
-                self.grouping,
-            )
+            more = (*map(settings.get, ("clusters", "pool", "rows", "until")), self.words, self.grouping)
             whole = nodes[self.command]
             if not any(more) and not self.chosen and whole.sizes["window"] <= _SHARED:
                 self.session.keep(_key_of([*self.windows], self.band, self.batch_size, self.reach), whole)

@@ -19,8 +19,7 @@ from attnscope.capture.functional import sees_ahead
 from attnscope.capture.load import Model
 from attnscope.capture.modalities import load_pictured_model, load_video_model
 from attnscope.capture.notes import capture_notes
-from attnscope.capture.parameters import Loading
-from attnscope.capture.placement import device_of
+from attnscope.capture.placement import Loading, device_of
 from attnscope.capture.processors import reader_of
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall

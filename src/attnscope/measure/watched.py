@@ -411,9 +411,11 @@ def reject_left_padding(layers: Sequence[Layer]) -> None:
         weights = layer.weights
         if layer.is_cross or weights.shape[3] == 1:
             continue
+        # softmax over scores that are all masked with one finite number gives a row of equal weights
         is_padding = (weights == weights[..., :1]).all(-1).all(1)  # (text, query)
         weighted = (weights != 0).any(1) & ~is_padding[..., None]
         missing = (weighted.any(1).cumsum(1) == 0).sum(1)  # keys at the beginning without weight
+        # a text whose rows all are padding in this layer shows nothing
         firsts.append(missing.where(~is_padding.all(1), 0).cpu())
     if not firsts:
         return

@@ -1,7 +1,5 @@
 """Parts of a text: spans by name, as characters, halves, and what follows a separator; the tokens within them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any, TypeAlias, cast

@@ -1,7 +1,5 @@
 """Tokens of a model without a tokenizer: ids, whose names are their numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from transformers import PreTrainedTokenizer

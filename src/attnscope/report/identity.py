@@ -1,7 +1,5 @@
 """The identity of a caller's function, as a signature records it: its name, and a hash of all that it computes with."""
 
-from __future__ import annotations
-
 import copyreg
 import dis
 import hashlib

@@ -53,12 +53,8 @@ def _other_than(verb: str, given: object) -> str:
             return "a tree (DataTree)" if not is_tree else "a tree with variables of its own"
     elif is_tree:
         return "a Dataset"
-    lacking = [name for name in verbs()[verb].contains if not _has(given, name)]
+    lacking = [name for name in verbs()[verb].contains if name not in given and name not in given.dims]
     return f"a {type(given).__name__} without {lacking[0]}" if lacking else ""
-
-
-def _has(given: xr.DataTree | xr.Dataset, name: str) -> bool:
-    return name in given or name in given.dims
 
 
 def signed(given: xr.DataTree | xr.Dataset) -> dict[str, Any]:

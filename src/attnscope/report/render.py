@@ -224,7 +224,7 @@ def _rich_table(table: Table, quantities: Sequence[Quantity], *, narrow: int = 0
             for row, (text, _) in zip(rows, texts, strict=True)
         ]
         whole = bool(one.significant) or (narrow > 0 and not words)
-        if not _has_interval(one, table):
+        if not (one.interval and any(row.get(one.low) is not None for row in table.rows)):
             add("\n".join(title.split(" ")) if narrow and not words else title, cells, words=words, whole=whole)
             continue
         ends = [translate(interval).replace("～", "～ ") for _, interval in texts]
@@ -253,10 +253,6 @@ def _heading(title: str) -> str:
             lines.append("")
         lines[-1] += phrase
     return "\n".join(lines)
-
-
-def _has_interval(quantity: Quantity, table: Table) -> bool:
-    return quantity.interval and any(row.get(quantity.low) is not None for row in table.rows)
 
 
 def _marked(quantity: Quantity, text: str) -> str:

@@ -91,7 +91,10 @@ def parquet_file(path: Path, columns: Attributes) -> Generator[Add]:
     from pyarrow import parquet
 
     def attributes(name: str) -> dict[str, str]:
-        return {key: _text(value) for key, value in columns.get(name, {}).items()}
+        return {
+            key: value if isinstance(value, str) else json.dumps(value, default=str)
+            for key, value in columns.get(name, {}).items()
+        }
 
     def field(name: str, column: Any) -> Any:
         kind = pa.from_numpy_dtype(column.dtype) if _is_number(column) else pa.string()
@@ -111,10 +114,6 @@ def parquet_file(path: Path, columns: Attributes) -> Generator[Add]:
 
 def _is_number(column: Any) -> bool:
     return pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 Format: TypeAlias = Literal[

@@ -78,13 +78,14 @@ def methods(path: str | Path) -> Methods:
     signature = Signature.of(report.signature)
     summary = inspect.cleandoc(function_of(run.command).__doc__ or "").partition("\n\n")[0]
     does = " ".join(summary.split()).rstrip(".")
+    tested = [table for table in report.tables if table.corrected and table.tested(table.shown("table", "page"))]
     sentences = [
         f"attnscope {run.command}: {does}.",
         f"Measured: {report.model}, {report.read}.",
         *_definitions(report),
         *_statistics(result),
         *SENTENCES.split(report.method),
-        *dict.fromkeys(f"Significance is corrected {table.corrected}." for table in _tested(report)),
+        *dict.fromkeys(f"Significance is corrected {table.corrected}." for table in tested),
         *(f"{title}: {', '.join(values)}." for title, values in _settings(signature)),
         f"Signature: {signature.format()}.",
     ]
@@ -92,10 +93,6 @@ def methods(path: str | Path) -> Methods:
     cited = _citations(" ".join(sentences), entries)
     chosen = [entry for entry in entries.split("\n\n") if _key(entry) in cited]
     return Methods(sentences, "\n\n".join([*(entry.strip() for entry in chosen), signature.bibtex]), as_latex(report))
-
-
-def _tested(report: schema.Report) -> list[schema.Table]:
-    return [table for table in report.tables if table.corrected and table.tested(table.shown("table", "page"))]
 
 
 def _definitions(report: schema.Report) -> list[str]:

@@ -1,7 +1,5 @@
 """The report of a scan: rankings, statistics of each head, groups, contrasts, offsets, keys."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -172,10 +172,12 @@ def several(results: Mapping[str, Any] | Sequence[Scan], *, quantity: str | None
         for one in numbers
     ]
     significant = Quantity("significant", unit="count", meaning=f"heads with a significant {chosen.title}")
-    sentences = [f"{name}: {_headline(report)}" for name, report in reports.items()]
+    found = {name: (report.finding, report.title) for name, report in reports.items()}
+    sentences = [f"{name}: {one.headline or next(iter(one.sentences), title)}" for name, (one, title) in found.items()]
     signatures = {name: Signature.of(signed(result)) for name, result in opened.items()}
     together = Signature(command, systems={name: one.to_dict() for name, one in signatures.items()})
-    notes = [*_failures(results), *_other_shapes(shapes, usual_shape), *_other_inputs(signatures)]
+    failed = [f"{name} failed: {reason}" for name, reason in getattr(results, "failed", {}).items()]
+    notes = [*failed, *_other_shapes(shapes, usual_shape), *_other_inputs(signatures)]
     return Report(
         title=f"attnscope {command} on {count(len(models), 'model')}",
         read="; ".join(dict.fromkeys(report.read for report in reports.values())),
@@ -216,10 +218,6 @@ def _shape(result: xr.Dataset | xr.DataTree) -> tuple[int, int] | None:
     nodes = [result] if isinstance(result, xr.Dataset) else result.subtree
     sizes = next((node.sizes for node in nodes if {"layer", "head"} <= node.sizes.keys()), None)
     return None if sizes is None else (sizes["layer"], sizes["head"])
-
-
-def _failures(results: Any) -> list[str]:
-    return [f"{name} failed: {reason}" for name, reason in getattr(results, "failed", {}).items()]
 
 
 def _other_shapes(shapes: Mapping[str, tuple[int, int] | None], usual: tuple[int, int] | None) -> list[str]:
@@ -277,10 +275,6 @@ def _is_number(quantity: Quantity, table: Table) -> bool:
     values = [row.get(quantity.name) for row in table.rows]
     is_number = any(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     return is_number and quantity.unit not in NO_NUMBERS - {"words"}
-
-
-def _headline(report: Report) -> str:
-    return report.finding.headline or next(iter(report.finding.sentences), report.title)
 
 
 def _means(name: str, table: Table, numbers: Sequence[Quantity], chosen: Quantity) -> Row:

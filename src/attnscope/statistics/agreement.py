@@ -163,6 +163,7 @@ def related(
     generator = np.random.default_rng(seed)
     layer, head = np.nonzero(np.isfinite(first) & np.isfinite(second))
     x, y = first[layer, head], second[layer, head]
+    # sorting layer + a number in [0, 1) shuffles heads, but only within their layer
     orders = np.argsort(layer + generator.random((_ORDERS, len(x))), axis=1)  # random within each layer
     drawn = np.concatenate([y[None], y[orders]])
     whole = _spearman(x, drawn)
@@ -186,6 +187,7 @@ _NEAR = 1e-12
 
 def _spearman(x: Float[np.ndarray, " head"], drawn: Float[np.ndarray, "draw head"]) -> Float[np.ndarray, " draw"]:
     """Rank correlations of one score with each row of others; NaN if all are equal."""
+    # Pearson's correlation of the ranks, for all rows in one product
     ranks, others = scipy.stats.rankdata(x), scipy.stats.rankdata(drawn, axis=1)
     ranks, others = ranks - ranks.mean(), others - others.mean(1, keepdims=True)
     sizes = np.sqrt((ranks**2).sum() * (others**2).sum(1))

@@ -153,6 +153,7 @@ def _welch(values: np.ndarray, groupings: np.ndarray) -> tuple[np.ndarray, np.nd
     finite = error > scale  # elsewhere equal in all models of each side
     t = np.where(finite, change / np.where(finite, error, 1.0), np.where(np.abs(change) <= scale, 0.0, np.nan))
     sizes = groupings[0].sum(), (~groupings[0]).sum()
+    # degrees of freedom by Welch (1947) and Satterthwaite (1946)
     least = variance[0] ** 2 / (sizes[0] - 1) + other_variance[0] ** 2 / (sizes[1] - 1)
     freedom = np.where(finite[0], error[0] ** 4 / np.where(finite[0], least, 1.0), len(values) - 2)
     return t, change[0], error[0], freedom

@@ -1,7 +1,5 @@
 """Labelled arrays as one file in NumPy's npz format; equal arrays give equal bytes."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

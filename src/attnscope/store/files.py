@@ -1,7 +1,5 @@
 """Files that are either complete or absent after a crash or a power cut."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

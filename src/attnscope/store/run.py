@@ -1,7 +1,5 @@
 """Run the job of a verb: in memory or in a folder, by one process, by tasks, or by Ray's actors."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -29,7 +29,9 @@ class AttnscopeError(Exception):
 
 def reason_of(error: BaseException) -> str:
     r"""Why something failed, on one line that is fit to be shown."""
-    lines = [" ".join(_printable(line).split()) for line in str(error).splitlines()]
+    # without control characters, by which a file could write to the terminal
+    printable = ("".join(one if one.isprintable() else " " for one in line) for line in str(error).splitlines())
+    lines = [" ".join(line.split()) for line in printable]
     lines = [line for line in lines if line] or [""]
     text = lines.pop(0)
     while text.endswith(":") and lines:
@@ -38,11 +40,6 @@ def reason_of(error: BaseException) -> str:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     short = text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 3] + "..."
     return short.rstrip(".") if short == text else short
-
-
-def _printable(text: str) -> str:
-    """Without control characters, by which a file could write to the terminal."""
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def out_of_memory(error: BaseException) -> AttnscopeError | None:

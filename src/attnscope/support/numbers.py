@@ -1,7 +1,5 @@
 """Numbers for people."""
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from typing import Any

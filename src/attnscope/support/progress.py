@@ -1,7 +1,5 @@
 """Progress reports of long commands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 

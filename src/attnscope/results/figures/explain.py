@@ -290,16 +290,12 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
     if not bool(np.isfinite(verdict[colour]).any()):
         raise NothingToShowError("verdict_grid needs a head with a value, but found none.")
     agree = _agreeing(verdict)
-    exists = _existing_heads(verdict)
+    # layers may have different numbers of heads
+    weight = verdict[WEIGHT.name] if WEIGHT.name in verdict else xr.ones_like(verdict["offset_of_weights"])
+    exists = np.isfinite(panels.by_head(weight))
     grey = bool((exists & np.isnan(panels.by_head(verdict[colour]))).any())
     title = "Number: favoured offset" + "; grey: none" * grey + "\nFrame: its scores match" * bool(agree.any())
     return _grid(verdict, verdict[colour], exists, agree, title, COLOURS[colour])
-
-
-def _existing_heads(verdict: xr.Dataset) -> np.ndarray:
-    """Which heads exist, ``(layer, head)``: layers may have different numbers of heads."""
-    weight = verdict[WEIGHT.name] if WEIGHT.name in verdict else xr.ones_like(verdict["offset_of_weights"])
-    return np.isfinite(panels.by_head(weight))
 
 
 def _agreeing(verdict: xr.Dataset) -> np.ndarray:
@@ -325,16 +321,13 @@ def _grid(
             look: dict[str, Any] = {"hatch": hatch, "fc": face, "ec": edge, "lw": 0 if hatch is None else 1}
             axes.fill_between([head - 0.5, head + 0.5], layer - 0.5, layer + 0.5, **look)
         if agree[layer, head]:
-            axes.add_patch(_frame(layer, head))
+            corner = head - 0.42, layer - 0.42
+            axes.add_patch(Rectangle(corner, 0.84, 0.84, fill=False, edgecolor="#D55E00", linewidth=1.3))
     panels.write_cells(image, lambda at: panels.tokens(at, 0), offset)
     name_heads(axes, layer_labels(result), axis_values(result, "head"))
     axes.set_title(title, loc="left")
     panels.colour_bar(figure, image, axes, label, shrink=0.9, aspect=18)
     return figure
-
-
-def _frame(layer: int, head: int) -> Rectangle:
-    return Rectangle((head - 0.42, layer - 0.42), 0.84, 0.84, fill=False, edgecolor="#D55E00", linewidth=1.3)
 
 
 @figure_style()

@@ -228,17 +228,14 @@ def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figur
     figure, drawn = panels.head_panels(kernel, heads, needs, heights, labels, purpose="scheme_kernel")
     for part, axes in drawn:
         _draw_curves(axes[0], part)
-        offsets = (_offset(float(part[f"offset_of_{name}"])) for name in ("weights", "kernel"))
+        both = (float(part[f"offset_of_{name}"]) for name in ("weights", "kernel"))
+        offsets = (panels.tokens(one, 0) if np.isfinite(one) else "none" for one in both)
         name = axes[0].get_title("left")
         axes[0].set_title(f"{name}\n" + "weights {}, scheme {}".format(*offsets), loc="left")
         if "pair_share" in kernel:
             _draw_pairs(axes[1], part)
     panels.legend_above(figure, 4)
     return figure
-
-
-def _offset(value: float) -> str:
-    return panels.tokens(value, 0) if np.isfinite(value) else "none"
 
 
 def _draw_curves(axes: Axes, part: xr.Dataset) -> None:

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -331,39 +332,31 @@ def pack_received(sample: xr.Dataset, tokens_shown: list[list[int]]) -> dict[str
     """
     if "received" not in sample:
         return None
-    sizes = sample.sizes
+    sizes, names = sample.sizes, [name for name in ("received", "recent") if name in sample]
     points = min(POINTS, max(_FEWEST, _ROOM // max(1, sizes["window"] * sizes["layer"] * sizes["head"])))
     packed: dict[str, Any] = {"heads": {}, "equal": {}, "contexts": {}, "keys": {}, "recent": {}}
     for window, layer in np.ndindex(sizes["window"], sizes["layer"]):
-        equal = sample.equal_received.values[window, layer].astype(np.float64)
-        keys = int(np.isfinite(equal).sum())
+        keys = int(np.isfinite(sample.equal_received.values[window, layer]).sum())
         if not keys:
             continue
-        uniform = _share(equal[:keys])
+        uniform = {name: _share(sample[f"equal_{name}"].values[window, layer, :keys]) for name in names}
         side = key_side(sample, layer)
         tokens = sample[f"{side}position_token"].values[window].tolist()
         number = int(side != "")
-        packed["equal"][f"{window}.{layer}"] = _line(uniform, points)
+        packed["equal"][f"{window}.{layer}"] = _line(uniform["received"], points)
         packed["keys"][f"{window}.{layer}"] = keys
         if "recent" in sample:
             packed["recent"][f"{window}.{layer}"] = recent_queries(sample, window, layer)
         for head in range(sizes["head"]):
-            share = _share(sample.received.values[window, layer, head, :keys].astype(np.float64))
-            if not np.isfinite(share).all():
+            shares = {name: _share(sample[name].values[window, layer, head, :keys]) for name in names}
+            if not np.isfinite(shares["received"]).all():
                 continue
-            top = top_positions(share)
-            listed, stands_out = [_listed(top, share, uniform)], bool((share > _STANDS_OUT * uniform).any())
-            if "recent" in sample:
-                recent = _share(sample.recent.values[window, layer, head, :keys].astype(np.float64))
-                uniform_recent = _share(sample.equal_recent.values[window, layer, :keys].astype(np.float64))
-                stands_out |= bool((recent > _STANDS_OUT * uniform_recent).any())
-                top_recent = top_positions(recent)
-                listed.append(_listed(top_recent, recent, uniform_recent))
-                top = np.union1d(top, top_recent)
-            if not stands_out:
+            if not any((shares[name] > _STANDS_OUT * uniform[name]).any() for name in names):
                 continue
-            packed["heads"][f"{window}.{layer * sizes['head'] + head}"] = [*_line(share, points), *listed]
-            for key in top:
+            tops = {name: top_positions(share) for name, share in shares.items()}
+            listed = [_listed(top, shares[name], uniform[name]) for name, top in tops.items()]
+            packed["heads"][f"{window}.{layer * sizes['head'] + head}"] = [*_line(shares["received"], points), *listed]
+            for key in reduce(np.union1d, tops.values()):
                 if key >= tokens_shown[window][number]:
                     packed["contexts"][f"{window}.{number}.{key}"] = context(tokens, int(key))
     return packed
@@ -375,7 +368,8 @@ def _listed(top: np.ndarray, share: np.ndarray, uniform: np.ndarray) -> list[lis
 
 
 def _share(received: np.ndarray) -> np.ndarray:
-    return received / max(float(received.sum()), 1e-30)
+    exact = received.astype(np.float64)
+    return exact / max(float(exact.sum()), 1e-30)
 
 
 def _line(share: np.ndarray, points: int) -> tuple[str, float]:
