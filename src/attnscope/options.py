@@ -380,6 +380,28 @@ PairMetric: TypeAlias = Annotated[
     "(token ids, padded with -100) and ``position``, that of the mask or of the last token. Pairs then "
     "need no answers. `attnscope.metric` gives it a name and a unit.",
 ]
+PairAnswer: TypeAlias = Annotated[
+    str | None,
+    "Expect this answer of all pairs that have none of their own: for a mask a token. After the texts of a "
+    "causal model it may have several tokens: then the difference is that of their summed log probabilities, "
+    "which for one token each is that of the logits.",
+]
+PairWrong: TypeAlias = Annotated[str | None, "Compare with this wrong answer of all pairs that have none of their own."]
+ScoredHeads: TypeAlias = Annotated[
+    Heads | None,
+    "Score only these heads, as in 4.2,5.1. docs/guides/own-questions.md has all forms. By default every head.",
+]
+HiddenNeedles: TypeAlias = Annotated[
+    Needles | None,
+    "Hide the needles of this file for retrieval heads: JSON Lines with needle and question in each line. Also "
+    "such objects; see `attnscope.detection.probes.needles_of`. By default three sentences in English.",
+]
+Controls: TypeAlias = Annotated[
+    Names | str | None,
+    "Compare with these untrained controls, with commas between: initialised, shuffled; or none. "
+    "``initialised`` has new random weights, ``shuffled`` each matrix in a random order. By default "
+    "initialised,shuffled.",
+]
 
 
 # --- how a model is loaded ---

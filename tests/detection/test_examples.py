@@ -17,11 +17,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.detection.common import LEAST_KEYS, ExamplePair, at_least, common_features
+from attnscope.detection.common import LEAST_KEYS, ExamplePair, common_features
 from attnscope.detection.examples import Choice, ExampleReader
 from attnscope.measure.reader import scan_settings
 from attnscope.measure.sample import leading_heads
 from attnscope.results.reports import report_of, write_page
+from attnscope.statistics.tests import at_least
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope_zoo.catalogue import build
 from tests.cli.command import attnscope as command

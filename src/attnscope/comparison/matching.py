@@ -1,5 +1,6 @@
 """Match the heads of two models by number or by offset profile, and test whether pairs are similar."""
 
+from math import comb, log
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -96,7 +97,8 @@ def _pairs_alike(distances: list[np.ndarray], seed: int) -> Similarity:
     """Whether the models match better than nearly all random halves of the heads of both."""
     generator = np.random.default_rng(seed)
     counts = [len(layer) // 2 for layer in distances]
-    if sum(_log_chance_of_parting(count) for count in counts) > np.log(_SURE):
+    # random halves of n pairs of twins part every pair with the chance 2^n / C(2n, n)
+    if sum(count * np.log(2.0) - log(comb(2 * count, count)) for count in counts) > np.log(_SURE):
         return "untested"
 
     def total(orders: list[np.ndarray]) -> float:
@@ -111,9 +113,3 @@ def _pairs_alike(distances: list[np.ndarray], seed: int) -> Similarity:
     drawn = [total([generator.permutation(2 * count) for count in counts]) for _ in range(_HALVES)]
     as_alike = 1 + int((np.array(drawn) <= in_order * (1 + 1e-9)).sum())
     return "shown" if as_alike / (1 + _HALVES) <= _SURE else "not shown"
-
-
-def _log_chance_of_parting(count: int) -> float:
-    """Logarithm of the chance that random halves of `count` pairs of twins separate every pair."""
-    numbers = np.arange(1, count + 1)
-    return count * np.log(2.0) - float(np.log(count + numbers).sum() - np.log(numbers).sum())

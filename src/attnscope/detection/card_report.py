@@ -33,7 +33,8 @@ from attnscope.support.numbers import count
 def report(card: xr.Dataset) -> schema.Report:
     """What is known of every head."""
     counts, controls = role_rows(card), controls_of(card)
-    by_role = [_agreement_row(card, name) for name in map(str, card.role.values)]
+    agreement = {column: card.get(column) for one in _AGREEMENT[1:] for column in one.columns}
+    by_role = schema.rows_of(agreement, card.title)
     scores, *others = role_tables(card, counts)
     sentences = [counts_sentence(counts, controls), *_cache_sentences(card)]
     if "auroc" in card:
@@ -183,10 +184,7 @@ def _heads(card: xr.Dataset) -> list[schema.Quantity]:
         schema.Quantity("key_head", unit="count", detail="data", meaning="key-value head of its layer that it reads"),
         schema.Quantity("roles", meaning="published roles whose threshold it reaches"),
         schema.Quantity("listed", unit="count", detail="page", meaning="1: in the published file"),
-        *(
-            schema.Quantity(name, ROLES[name].title, "share", meaning, low=f"{name}_low", high=f"{name}_high")
-            for name in _reaches(card)
-        ),
+        *(schema.with_ends(name, ROLES[name].title, "share", meaning) for name in _reaches(card)),
         *(
             schema.effect_quantity(
                 name,
@@ -198,15 +196,13 @@ def _heads(card: xr.Dataset) -> list[schema.Quantity]:
     ]
 
 
-def _interval(name: str, heading: str, meaning: str) -> schema.Quantity:
-    return schema.Quantity(name, heading, "share", meaning, low=f"{name}_low", high=f"{name}_high", interval=True)
-
-
+_HALVES = "rank correlation over heads between scores on two halves of the texts"
+_AUROC = "AUROC: pairs of a published and another head that it ranks so; 0.5 by chance"
 _AGREEMENT = (
     schema.Quantity("role", detail="data"),
     schema.Quantity("title", "role"),
-    _interval("stability", "halves agree", "rank correlation over heads between scores on two halves of the texts"),
-    _interval("auroc", "published", "AUROC: pairs of a published and another head that it ranks so; 0.5 by chance"),
+    schema.with_ends("stability", "halves agree", "share", _HALVES, interval=True),
+    schema.with_ends("auroc", "published", "share", _AUROC, interval=True),
     schema.Quantity(
         "auroc_p",
         "p",
@@ -215,10 +211,3 @@ _AGREEMENT = (
         "roles",
     ),
 )
-
-
-def _agreement_row(card: xr.Dataset, name: str) -> schema.Row:
-    part = card.sel(role=name)
-    columns = [column for one in _AGREEMENT[2:] for column in one.columns]
-    numbers = {column: schema.value_of(part[column].item()) if column in part else None for column in columns}
-    return {"role": name, "title": ROLES[name].title, **numbers}

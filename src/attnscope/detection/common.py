@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.stats
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from attnscope.measure.rows import LEAST_KEYS
+from attnscope.statistics.discovery import significant
+from attnscope.statistics.tests import at_least
 
 LEVEL = 0.05  # false discovery rate
 SHARED = 2  # examples that have a feature, at least, for it to be in common
@@ -119,15 +120,7 @@ def common_features(pairs: Mapping[tuple[int, int], Sequence[ExamplePair]]) -> d
     rows.sort(key=lambda row: (row[:2], row[-1]))
     p = np.array([row[-1] for row in rows])
     beyond = np.ones(max(possible - len(p), 0))  # features that fewer examples have, with p = 1
-    significant = scipy.stats.false_discovery_control(np.concatenate([p, beyond]))[: len(p)] <= LEVEL if rows else p > 1
+    passes = significant(np.concatenate([p, beyond]), LEVEL)[: len(p)]
     names = ("layer", "head", "kind", "value", "found", "of", "expected", "p")
     columns: dict[str, list[Any]] = {name: [row[at] for row in rows] for at, name in enumerate(names)}
-    return columns | {"value": [str(value) for value in columns["value"]], "significant": significant.tolist()}
-
-
-def at_least(number: int, chances: Float[np.ndarray, " example"]) -> float:
-    """Probability that at least `number` of independent events happen (the Poisson-binomial distribution)."""
-    distribution = np.ones(1)
-    for chance in chances:
-        distribution = np.convolve(distribution, [1 - chance, chance])
-    return float(np.clip(distribution[number:].sum(), 0.0, 1.0))
+    return columns | {"value": [str(value) for value in columns["value"]], "significant": passes.tolist()}

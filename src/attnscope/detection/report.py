@@ -188,17 +188,13 @@ def texts_read(roles: xr.Dataset) -> list[str]:
     tokens = f"{least} to {most}" if least < most else str(most)
     if "sounds" in notes:
         return [f"{count(notes['sounds'], 'sound')} of {tokens} frames"]
-    on_windows = [ROLES[str(name)].probe for name in roles.role.values if ROLES[str(name)].texts is None]
+    of_roles = [ROLES[str(name)] for name in roles.role.values]
+    on_windows = [role.probe for role in of_roles if role.texts is None]
     windows = next((notes[probe] for probe in ("text", *on_windows) if probe in notes and probe not in _DRAWN), None)
     read = [] if windows is None else [f"{count(windows, 'window')} of {tokens} tokens"]
     read += [f"{notes['repeated']} repeated texts of random tokens"] if "repeated" in notes else []
-    read += [f"{notes[ROLES[name].probe]} texts of {ROLES[name].title}" for name in _with_texts(roles)]
+    read += [f"{notes[role.probe]} texts of {role.title}" for role in of_roles if role.texts is not None]
     return read + ([f"{notes['needle']} of {notes['prompts']} needle prompts answered"] if "needle" in notes else [])
-
-
-def _with_texts(roles: xr.Dataset) -> list[str]:
-    """Roles with texts of their own."""
-    return [str(name) for name in roles.role.values if ROLES[str(name)].texts is not None]
 
 
 def role_notes(roles: xr.Dataset) -> list[str]:

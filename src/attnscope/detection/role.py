@@ -380,24 +380,19 @@ def register_role(
     function: Expecting, name: str, texts: Sequence[Any] | None, threshold: float, layers: tuple[str, ...], more: float
 ) -> None:
     """Add a role of a caller's own to `ROLES`, from what is expected in a text."""
-    module = getattr(function, "func", function).__module__
+    source = f"a role of {getattr(function, 'func', function).__module__}"
     definition = " ".join((getdoc(function) or f"Weight that {name} expects.").split())
-    record = Role(
-        name,
-        name.replace("_", " "),
-        definition,
-        f"a role of {module}",
-        lambda measured: measured.expected,
-        f"{name}_texts",
-        threshold,
-        layers,
-        more=more,
-        expecting=function,
-        texts=texts,
-    )
-    stored = {"definition": definition, "source": record.source, "threshold": threshold, "layers": [*layers]}
+    record = _own_role(name, definition, source, threshold, layers, more, expecting=function, texts=texts)
+    stored = {"definition": definition, "source": source, "threshold": threshold, "layers": [*layers]}
     stored |= {"more": more, "has_texts": texts is not None}
     registry.register("role", name, record, ROLES, function, texts, threshold, layers, more, words=stored)
+
+
+def _own_role(
+    name: str, definition: str, source: str, threshold: float, layers: Sequence[str], more: float, **expected: Any
+) -> Role:
+    about: Any = {"probe": f"{name}_texts", "threshold": threshold, "layers": tuple(layers), "more": more, **expected}
+    return Role(name, name.replace("_", " "), definition, source, lambda measured: measured.expected, **about)
 
 
 @checked
@@ -412,18 +407,7 @@ def stored_role(
     has_texts: bool,
 ) -> tuple[dict[str, Role], Role]:
     """A role of a caller's own as a run stores it, without its function; and its table."""
-    return ROLES, Role(
-        name,
-        name.replace("_", " "),
-        definition,
-        source,
-        lambda measured: measured.expected,
-        f"{name}_texts",
-        threshold,
-        tuple(layers),
-        more=more,
-        texts=() if has_texts else None,
-    )
+    return ROLES, _own_role(name, definition, source, threshold, layers, more, texts=() if has_texts else None)
 
 
 #: Descriptions of the controls' weights, by name.

@@ -47,7 +47,6 @@ from attnscope.report import registry
 from attnscope.report.signature import short_hash
 from attnscope.statistics.intervals import interval
 from attnscope.statistics.units import units_of
-from attnscope.store.arrays import padded_heads
 from attnscope.store.run import Job, Work
 from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
@@ -205,32 +204,28 @@ class Scoring:
 
         `kinds` are those of the layers.
         """
-        wanted = {ROLES[name].probe for name in self.settings["roles"] if name not in self.skipped}
-        probes = [text] if "text" in wanted else []
-        if "repeated" in wanted:
+        settings, size = self.settings, self.settings["batch_size"]
+        wanted = [ROLES[name] for name in settings["roles"] if name not in self.skipped]
+        kinds_of_probes = {role.probe for role in wanted}
+        probes = [text] if "text" in kinds_of_probes else []
+        if "repeated" in kinds_of_probes:
             table: Any = embedding_within(self.loaded.model.get_input_embeddings())
             words = ordinary_tokens(self.loaded.tokenizer, self.windows, table.num_embeddings)
             try:
-                probes.append(
-                    repeated_probe(
-                        self.windows[0], words, self.length, self.settings["seed"], self.settings["batch_size"]
-                    )
-                )
+                probes.append(repeated_probe(self.windows[0], words, self.length, settings["seed"], size))
             except AttnscopeError as error:
-                on_it = (name for name in self.settings["roles"] if ROLES[name].probe == "repeated")
+                on_it = (name for name in settings["roles"] if ROLES[name].probe == "repeated")
                 self.skipped |= dict.fromkeys(on_it, str(error)) | self.skipped
-        if "needle" in wanted:
+        if "needle" in kinds_of_probes:
             try:
                 probes.append(_needles(self.loaded, text.windows, self.needles, self.length, self.notes))
             except AttnscopeError as error:
-                if self.settings["needles"] is not None and "prompts" not in self.notes and _continues(self.loaded):
+                if settings["needles"] is not None and "prompts" not in self.notes and _continues(self.loaded):
                     raise
                 self.skipped["retrieval"] = str(error)
-        probed = [ROLES[name] for name in self.settings["roles"] if ROLES[name].expecting and name not in self.skipped]
-        how: Any = (text.windows, self.length, self.settings["batch_size"])
-        for role in probed:
+        for role in (role for role in wanted if role.expecting):
             sees_ahead = bool(kinds & {*role.layers} - {"causal"})
-            probe = expected_probe(self.loaded, role, *how, sees_ahead=sees_ahead)
+            probe = expected_probe(self.loaded, role, text.windows, self.length, size, sees_ahead=sees_ahead)
             if probe is None:
                 self.skipped[role.name] = ROLES["next_token"].otherwise
             else:
@@ -298,7 +293,7 @@ def measured(
     variables: dict[str, Any] = {}
     for probe in probes:
         on_probe = [name for name in names if ROLES[name].probe == probe.kind]
-        variables |= _on_probe(model, sites, probe, on_probe, tell, with_equal=with_equal, chosen=heads)
+        variables |= _on_probe(model, sites, probe, on_probe, tell, heads, with_equal=with_equal)
     scores = xr.Dataset(variables, layer_coordinates(sites))
     return scores.assign_coords(head=np.arange(scores.sizes["head"]))
 
@@ -309,34 +304,31 @@ def _on_probe(
     probe: Probe,
     names: Sequence[str],
     tell: Told,
+    heads: Sequence[tuple[int, int]] | None,
     *,
     with_equal: bool,
-    chosen: Sequence[tuple[int, int]] | None,
 ) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     """Scores ``(window, layer, head)``, and of uniform attention ``(window, layer)``."""
-    heads: dict[int, int] = {}
+    shape = len(probe.windows), len(sites), max(site.heads for site in sites)
+    scores = {name: np.full(shape, np.nan) for name in names}
+    equal = {EQUAL + name: np.full(shape[1::-1], np.nan).T for name in names if with_equal}
     groups: dict[int, int] = {}
-    scores_of_layer: dict[tuple[str, int], np.ndarray] = {}  # by role and layer, ``(window[, head])``
+    rows = {site.index: row for row, site in enumerate(sites)}  # of sounds, not all layers
     numbers: list[int] = []
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
-        heads[site.index], groups[site.index] = call.query.shape[1], call.group
-        others = [] if chosen is None else sorted({*range(heads[site.index])} - {*_of_layer(chosen, site.index)})
-        here = [name for name in names if site.kind in ROLES[name].layers and len(others) < heads[site.index]]
+        groups[site.index] = call.group
+        wanted = [head for head in range(call.query.shape[1]) if heads is None or (site.index, head) in heads]
+        here = [name for name in names if wanted and site.index in rows and site.kind in ROLES[name].layers]
         measurements = probe.measured(site, numbers, call) if here else None
         if measurements is None:
             return output_of(call)
-        equal = probe.measured(site, numbers, evenly(call)) if with_equal else None
+        evens = probe.measured(site, numbers, evenly(call)) if with_equal else None
         for name in here:
-            scores = {name: ROLES[name].score(measurements)}
-            if equal is not None:
-                scores[EQUAL + name] = ROLES[name].score(equal)[:, 0]
-            for key, score in scores.items():
-                unknown = np.full((len(probe.windows), *score.shape[1:]), np.nan)
-                values = score.cpu().numpy()
-                if values.ndim > 1:
-                    values[:, others] = np.nan
-                scores_of_layer.setdefault((key, site.index), unknown)[numbers] = values
+            values = ROLES[name].score(measurements).cpu().numpy()
+            scores[name][:, rows[site.index]][np.ix_(numbers, wanted)] = values[:, wanted]
+            if evens is not None:
+                equal[EQUAL + name][numbers, rows[site.index]] = ROLES[name].score(evens)[:, 0].cpu().numpy()
         return measurements.output
 
     for numbers in probe.batches():
@@ -344,22 +336,9 @@ def _on_probe(
             inputs = probe.inputs(model, numbers)
             forward(model, inputs, lambda row: probe.windows[numbers[row]].source, with_head=False)  # noqa: B023
         tell(len(numbers))
-    shared = np.array([groups[site.index] for site in sites])
-    variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {SHARED: (("layer",), shared)}
-    for name in names:
-        windows = len(probe.windows)
-        rows = [
-            scores_of_layer.get((name, site.index), np.full((windows, heads[site.index]), np.nan)) for site in sites
-        ]
-        variables[name] = (probe.kind, "layer", "head"), np.moveaxis(padded_heads(rows, axis=1), 0, 1)
-        if with_equal:
-            rows = [scores_of_layer.get((EQUAL + name, site.index), np.full(windows, np.nan)) for site in sites]
-            variables[EQUAL + name] = (probe.kind, "layer"), np.stack(rows).T
-    return variables
-
-
-def _of_layer(heads: Sequence[tuple[int, int]], number: int) -> list[int]:
-    return [head for layer, head in heads if layer == number]
+    dims, shared = (probe.kind, "layer", "head"), np.array([groups[site.index] for site in sites])
+    by_role = {name: (dims[: values.ndim], values) for name, values in (scores | equal).items()}
+    return {SHARED: (("layer",), shared), **by_role}
 
 
 @contextmanager
@@ -400,7 +379,15 @@ def summed_up(
 ) -> xr.Dataset:
     """Scores of all heads from the scores of windows, with the units of each probe; see `roles`."""
     cells = ("role", "layer", "head")
-    columns: dict[str, list[np.ndarray]] = {}
+    columns: list[tuple[np.ndarray, ...]] = []  # of each role
+    for role in map(ROLES.__getitem__, names):
+        of_role, even = of_windows[role.name], of_windows[EQUAL + role.name]
+        scores = of_role.values
+        low, high = interval(scores, units.get(role.probe, range(len(scores))), seed=seed)
+        hits = of_role.copy(data=role.reached(scores, even.values).astype(float))
+        reached = hits.where(of_role.notnull() & (role.threshold is not None))
+        mean, reached, equal = (one.mean(role.probe).values for one in (of_role, reached, even))  # of those that exist
+        columns.append((mean, low, high, reached, equal))
     words = {
         "score": "Score, mean over windows",
         "low": "Lower end of its 95% interval",
@@ -408,34 +395,17 @@ def summed_up(
         "windows_reached": "Share of the windows in which the score reaches the threshold",
         "equal": "Score of uniform attention over visible tokens",
     }
-    for name in names:
-        probe, scores = ROLES[name].probe, of_windows[name].values
-        mean, equal = (
-            of_windows[key].mean(probe).values for key in (name, EQUAL + name)
-        )  # over windows that have a score
-        low, high = interval(scores, units.get(probe, range(len(scores))), seed=seed)
-        reached = np.full_like(mean, np.nan)
-        if ROLES[name].threshold is not None:
-            hits = ROLES[name].reached(scores, of_windows[EQUAL + name].values)
-            reached = (
-                of_windows[name].copy(data=hits.astype(float)).where(of_windows[name].notnull()).mean(probe).values
-            )
-        for column, values in zip(words, (mean, low, high, reached, equal), strict=True):
-            columns.setdefault(column, []).append(values)
-    variables: dict[str, Any] = {
-        name: (cells[:2] if name == "equal" else cells, np.stack(values), {"long_name": words[name], "units": "share"})
-        for name, values in columns.items()
-    }
+    variables: dict[str, Any] = {}
+    for (name, long_name), values in zip(words.items(), map(np.stack, zip(*columns, strict=True)), strict=True):
+        variables[name] = cells[: values.ndim], values, {"long_name": long_name, "units": "share"}
     if controls:
-        of_controls = [
-            np.stack([control[name].mean(ROLES[name].probe).values for name in names]) for control in controls.values()
-        ]
-        words_of_controls = {"long_name": "Score with untrained weights", "units": "share"}
-        variables["control_score"] = (("control", *cells), np.stack(of_controls), words_of_controls)
+        each = [[scores[name].mean(ROLES[name].probe).values for name in names] for scores in controls.values()]
+        about = {"long_name": "Score with untrained weights", "units": "share"}
+        variables["control_score"] = ("control", *cells), np.array(each), about
     counts = [int(of_windows[name].notnull().any(("layer", "head")).sum()) for name in names]
     variables["windows"] = ("role", np.array(counts), {"long_name": "Windows with a score", "units": "1"})
-    thresholds = [np.nan if ROLES[name].threshold is None else ROLES[name].threshold for name in names]
-    variables["threshold"] = ("role", np.array(thresholds, float), {"long_name": "Published threshold"})
+    thresholds = np.array([ROLES[name].threshold for name in names], float)  # NaN where none is published
+    variables["threshold"] = ("role", thresholds, {"long_name": "Published threshold"})
     texts = {
         part: ("role", np.array([getattr(ROLES[name], part) for name in names], dtype=object))
         for part in ("title", "definition", "source", "probe")

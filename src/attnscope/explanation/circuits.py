@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from attnscope.capture.notes import layer_coordinates
@@ -121,13 +121,10 @@ class Weights:
             rows = word_table(self.model)
             rows = rows if self.projection is None else rows @ self.projection
         else:
-            rows = self._unembedding().detach().double().cpu().numpy()
+            module: Any = self.model.get_output_embeddings()
+            rows = affine_alone(self.model, module, self.width).matrix.T.detach().double().cpu().numpy()
         self.unembedding = rows if rows.shape[1] == self.width else None
         self.size = min(self.table.num_embeddings, len(rows))
-
-    def _unembedding(self) -> Tensor:
-        module: Any = self.model.get_output_embeddings()
-        return affine_alone(self.model, module, self.width).matrix.T
 
     def embedded(self, ids: np.ndarray) -> np.ndarray:
         """Embeddings of tokens."""

@@ -1,5 +1,7 @@
 """One pass over the texts: the layers, tables and words that every analysis uses."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,18 +31,30 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
 
-@dataclass(eq=False)
-class Layer:
+@dataclass(eq=False, kw_only=True)
+class LayerSums:
+    """Sums of a layer over some texts."""
+
+    moments: StateMoments  # moments of X, the layer's input: position means and covariance
+    # ``(text, head, offset)``: weights summed along each offset
+    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
+    has_bias: bool = False  # whether a bias is added to the scores (T5, ALiBi)
+
+    def add(self, other: LayerSums) -> None:
+        """Add the sums over other texts."""
+        self.moments.merge(other.moments)
+        self.band_sums += other.band_sums
+        self.has_bias = self.has_bias or other.has_bias
+
+
+@dataclass(eq=False, kw_only=True)
+class Layer(LayerSums):
     """One attention layer over all texts."""
 
     site: Site  # which attention call
     projections: Projections  # its matrices, verified
-    moments: StateMoments  # moments of X, the layer's input: position means and covariance
     sample: Float[np.ndarray, "position width"]  # x of the first text, ``(position, width)``
     reach: Reach  # reach of its mask: the offsets that a query may attend to
-    # ``(text, head, offset)``: weights summed along each offset
-    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
-    has_bias: bool = False  # whether a bias is added to the scores (T5, ALiBi)
 
     @property
     def profiles(self) -> Float[np.ndarray, "window head offset"]:
@@ -55,7 +69,7 @@ class Layer:
 
     def matrices(self, head: int, *, affine: bool) -> tuple[Float[np.ndarray, "width r"], Float[np.ndarray, "width r"]]:
         """W_Q and W_K of a head; with `affine`, biases are stacked below, for X with a column of ones."""
-        check_range("head", [head], self.heads)
+        check_range("head", head, self.heads)
         query, query_bias, key, key_bias = self.projections.of_head(head)
         if not affine:
             return query, key
@@ -99,25 +113,15 @@ class Evidence:
         return [layer for layer in self.layers if layer.projections.form == "bilinear"]
 
 
-@dataclass(eq=False)
-class LayerSums:
-    """Sums of a layer over some texts."""
-
-    moments: StateMoments  # as in `Layer`
-    band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
-    has_bias: bool = False  # as in `Layer`
-
-
 def no_layer(index: int, existing: Sequence[int]) -> AttnscopeError:
     """The error for a layer that does not exist."""
     return AttnscopeError(f"there is no self-attention layer {index}: choose from {', '.join(map(str, existing))}")
 
 
-def check_range(name: str, chosen: Sequence[int] | None, count: int) -> None:
+def check_range(name: str, number: int, count: int) -> None:
     """Reject a layer or head that does not exist."""
-    for number in chosen or []:
-        if not 0 <= number < count:
-            raise AttnscopeError(f"there is no {name} {number}: {name}s are counted from 0 to {count - 1}")
+    if not 0 <= number < count:
+        raise AttnscopeError(f"there is no {name} {number}: {name}s are counted from 0 to {count - 1}")
 
 
 def inputs_of(layer: Layer, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -175,13 +179,12 @@ class Gathering:
             if site.index not in self.layers:
                 self.layers[site.index] = self._layer(site, call, states)
             if site.index not in sums:
-                sums[site.index] = LayerSums(StateMoments.zeros(self.ids.length, states.shape[-1]))
-            layer_sums = sums[site.index]
-            layer_sums.has_bias = layer_sums.has_bias or call.bias is not None
+                sums[site.index] = LayerSums(moments=StateMoments.zeros(self.ids.length, states.shape[-1]))
             about = (states - states.mean((0, 1))).flatten(0, 1).float()  # products in float32, for speed
             products, mean = (about.T @ about).double().cpu().numpy(), states.mean(0, dtype=torch.float64)
-            layer_sums.moments.merge(StateMoments(len(states), mean.cpu().numpy(), products))
-            layer_sums.band_sums += list(rows.band.double().sum(2).cpu().numpy())
+            moments = StateMoments(len(states), mean.cpu().numpy(), products)
+            bands = list(rows.band.double().sum(2).cpu().numpy())
+            sums[site.index].add(LayerSums(moments=moments, band_sums=bands, has_bias=call.bias is not None))
             return output
 
         with watching_inputs(self.model, observe):
@@ -193,7 +196,8 @@ class Gathering:
                     if layer is not None and layer not in heads:
                         raise no_layer(layer, sorted(heads))
                     counts = [count for index, count in heads.items() if layer in {None, index}]
-                    check_range("head", None if head is None else [head], max(counts, default=0))
+                    if head is not None:
+                        check_range("head", head, max(counts, default=0))
                 done = texts.start + part.stop
                 tell(Progress("reading the texts", done / len(self.ids), {"windows": done}))
         return sums
@@ -203,10 +207,7 @@ class Gathering:
         for unit in units:
             self._see_first()
             for index, sums in unit.items():
-                layer = self.layers[index]
-                layer.has_bias = layer.has_bias or sums.has_bias
-                layer.moments.merge(sums.moments)
-                layer.band_sums += sums.band_sums
+                self.layers[index].add(sums)
         tables = position_tables(self.model)
         rows = len(tables[0].rows) if tables else self.ids.length
         return Evidence(
@@ -226,9 +227,9 @@ class Gathering:
     def _layer(self, site: Site, call: AttentionCall, states: Tensor) -> Layer:
         """A layer from the first text, without sums."""
         matrices = next(matrices for other, matrices in self.matrices_of.items() if other.index == site.index)
-        sample = states[0].double().cpu().numpy()
+        sample, reach = states[0].double().cpu().numpy(), Reach.of(call, self.band)
         moments = StateMoments.zeros(self.ids.length, states.shape[-1])
-        return Layer(site, matrices, moments, sample, Reach.of(call, self.band))
+        return Layer(site=site, projections=matrices, sample=sample, reach=reach, moments=moments)
 
 
 def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
@@ -258,9 +259,9 @@ def sums_of(labelled: xr.Dataset) -> dict[int, LayerSums]:
     texts = labelled.sizes["window"]
     return {
         index: LayerSums(
-            StateMoments(texts, labelled[f"{_MEANS}{index}"].values, labelled[f"{_SCATTER}{index}"].values),
-            list(labelled[f"{_BANDS}{index}"].values),
-            index in labelled.attrs["has_bias"],
+            moments=StateMoments(texts, labelled[f"{_MEANS}{index}"].values, labelled[f"{_SCATTER}{index}"].values),
+            band_sums=list(labelled[f"{_BANDS}{index}"].values),
+            has_bias=index in labelled.attrs["has_bias"],
         )
         for index in indices
     }

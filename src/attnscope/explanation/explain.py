@@ -48,7 +48,7 @@ class OtherTable:
     """The position table of another model, for comparison."""
 
     name: str
-    identity: dict[str, str]
+    identity: str  # of its weights, as JSON
     rows: Float[np.ndarray, "position column"]
 
     @classmethod
@@ -56,26 +56,22 @@ class OtherTable:
         """Load the model and keep its table."""
         device = "cpu" if isinstance(source, str | Path) else None
         loaded = load_model(source, need_tokenizer=False, device=device, trust_remote_code=trust_remote_code)
-        return cls(loaded.name, loaded.identity, position_table(loaded.model).rows)
+        return cls(loaded.name, json.dumps(loaded.identity, sort_keys=True), position_table(loaded.model).rows)
 
     @property
     def file(self) -> str:
         """Its file in the run folder, named after its weights, as other models may be added later."""
-        return f"also-{hashlib.sha256(self._identity.encode()).hexdigest()[:12]}"
-
-    @property
-    def _identity(self) -> str:
-        return json.dumps(self.identity, sort_keys=True)
+        return f"also-{hashlib.sha256(self.identity.encode()).hexdigest()[:12]}"
 
     def named(self) -> dict[str, str]:
         """Its entry in the run's state."""
-        return {"file": self.file, "model": self.name, "identity": self._identity}
+        return {"file": self.file, "model": self.name, "identity": self.identity}
 
     def analysed(self) -> xr.Dataset:
         """Spectrum and principal components of the table alone."""
         spectrum = amplitude_spectrum(self.rows).drop_dims("column")
         analysis = spectrum.merge(principal_components(self.rows), combine_attrs="override")
-        return analysis.assign_attrs(model=self.name, identity=self._identity)
+        return analysis.assign_attrs(model=self.name, identity=self.identity)
 
 
 _SHORT = 6  # tokens of a window: with fewer, the cross-spectrum has no waves

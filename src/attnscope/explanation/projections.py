@@ -23,7 +23,7 @@ from attnscope.kernels.positions import Rotation, rotation
 from attnscope.support.errors import AttnscopeError
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Projections:
     r"""Matrices that multiply X in one attention layer, by head; float64, in the convention ``q = x @ W + b``."""
 
@@ -31,16 +31,16 @@ class Projections:
     form: str  # what a score is
     reason: str  # why the form is normalised or unknown; else empty
     scale: float  # factor of the scores, every factor of queries and keys included: apply it once
-    query: Float[np.ndarray, "head width r"] | None  # ``(head, width, r)`` and ``(head, r)``
-    query_bias: Float[np.ndarray, "head r"] | None
+    query: Float[np.ndarray, "head width r"] | None = None  # ``(head, width, r)`` and ``(head, r)``
+    query_bias: Float[np.ndarray, "head r"] | None = None
     # ``(kv_head, key_width, r)`` and ``(kv_head, r)``: head h reads key head ``h // group``
-    key: Float[np.ndarray, "kv_head key_width r"] | None
-    key_bias: Float[np.ndarray, "kv_head r"] | None
-    value: Float[np.ndarray, "kv_head key_width value_width"] | None
-    value_bias: Float[np.ndarray, "kv_head value_width"] | None
+    key: Float[np.ndarray, "kv_head key_width r"] | None = None
+    key_bias: Float[np.ndarray, "kv_head r"] | None = None
+    value: Float[np.ndarray, "kv_head key_width value_width"] | None = None
+    value_bias: Float[np.ndarray, "kv_head value_width"] | None = None
     # ``(head, value_width, model_width)`` and ``(model_width,)``: the layer adds up ``head_output @ output[h]``
-    output: Float[np.ndarray, "head value_width model_width"] | None
-    output_bias: Float[np.ndarray, " model_width"] | None
+    output: Float[np.ndarray, "head value_width model_width"] | None = None
+    output_bias: Float[np.ndarray, " model_width"] | None = None
     rotation: Rotation | None  # rotation of queries and keys, for the positions of the window
     # largest difference of the scores made of these matrices and those captured, as a share of the largest; NaN for
     # unknown forms
@@ -200,41 +200,30 @@ def _assemble(
     form, reason = _form(matches, states)
     if matches["value"] is not None and not _reads(matches["value"], states[1]):
         matches = matches | {"value": None}  # as in MLA, whose values come from a latent
-    query, key, value = (matches[role] for role in ("query", "key", "value"))
-    names = {role: match.event.name for role, match in matches.items() if match is not None}
-    heads, value_width = shape[1], shape[3]
-    matrix = bias = None
+    known = {role: match for role, match in matches.items() if match is not None}
+    names, parts = {role: match.event.name for role, match in known.items()}, dict[str, np.ndarray]()
+    for role, match in known.items():
+        parts |= {role: match.weight, f"{role}_bias": match.bias}
+    events = [match.event for match in known.values()]
     if output is not None:
         names["output"] = output.name
         as_match = Match(output, np.arange(output.returned.shape[-1]).reshape(1, -1), 1.0)
-        matrix = as_match.weight[0].reshape(heads, value_width, -1)
-        bias = as_match.bias[0]
-    events = [output, *(match.event for match in (query, key, value) if match is not None)]
-    factor = query.factor * key.factor if query and key and form in {"bilinear", "rope"} else 1.0
-    turn = None
-    if form in {"rope", "normalised"} and query is not None:
-        turn = query.rotation
+        parts["output"] = as_match.weight[0].reshape(shape[1], shape[3], -1)  # (head, value_width, model_width)
+        parts["output_bias"] = as_match.bias[0]
+        events.append(output)
+    factor = known["query"].factor * known["key"].factor if form in {"bilinear", "rope"} else 1.0
     layer = Projections(
         site=site,
         form=form,
         reason=reason,
         scale=call.scale * factor,
-        query=None if query is None else query.weight,
-        query_bias=None if query is None else query.bias,
-        key=None if key is None else key.weight,
-        key_bias=None if key is None else key.bias,
-        value=None if value is None else value.weight,
-        value_bias=None if value is None else value.bias,
-        output=matrix,
-        output_bias=bias,
-        rotation=turn,
+        **parts,
+        rotation=known["query"].rotation if form in {"rope", "normalised"} else None,
         error=float("nan"),
         names=names,
         group=call.group,
-        norms={role: match.normalised for role, match in matches.items() if match is not None and match.normalised},
-        rounding=max(
-            (event.affine.error for event in events if event is not None and event.affine is not None), default=0
-        ),
+        norms={role: match.normalised for role, match in known.items() if match.normalised},
+        rounding=max((event.affine.error for event in events if event.affine is not None), default=0),
     )
     if form not in {"bilinear", "rope"}:
         return layer

@@ -134,7 +134,7 @@ class Study:
 
     def lacks(self, analysis: Analysis) -> str:
         """Why the model does not admit an analysis; empty where it does."""
-        return next(filter(None, (need.lacks(self) for need in analysis.needs)), "")
+        return next(filter(None, (lacks(self) for lacks in analysis.needs)), "")
 
     def run(self, analyses: Sequence[Analysis], among: Sequence[Analysis] = ()) -> None:
         """Compute these analyses, and those `among` others that they read, into `results`.
@@ -334,12 +334,8 @@ class TextTable:
     remark: Callable[[xr.DataTree], str] = field(default=lambda _: "")  # a sentence about the whole tree
 
 
-@dataclass(frozen=True)
-class Requirement:
-    """A property that an analysis needs of a model."""
-
-    name: str
-    lacks: Callable[[Study], str]  # the reason why a model lacks it; empty if it has it
+#: A property that an analysis needs of a model: the reason why a model lacks it; empty if it has it.
+Requirement = Callable[[Study], str]
 
 
 @dataclass(frozen=True)
@@ -425,33 +421,25 @@ def analysis(
 _FORMS = {"rope": "RoPE rotates queries and keys, so no single matrix gives the scores: see scheme_kernel"}
 
 
-def _no_table(study: Study) -> str:
-    if study.tables:
-        return ""
-    return f"{type(study.model).__name__}: {position_scheme(study.model)}"
+def lacks_table(study: Study) -> str:
+    return "" if study.tables else f"{type(study.model).__name__}: {position_scheme(study.model)}"
 
 
-def _not_bilinear(study: Study) -> str:
+def lacks_bilinear_scores(study: Study) -> str:
     if study.evidence.bilinear:
         return ""
     first = study.evidence.layers[0].projections
     return first.reason or _FORMS.get(first.form, f"its scores ({first.form}) are not bilinear in the layer's input")
 
 
-def _no_rotation(study: Study) -> str:
+def lacks_rotation(study: Study) -> str:
     rotates = any(layer.projections.rotation is not None for layer in study.evidence.layers)
     return "" if rotates else "the model has no RoPE"
 
 
-def _no_bias(study: Study) -> str:
+def lacks_bias(study: Study) -> str:
     return "" if any(layer.has_bias for layer in study.evidence.layers) else "the model has no position bias"
 
 
-POSITION_TABLE = Requirement("a table of absolute positions", _no_table)
-BILINEAR_SCORES = Requirement("scores that are bilinear in the layer's input", _not_bilinear)
-ROTATION = Requirement("rotary position embeddings (RoPE)", _no_rotation)
-BIAS = Requirement("a position bias", _no_bias)
-ROTATION_OR_BIAS = Requirement(
-    "RoPE or a position bias",
-    lambda study: "the model has no RoPE or position bias" if _no_rotation(study) and _no_bias(study) else "",
-)
+def lacks_rotation_and_bias(study: Study) -> str:
+    return "the model has no RoPE or position bias" if lacks_rotation(study) and lacks_bias(study) else ""

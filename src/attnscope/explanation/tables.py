@@ -14,13 +14,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.capture.families import is_embedding_projection, named_scheme
-from attnscope.capture.forward import forward
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import stored_positions
 from attnscope.capture.watch import Site
-from attnscope.capture.watching import attached
 from attnscope.capture.weights import Affine, affine_alone, embedding_within, in_single_precision, linear_layers
-from attnscope.explanation.inputs import Inputs, watching_inputs
+from attnscope.explanation.inputs import Inputs, observed_pass
 from attnscope.explanation.projections import LayerRun
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
@@ -229,9 +227,7 @@ class _Pass:
             return output_of(call)
 
         norms = (module for module in model.modules() if isinstance(module, nn.LayerNorm))
-        hooks = attached(norm.register_forward_hook(note) for norm in norms)
-        with in_single_precision(model), hooks, watching_inputs(model, observe):
-            forward(model, inputs, lambda _: "the text")
+        observed_pass(model, inputs, (norm.register_forward_hook(note) for norm in norms), observe)
         return whole
 
 

@@ -107,14 +107,12 @@ class Effects(Job):
             keep("agreement", lambda: agreement_of(whole, seed=seed))
         tell("measuring attention", 0.0)
         if not session.given:  # images and sounds have no offsets of tokens
-            keep("where", lambda: attention_of_heads(loaded, windows, band=band, session=self.opened))
-        if settings["why"] and session.given:
-            keep("shuffled", lambda: shuffled_weights(session, seed=seed, cells=self.alone))
-        elif settings["why"]:
+            keep("where", lambda: attention_of_heads(loaded, windows, band, self.opened))
+        if settings["why"] and not session.given:
             tell("explaining attention", 0.03)
-            options: Any = {"band": band, "seed": seed, "session": self.opened}
-            keep_if_defined("why", lambda: explanations_of_heads(loaded, windows, **options))
-            keep_if_defined("trust", lambda: trust_in_weights(loaded, windows, band=band))
+            keep_if_defined("why", lambda: explanations_of_heads(loaded, windows, band, seed, self.opened))
+            keep_if_defined("trust", lambda: trust_in_weights(loaded, windows, band))
+        if settings["why"]:
             keep("shuffled", lambda: shuffled_weights(session, seed=seed, cells=self.alone))
         if self.rule:
             tell("forbidding attention", 0.08)
@@ -201,9 +199,7 @@ _MEANS = ("profile", "entropy", "first_token", "special_tokens", "max_weight", "
 _ENOUGH = 8  # full windows that are needed to separate position from text
 
 
-def attention_of_heads(
-    loaded: LoadedModel, windows: list[Window], *, band: int = 10, session: Opened | None = None
-) -> xr.Dataset:
+def attention_of_heads(loaded: LoadedModel, windows: list[Window], band: int, session: Opened) -> xr.Dataset:
     """Label, peak and mean statistics of every head, as `attnscope.scan` measures them on these windows."""
     results = statistics_of(loaded, windows, band=band, session=session)
     means = xr.Dataset({name: results[name].mean("window", keep_attrs=True) for name in _MEANS if name in results})
@@ -215,7 +211,7 @@ def attention_of_heads(
 
 
 def explanations_of_heads(
-    loaded: LoadedModel, windows: list[Window], *, band: int = 10, seed: int = 0, session: Opened | None = None
+    loaded: LoadedModel, windows: list[Window], band: int, seed: int, session: Opened
 ) -> xr.Dataset:
     """Share of position, and offsets from weights and scores, as `attnscope.explain` measures them."""
     length = max(map(len, windows))
@@ -224,7 +220,7 @@ def explanations_of_heads(
     if lacking:
         raise AttnscopeError(lacking)
     study = Study(loaded.model, whole, band=min(band, length - 1), seed=seed, loaded=loaded)
-    verdict = None if session is None else session.kept(study.key)
+    verdict = session.kept(study.key)
     if verdict is None:
         study.run([analysis for analysis in ANALYSES if analysis.name == "verdict"], among=ANALYSES)
         verdict = study.results.get("verdict")
@@ -250,7 +246,7 @@ def _lacking(windows: list[Window], whole: int, length: int) -> str:
     return ""
 
 
-def trust_in_weights(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
+def trust_in_weights(loaded: LoadedModel, windows: list[Window], band: int) -> xr.Dataset:
     """Peak of each head by norms (Kobayashi et al. 2020), and how far its output determines its weights."""
     study = Study(loaded.model, windows[:FEW_TEXTS], loaded=loaded)
     shortest = min(map(len, study.windows))

@@ -18,6 +18,7 @@ from attnscope.intervention.verdicts import (
     HEADS,
     OF_P,
     SURE,
+    agreement_tables,
     beside_random,
     describe_agreement,
     describe_effect,
@@ -34,6 +35,7 @@ from attnscope.support.numbers import are, count
 _OF_SUMS = "sum of the changes over the sum of the differences between both runs"
 _TWO: Any = (("effect", "change", "logits"), ("recovered", "recovered", "percent", _OF_SUMS))
 _EFFECT, RECOVERED = (with_ends(name, *more, significant="shown", interval=name == "recovered") for name, *more in _TWO)
+_SHARES = ("recovered", "recovered_low", "recovered_high")
 _PAIRS = (
     Quantity("pair", unit="count"),
     Quantity("clean", unit="text"),
@@ -55,7 +57,6 @@ _AGAINST_CHANCE = (
     Quantity("p", "p", "p", "share of these sets, this one included, that move the answer at least as far"),
     with_ends("beyond", "beyond them", "logits", "all at once minus the mean of the random sets", interval=True),
 )
-_AGREEMENT = (Quantity("estimator"), *(Quantity(name, unit="share") for name in ("rank_correlation", "chance")))
 _CARE = {
     "Results depend on the corruption.": "Another kind can show other heads. Heads that both runs need equally carry "
     "no difference.",
@@ -189,14 +190,11 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
     all_of = f"for all {_kinds(rows)}"
     tables = [Table("patched", "Patched activations", quantities, rows, corrected=all_of, least=least)]
     if "together" in tree.children:
-        sets = _rows_of_sets(tree["together"].to_dataset())
+        sets = together_rows(tree["together"].to_dataset(), *_SHARES)
         quantities = (*_TOGETHER, *(_AGAINST_CHANCE if "p" in sets[0] else ()))
         words = "Heads and MLPs patched together"
         tables.append(Table("together", words, quantities, sets, corrected="for all sets", least=least))
-    if "agreement" in tree.children:
-        agreement = tree["agreement"].to_dataset()
-        ranked = rows_of({str(name): agreement[name] for name in agreement}, agreement.rank_correlation)
-        tables.append(Table("agreement", "Estimates", _AGREEMENT, ranked, terminal=0, page=0))
+    tables += agreement_tables(tree)
     columns = {name: pairs[f"{name}_text"] for name in ("clean", "corrupted", "answer", "wrong")}
     columns |= {f"{name}_difference": pairs[name] for name in ("clean", "corrupted")}
     ends = replace(_PAIRS[5], meaning=f"{subject_of(pairs.attrs)} in the clean run")
@@ -210,21 +208,13 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
     return [replace(table, quantities=[*map(own, table.quantities)]) for table in tables]
 
 
-def _rows_of_sets(sets: xr.Dataset) -> list[Row]:
-    more = ["recovered", "recovered_low", "recovered_high"]
-    if "p" in sets:
-        sets = sets.assign(random=sets.random_effect.mean("draw"))
-        more += ["p", "random"]
-    return together_rows(sets, *more)
-
-
 def _describe_sets(tree: xr.DataTree) -> list[str]:
     """The effect of each set of heads, next to those of random sets."""
     if "together" not in tree.children or "p" not in tree["together"]:
         return []
     sets, unit = tree["together"].to_dataset(), tree["pairs"].attrs.get("unit", "logits")
     sentences: list[str] = []
-    for row in _rows_of_sets(sets):
+    for row in together_rows(sets, *_SHARES):
         heads, effect = listed(row["set"].split(", ")), describe_effect(_EFFECT.effect(row))
         those, alike, mean, low, high = beside_random(row, sets)
         sentences.append(

@@ -173,13 +173,6 @@ OF_P = {
     "texts, by its role or by its weights."
 }
 
-_AGREEMENT = (
-    Quantity("estimator"),
-    Quantity("ablation"),
-    Quantity("rank_correlation", unit="share"),
-    Quantity("chance", unit="share"),
-)
-
 _QUESTIONS = {
     "masked": "The model predicts 15% of the words, behind masks.",
     "next": "The model predicts the token after each.",
@@ -334,12 +327,18 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
         tables.append(_table_of_sets(tree["together"].to_dataset(), unit))
     if "curves" in tree.children:
         tables.append(_table_of_curves(tree["curves"].to_dataset(), unit))
-    if "agreement" in tree.children:
-        agreement = tree["agreement"].to_dataset()
-        columns = {name: agreement[name] for name in ("rank_correlation", "chance")}
-        estimates = rows_of(columns, agreement.rank_correlation)
-        tables.append(Table("agreement", "Estimates", _AGREEMENT, estimates, terminal=0, page=0))
-    return tables
+    return [*tables, *agreement_tables(tree)]
+
+
+def agreement_tables(tree: xr.DataTree) -> list[Table]:
+    """The rank correlation of each estimate with the measured effects, where there are estimates."""
+    if "agreement" not in tree.children:
+        return []
+    agreement = tree["agreement"].to_dataset()
+    rows = rows_of({name: agreement[name] for name in ("rank_correlation", "chance")}, agreement.rank_correlation)
+    labels = map(str, agreement.rank_correlation.dims)
+    quantities = [*map(Quantity, labels), *(Quantity(name, unit="share") for name in ("rank_correlation", "chance"))]
+    return [Table("agreement", "Estimates", quantities, rows, terminal=0, page=0)]
 
 
 def _in_shares(quantity: Quantity) -> Quantity:
@@ -375,11 +374,8 @@ def _table_of_curves(curves: xr.Dataset, unit_of_loss: str) -> Table:
 
 def _table_of_sets(sets: xr.Dataset, unit_of_loss: str = "nats") -> Table:
     """The sets of heads, next to each head alone and to random sets, where these were measured."""
-    has_alone, has_random = bool(np.isfinite(sets.alone.values).any()), "p" in sets
-    more = ["p", "random"] if has_random else []
-    if has_random:
-        sets = sets.assign(random=sets.random_effect.mean("draw"))
-    quantities = (*_TOGETHER[:3], *(_TOGETHER[3:] if has_alone else ()), *(_AGAINST_CHANCE if has_random else ()))
+    has_alone = bool(np.isfinite(sets.alone.values).any())
+    quantities = (*_TOGETHER[:3], *(_TOGETHER[3:] if has_alone else ()), *(_AGAINST_CHANCE if "p" in sets else ()))
     if "metric" in sets.attrs:
         unit, metric = format_of(sets.attrs["unit"]), sets.attrs["metric"]
         meanings = {"p": "share of these sets, this one included, that change it at least as much for the worse"}
@@ -399,7 +395,7 @@ def _table_of_sets(sets: xr.Dataset, unit_of_loss: str = "nats") -> Table:
         "together",
         "Heads removed together",
         quantities,
-        together_rows(sets, *more),
+        together_rows(sets),
         reading="Difference: the joint change minus the sum of the single changes." * has_alone,
         corrected="for all sets and ablations",
         least=_LEAST,
@@ -473,8 +469,10 @@ def beside_random(row: Row, sets: xr.Dataset) -> tuple[str, str, str, str, str]:
 
 
 def together_rows(sets: xr.Dataset, *more: str) -> list[Row]:
-    """A row for each set of heads, with the sum of their single effects and other columns."""
+    """A row for each set of heads, with the sum of their single effects, random sets and other columns."""
     columns: dict[str, xr.DataArray | None] = {name: sets[name] for name in ("alone", *more)}
+    if "p" in sets:
+        columns |= {"p": sets.p, "random": sets.random_effect.mean("draw")}
     for name, prefix in (("effect", ""), ("between", "between_"), ("beyond", "beyond_")):
         if name not in sets:
             continue
@@ -518,7 +516,7 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
         sentences.append(f"There are no intervals: they need {_LEAST}, and there {are(distinct)}.")
     return [
         *sentences,
-        *_describe_largest(rows, ablations, unit_of_loss(tree.attrs)),
+        *_describe_largest(rows, ablations, unit_of({"unit": unit_of_loss(tree.attrs)})),
         *_describe_metric(tree, rows, ablations),
         *_describe_search(tree, rows, ablations),
         *_describe_forbidden(tree, rows),
@@ -558,12 +556,13 @@ def _name(row: Row) -> str:
     return f"{row['layer']}.{row['head']}"
 
 
-def _describe_largest(rows: Sequence[Row], ablations: Sequence[str], unit: str) -> list[str]:
-    named = [(row, name, effect_of(row, name)) for row in rows for name in ablations]
+def _describe_largest(rows: Sequence[Row], ablations: Sequence[str], unit: str, prefix: str = "") -> list[str]:
+    """The largest change of the loss, or with a prefix of the names of columns of a metric."""
+    named = [(row, name, effect_of(row, f"{prefix}{name}")) for row in rows for name in ablations]
 
     def words(number: int, effect: Effect) -> str:
         row, name, _ = named[number]
-        return f"{describe_effect(effect)}{unit_of({'unit': unit})}, without head {_name(row)} ({name} ablation)"
+        return f"{describe_effect(effect)}{unit}, without head {_name(row)} ({name} ablation)"
 
     every = "heads and ablations" if len(ablations) > 1 else "heads"
     return describe_largest([effect for *_, effect in named], words, every)
@@ -573,23 +572,18 @@ def _describe_metric(tree: xr.DataTree, rows: Sequence[Row], ablations: Sequence
     """The number of heads that change a metric of one's own, and the largest change."""
     if "metric" not in tree.attrs:
         return []
-    named = [(row, ablation, effect_of(row, f"metric_{ablation}")) for row in rows for ablation in ablations]
-    effects, metric, unit = [effect for *_, effect in named], tree.attrs["metric"], unit_of(tree.attrs)
+    effects = [effect_of(row, f"metric_{ablation}") for row in rows for ablation in ablations]
+    metric, unit = tree.attrs["metric"], unit_of(tree.attrs)
     significant = [effect.mean for effect in effects if effect.shown]
     rises, every = sum(mean > 0 for mean in significant), "heads and ablations" if len(ablations) > 1 else "heads"
     value = f"{float(tree['effects'].metric.mean()):.3g}{unit}".replace("-", "−")
     sentences = [f"{metric} is {value} in the unchanged model, mean over windows."]
     if effects[0].shown is not None:
         sentences.append(
-            f"Removing one head at a time significantly raises {metric} for {rises} of {len(named)} {every} and lowers "
-            f"it for {len(significant) - rises} (p < 0.05, corrected for all {every})."
+            f"Removing one head at a time significantly raises {metric} for {rises} of {len(effects)} {every} and "
+            f"lowers it for {len(significant) - rises} (p < 0.05, corrected for all {every})."
         )
-
-    def words(number: int, effect: Effect) -> str:
-        row, ablation, _ = named[number]
-        return f"{describe_effect(effect)}{unit}, without head {_name(row)} ({ablation} ablation)"
-
-    return [*sentences, *describe_largest(effects, words, every)]
+    return [*sentences, *_describe_largest(rows, ablations, unit, "metric_")]
 
 
 def _describe_search(tree: xr.DataTree, rows: Sequence[Row], ablations: Sequence[str]) -> list[str]:

@@ -111,6 +111,14 @@ def skewed_chances(t: np.ndarray, units: int) -> np.ndarray:
     return np.where(np.isnan(t), np.nan, inside * beyond ** (1.0 - units))
 
 
+def at_least(number: int, chances: Iterable[float]) -> float:
+    """Probability that at least `number` of independent events happen (the Poisson-binomial distribution)."""
+    distribution = np.ones(1)
+    for chance in chances:
+        distribution = np.convolve(distribution, [1 - chance, chance])
+    return float(np.clip(distribution[number:].sum(), 0.0, 1.0))
+
+
 @cache
 def _tails(units: int) -> np.ndarray:
     """Probability that the size of t of exponential units exceeds each value of `_CURVE`."""

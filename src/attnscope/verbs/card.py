@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 from attnscope.options import (
     SCALE,
     Caches,
+    Controls,
     Count,
-    Heads,
+    HiddenNeedles,
     ModelsOrBundled,
-    Names,
-    Needles,
     PathOrName,
     Reading,
+    ScoredHeads,
     TextsOrSounds,
     Tree,
     Typed,
@@ -55,15 +55,8 @@ def card(
         "Compare every score with this file of heads, such as a published list. It is DuoAttention's table, "
         "MInference's patterns, a list of QRHead, Whisper's generation config, or names of heads (L5H1 or 5.1).",
     ] = None,
-    heads: Annotated[
-        Heads | None,
-        "Score only these heads, as in 4.2,5.1. docs/guides/own-questions.md has all forms. By default every head.",
-    ] = None,
-    needles: Annotated[
-        Needles | None,
-        "Hide the needles of this file for retrieval heads: JSON Lines with needle and question in each line. Also "
-        "such objects; see `attnscope.detection.probes.needles_of`. By default three sentences in English.",
-    ] = None,
+    heads: ScoredHeads = None,
+    needles: HiddenNeedles = None,
     answers: Annotated[
         bool, "Measure the loss of the answers to the needles without each head: a pass for each prompt and head."
     ] = False,
@@ -78,12 +71,7 @@ def card(
         "heads that need the cache least come first: by `limits`, or else by reach, on the other half of the texts. "
         "There are 19 random orders.",
     ] = False,
-    controls: Annotated[
-        Names | str | None,
-        "Compare with these untrained controls, with commas between: initialised, shuffled; or none. "
-        "``initialised`` has new random weights, ``shuffled`` each matrix in a random order. By default "
-        "initialised,shuffled.",
-    ] = None,
+    controls: Controls = None,
     batch_size: Annotated[
         Count | None, SCALE, "Measure this many windows at a time. By default about 2,048 tokens' worth."
     ] = None,

@@ -11,8 +11,10 @@ from attnscope.options import (
     ModelReading,
     ModelsOrBundled,
     Names,
+    PairAnswer,
     PairMetric,
     PairsOrBundled,
+    PairWrong,
     Typed,
     float_of,
 )
@@ -35,13 +37,8 @@ def edges(
     model: ModelsOrBundled = None,
     pairs: PairsOrBundled = None,
     *,
-    answer: Annotated[
-        str | None,
-        "Expect this answer of all pairs that have none of their own: for a mask a token. After the texts of a "
-        "causal model it may have several tokens: then the difference is that of their summed log probabilities, "
-        "which for one token each is that of the logits.",
-    ] = None,
-    wrong: Annotated[str | None, "Compare with this wrong answer of all pairs that have none of their own."] = None,
+    answer: PairAnswer = None,
+    wrong: PairWrong = None,
     metric: PairMetric | None = None,
     method: Annotated[
         Literal["eap", "eap_ig", "exact"],

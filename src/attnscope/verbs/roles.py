@@ -2,7 +2,17 @@
 
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from attnscope.options import SCALE, Count, Heads, ModelsOrBundled, Names, Needles, Reading, TextsOrSounds
+from attnscope.options import (
+    SCALE,
+    Controls,
+    Count,
+    HiddenNeedles,
+    ModelsOrBundled,
+    Names,
+    Reading,
+    ScoredHeads,
+    TextsOrSounds,
+)
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -29,21 +39,9 @@ def roles(
         "the reasons. ``default`` stands for the published ones, to add one of your own (`attnscope.role`). By default "
         "the published ones.",
     ] = None,
-    heads: Annotated[
-        Heads | None,
-        "Score only these heads, as in 4.2,5.1. docs/guides/own-questions.md has all forms. By default every head.",
-    ] = None,
-    needles: Annotated[
-        Needles | None,
-        "Hide the needles of this file for retrieval heads: JSON Lines with needle and question in each line. Also "
-        "such objects; see `attnscope.detection.probes.needles_of`. By default three sentences in English.",
-    ] = None,
-    controls: Annotated[
-        Names | str | None,
-        "Compare with these untrained controls, with commas between: initialised, shuffled; or none. "
-        "``initialised`` has new random weights, ``shuffled`` each matrix in a random order. By default "
-        "initialised,shuffled.",
-    ] = None,
+    heads: ScoredHeads = None,
+    needles: HiddenNeedles = None,
+    controls: Controls = None,
     batch_size: Annotated[
         Count | None, SCALE, "Measure this many windows at a time. By default about 2,048 tokens' worth."
     ] = None,

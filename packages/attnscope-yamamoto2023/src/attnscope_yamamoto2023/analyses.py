@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attnscope.explanation.study import Analysis, Picture, Requirement, Section, TextTable
+from attnscope.explanation.study import Analysis, Picture, Section, TextTable
 from attnscope.explanation.tables import position_table
 from attnscope.support.errors import AttnscopeError
 from attnscope_yamamoto2023 import rows as single
@@ -53,16 +53,16 @@ def _shown(study: Study) -> list[ShownHead]:
     return subject.shown
 
 
-def _no_heads(study: Study) -> str:
+def lacks_heads(study: Study) -> str:
     return "" if _shown(study) else "no head attends mainly to one side"
 
 
-def _no_bilinear_heads(study: Study) -> str:
+def lacks_bilinear_heads(study: Study) -> str:
     there = any(shown.layer.projections.form == "bilinear" for shown in _shown(study))
     return "" if there else "no head that attends mainly to one side has scores that are bilinear in X"
 
 
-def _no_causal_heads(study: Study) -> str:
+def lacks_causal_heads(study: Study) -> str:
     there = any(shown.layer.site.kind == "causal" for shown in _shown(study))
     return "" if there else "the model has no causal heads"
 
@@ -79,10 +79,6 @@ def _check(study: Study) -> None:
 def _table(study: Study, published_as: str | None = None) -> xr.Dataset:
     return table_of(_subject(study), published_as or published_name(study.name, study.identity))
 
-
-HEADS = Requirement("heads that attend mainly to one side", _no_heads)
-BILINEAR_HEADS = Requirement("such heads with scores that are bilinear in X", _no_bilinear_heads)
-CAUSAL_HEADS = Requirement("causal heads that attend mainly to one side", _no_causal_heads)
 
 FIGURE_1 = Analysis(
     "figure_1",
@@ -105,7 +101,7 @@ FIGURE_2 = Analysis(
     "Figure 2: weights among the first tokens",
     "The papers' numbers",
     lambda study: single.maps(_subject(study), _shown(study)),
-    needs=(HEADS,),
+    needs=(lacks_heads,),
     section=PAPER,
     pictures=(
         Picture(
@@ -122,7 +118,7 @@ FIGURE_4 = Analysis(
     "Figure 4: waves in queries and keys",
     "The papers' numbers",
     lambda study: single.series(_subject(study), _shown(study)),
-    needs=(BILINEAR_HEADS,),
+    needs=(lacks_bilinear_heads,),
     section=PAPER,
     pictures=(
         Picture(
@@ -138,7 +134,7 @@ FIGURE_6 = Analysis(
     "Figure 6: the rotation from queries to keys",
     "The papers' numbers",
     lambda study: single.phases(_subject(study), _shown(study)),
-    needs=(BILINEAR_HEADS,),
+    needs=(lacks_bilinear_heads,),
     section=PAPER,
     pictures=(
         Picture(
@@ -158,7 +154,7 @@ FIGURE_7 = Analysis(
     "Figure 7: cross-correlations",
     "The papers' numbers",
     lambda study: single.correlations(_subject(study), _shown(study)),
-    needs=(BILINEAR_HEADS,),
+    needs=(lacks_bilinear_heads,),
     section=PAPER,
     pictures=(
         Picture(
@@ -175,7 +171,7 @@ FIGURE_14 = Analysis(
     "EMNLP figure 14: scores of causal heads",
     "The papers' numbers",
     lambda study: single.scores(_subject(study), _shown(study)),
-    needs=(CAUSAL_HEADS,),
+    needs=(lacks_causal_heads,),
     section=PAPER,
     pictures=(
         Picture(
@@ -191,7 +187,7 @@ FIGURE_15 = Analysis(
     "EMNLP figure 15: kinds of scores",
     "The papers' numbers",
     lambda study: _subject(study).score_clusters,
-    needs=(CAUSAL_HEADS,),
+    needs=(lacks_causal_heads,),
     section=PAPER,
     pictures=(
         Picture(

@@ -21,7 +21,7 @@ from attnscope.explanation import profiles
 from attnscope.explanation.analyses.verdict import weight_peaks
 from attnscope.explanation.arrays.spectrum import remove_band
 from attnscope.explanation.inputs import Tokens, batches, read, targets_of, token_ids
-from attnscope.explanation.study import POSITION_TABLE, Picture, Section, Study, analysis
+from attnscope.explanation.study import Picture, Section, Study, analysis, lacks_table
 from attnscope.explanation.tables import position_table, position_tables, replaced_positions, word_embedding
 from attnscope.kernels.call import AttentionCall
 from attnscope.options import Count, Draws, Seed
@@ -78,7 +78,7 @@ def _of_study(study: Study) -> xr.Dataset:
     "Words and positions changed",
     "Interventions",
     explained=_of_study,
-    needs=(POSITION_TABLE,),
+    needs=(lacks_table,),
     section=CHANGED,
     pictures=(
         Picture(

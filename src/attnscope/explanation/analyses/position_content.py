@@ -314,23 +314,23 @@ def _dataset(
 ) -> xr.Dataset:
     over, _ = units_of(documents)
     stacked, forbidden, pairs = second.collected.stacked, second.forbidden(), second.pairs()
-    trace = stacked("trace")
+    trace, key_only = stacked("trace"), stacked("key_only").mean(0)
     trace[np.broadcast_to(forbidden[None, :, :, None], trace.shape)] = np.nan
+    key_only[np.broadcast_to(forbidden, key_only.shape)] = np.nan
     variables: dict[str, Any] = {}
 
-    def add(name: str, values: np.ndarray, dims: tuple[str, ...], long_name: str, units: str) -> None:
-        variables[name] = (("layer", "head", *dims), values, {"long_name": long_name, "units": units})
+    def add(name: str, values: np.ndarray, dims: tuple[str, ...], *words: str, over_texts: bool = False) -> None:
+        dims, about = ("layer", "head", *dims), dict(zip(("long_name", "units"), words, strict=True))
+        if over_texts:
+            variables.update(with_interval(name, dims, values, over, draws=draws, seed=seed, attrs=about))
+        else:
+            variables[name] = dims, values, about
 
-    for name, values, dims, long_name, units in (
-        ("trace", trace, ("term", "offset"), "sum of scores at an offset", "nats"),
-        ("shapley", stacked("shapley"), ("term",), "share of the weight at the target offset", "weight"),
-        ("mass", stacked("mass"), (), "mean weight at the target offset", "weight"),
-        ("profile", first.collected.stacked("profile"), ("offset",), "mean weight at an offset", "weight"),
-    ):
-        about = {"long_name": long_name, "units": units}
-        variables |= with_interval(name, ("layer", "head", *dims), values, over, draws=draws, seed=seed, attrs=about)
-    key_only = stacked("key_only").mean(0)
-    key_only[np.broadcast_to(forbidden, key_only.shape)] = np.nan
+    add("trace", trace, ("term", "offset"), "sum of scores at an offset", "nats", over_texts=True)
+    shapley, profile = stacked("shapley"), first.collected.stacked("profile")
+    add("shapley", shapley, ("term",), "share of the weight at the target offset", "weight", over_texts=True)
+    add("mass", stacked("mass"), (), "mean weight at the target offset", "weight", over_texts=True)
+    add("profile", profile, ("offset",), "mean weight at an offset", "weight", over_texts=True)
     add("mass_none", stacked("mass_none").mean(0), (), "mean weight without any term", "weight")
     add("profile_position", stacked("profile_position").mean(0), ("offset",), "mean weight of position alone", "weight")
     add("key_only", key_only, ("offset",), "trace of the key-only bias", "nats")

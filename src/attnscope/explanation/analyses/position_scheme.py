@@ -21,15 +21,15 @@ from attnscope.explanation.arrays.shares import covariance, jackknife, without_o
 from attnscope.explanation.inputs import Tokens, model_inputs, read_all, token_ids
 from attnscope.explanation.projections import projections
 from attnscope.explanation.study import (
-    BIAS,
-    ROTATION,
-    ROTATION_OR_BIAS,
     SCHEME,
     SHARES,
     Picture,
     Section,
     Study,
     analysis,
+    lacks_bias,
+    lacks_rotation,
+    lacks_rotation_and_bias,
 )
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.positions import Rotation, pair_columns
@@ -91,7 +91,7 @@ def _of_study(study: Study) -> xr.Dataset:
     "Prediction of the position scheme",
     "Position and content",
     explained=_of_study,
-    needs=(ROTATION_OR_BIAS,),
+    needs=(lacks_rotation_and_bias,),
     section=KERNEL,
     pictures=(
         Picture(
@@ -396,7 +396,7 @@ WITHOUT = Section(
     "rotation_effect",
     "Without the rotation",
     "Effects of the position scheme",
-    needs=(ROTATION,),
+    needs=(lacks_rotation,),
     section=WITHOUT,
     pictures=(
         _effect(
@@ -469,7 +469,7 @@ PERIODS: Mapping[str, tuple[float, float]] = {
     "bias_effect",
     "Without the bias",
     "Effects of the position scheme",
-    needs=(BIAS,),
+    needs=(lacks_bias,),
     section=WITHOUT,
     pictures=(
         _effect("bias-effect", "Without the bias", "Black: the model. Colour: with the position bias set to its mean."),

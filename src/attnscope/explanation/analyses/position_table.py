@@ -12,7 +12,7 @@ from attnscope.capture.load import Model
 from attnscope.explanation.arrays.components import canonical_correlations, principal_components
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.evidence import Layer
-from attnscope.explanation.study import POSITION_TABLE, Analysis, Picture, Section, Study, analysis, table_of_model
+from attnscope.explanation.study import Analysis, Picture, Section, Study, analysis, lacks_table, table_of_model
 from attnscope.store.arrays import stacked
 from attnscope.support.checked import checked
 
@@ -77,7 +77,7 @@ POSITION_SPECTRUM = Analysis(
     "Waves in the position table",
     "Spectrum of the position table",
     _with_word_spectrum,
-    needs=(POSITION_TABLE,),
+    needs=(lacks_table,),
     section=TABLE,
     pictures=(
         Picture(
@@ -124,7 +124,7 @@ POSITION_PCA = Analysis(
     "Dimensions of the position table",
     "Principal components",
     lambda study: principal_components(study.evidence.tables[0].rows),
-    needs=(POSITION_TABLE,),
+    needs=(lacks_table,),
     section=TABLE,
     pictures=(
         Picture(
@@ -154,7 +154,7 @@ _FLOAT32 = 1e-7  # relative error of covariances from float32 products
     "position_cca",
     "How long layers keep the position",
     "Canonical correlations",
-    needs=(POSITION_TABLE,),
+    needs=(lacks_table,),
     section=TABLE,
     pictures=(
         Picture(

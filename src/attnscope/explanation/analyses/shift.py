@@ -20,7 +20,7 @@ from attnscope.explanation.arrays.phase_map import completion_range
 from attnscope.explanation.arrays.phase_map import phase_map as map_of_head
 from attnscope.explanation.arrays.phase_map import shift_controls as controls_of_head
 from attnscope.explanation.evidence import Evidence, Layer, inputs_of, over_heads
-from attnscope.explanation.study import BILINEAR_SCORES, Picture, Section, Study, analysis
+from attnscope.explanation.study import Picture, Section, Study, analysis, lacks_bilinear_scores
 from attnscope.options import DRAWS, Count, Seed
 from attnscope.support.checks import check_some, check_whole
 
@@ -36,7 +36,7 @@ SHIFT = Section(
     "cross_spectrum",
     "Offset by frequency",
     "Cross-spectrum",
-    needs=(BILINEAR_SCORES,),
+    needs=(lacks_bilinear_scores,),
     section=SHIFT,
     pictures=(
         Picture(
@@ -78,7 +78,7 @@ def cross_spectrum(study: Study, *, band: tuple[int, int] | None = None) -> xr.D
     "phase_map",
     "The rotation from queries to keys",
     "Phase map",
-    needs=(BILINEAR_SCORES,),
+    needs=(lacks_bilinear_scores,),
     section=SHIFT,
     pictures=(
         Picture(
@@ -123,7 +123,7 @@ def phase_map(
     "cross_correlation",
     "Scores along offsets",
     "Cross-correlation",
-    needs=(BILINEAR_SCORES,),
+    needs=(lacks_bilinear_scores,),
     section=SHIFT,
     pictures=(
         Picture(
@@ -212,7 +212,7 @@ def _of_best_heads(study: Study) -> xr.Dataset:
     "The shift and its controls",
     "Controls",
     explained=_of_best_heads,
-    needs=(BILINEAR_SCORES,),
+    needs=(lacks_bilinear_scores,),
     section=CONTROLLED,
     pictures=(
         Picture(

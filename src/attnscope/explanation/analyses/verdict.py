@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 
 import numpy as np
 import xarray as xr
@@ -12,6 +11,7 @@ from jaxtyping import Bool
 from attnscope.explanation.evidence import Evidence, Layer
 from attnscope.explanation.study import ESTIMATES, SHARES, WHERE, Analysis, Picture, Section, Study
 from attnscope.report.schema import Quantity, Row, Table, rows_of, value_of
+from attnscope.statistics.tests import at_least
 from attnscope.store.arrays import stacked
 from attnscope.support.errors import AttnscopeError
 
@@ -159,8 +159,7 @@ def by_chance(count: int, chances: Sequence[float], rows: Sequence[Row]) -> str:
     first = {(row["layer"] if row["weights_of"] is None else row["weights_of"], row["head"]) for row in rows}
     if len(first) < len(rows):
         return f"{expected}; no p-value: layers share weights, and only {len(first)} of {len(rows)} heads differ"
-    distribution = reduce(lambda counts, chance: np.convolve(counts, [1 - chance, chance]), chances, np.ones(1))
-    probability = float(distribution[count:].sum())
+    probability = at_least(count, chances)
     rounded = f"= {probability:.2g}" if probability >= 0.001 else "< 0.001"  # noqa: PLR2004
     return f"{expected}, p {rounded}" + ": not significant" * (probability > BY_ACCIDENT)
 
@@ -269,11 +268,9 @@ def weight_peaks(evidence: Evidence) -> xr.Dataset:
 def _same_weights(layer: Layer, other: Layer) -> bool:
     """Whether two layers share their query and key matrices (ALBERT)."""
     one, two = layer.projections, other.projections
-    pairs = ((one.query, two.query), (one.key, two.key))
-    same = all(
-        matrix is not None and same_side is not None and np.array_equal(matrix, same_side)
-        for matrix, same_side in pairs
-    )
+    if one.query is None or one.key is None or two.query is None or two.key is None:
+        return layer.site.name == other.site.name
+    same = np.array_equal(one.query, two.query) and np.array_equal(one.key, two.key)
     return same or layer.site.name == other.site.name
 
 

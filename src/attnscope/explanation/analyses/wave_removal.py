@@ -24,7 +24,7 @@ from attnscope.explanation.arrays.components import StateMoments
 from attnscope.explanation.arrays.spectrum import remove_band
 from attnscope.explanation.inputs import Windows, batches, read, token_ids
 from attnscope.explanation.profiles import Collected, mean_profile, profile_and_output, with_interval
-from attnscope.explanation.study import BILINEAR_SCORES, POSITION_TABLE, Picture, Study, analysis
+from attnscope.explanation.study import Picture, Study, analysis, lacks_bilinear_scores, lacks_table
 from attnscope.explanation.tables import position_tables, replaced_positions
 from attnscope.kernels.call import AttentionCall
 from attnscope.options import Count, Draws, Seed
@@ -81,7 +81,7 @@ def _has_peak(tree: xr.DataTree, first: int, last: int, length: int) -> bool:
     "wave_removal",
     "Waves removed: predicted and measured",
     "Test of cause",
-    needs=(POSITION_TABLE, BILINEAR_SCORES),
+    needs=(lacks_table, lacks_bilinear_scores),
     section=CHANGED,
     pictures=(
         Picture(

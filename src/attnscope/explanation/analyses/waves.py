@@ -10,7 +10,7 @@ from attnscope.explanation.arrays.decomposition import append_one, reparametrize
 from attnscope.explanation.arrays.spectrum import maximum_spectrum
 from attnscope.explanation.arrays.spectrum import query_key_waves as waves_of_head
 from attnscope.explanation.evidence import Layer, over_heads
-from attnscope.explanation.study import BILINEAR_SCORES, Picture, Section, Study, analysis
+from attnscope.explanation.study import Picture, Section, Study, analysis, lacks_bilinear_scores
 from attnscope.options import Natural, Seed
 from attnscope.store.arrays import stacked
 
@@ -26,7 +26,7 @@ WAVES_ALONG_TEXT = Section(
     "waves",
     "Waves in queries and keys",
     "Queries and keys as waves",
-    needs=(BILINEAR_SCORES,),
+    needs=(lacks_bilinear_scores,),
     section=WAVES_ALONG_TEXT,
     pictures=(
         Picture(
@@ -86,7 +86,7 @@ def query_key_waves(study: Study, *, permutations: Natural = 5, seed: Seed | Non
     "spectra",
     "Frequencies by layer",
     "Queries and keys as waves",
-    needs=(BILINEAR_SCORES,),
+    needs=(lacks_bilinear_scores,),
     section=WAVES_ALONG_TEXT,
     pictures=(
         Picture(
