@@ -40,7 +40,8 @@ from attnscope.capture.load import check_same_model, load_model
 from attnscope.detection.card import ANSWERS, stability
 from attnscope.detection.head_files import STREAMS, head_files
 from attnscope.intervention.limits import changes_by_limits, key_heads, loss_by_size
-from attnscope.intervention.predictions import PredictionSession, prediction_session
+from attnscope.intervention.open_predictions import prediction_session
+from attnscope.intervention.predictions import PredictionSession
 from attnscope.measure.texts import first_windows
 from attnscope.read.encoded import texts_of
 from attnscope.report.signature import Signature

@@ -26,7 +26,8 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.intervention.ablation import effects
 from attnscope.intervention.calls import output_with_gradient
-from attnscope.intervention.predictions import PredictionSession, kind_of_question
+from attnscope.intervention.predictions import PredictionSession
+from attnscope.intervention.questions import kind_of_question
 from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import Window
 

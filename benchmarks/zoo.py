@@ -45,7 +45,9 @@ from attnscope.intervention.ablation import effects, search_heads
 from attnscope.intervention.attribution import Attribution
 from attnscope.intervention.edges import EdgeRuns, Graph
 from attnscope.intervention.pairs import EncodedPairs
-from attnscope.intervention.predictions import ABLATIONS, PredictionSession, Questions
+from attnscope.intervention.predictions import PredictionSession
+from attnscope.intervention.questions import Questions
+from attnscope.intervention.replacements import ABLATIONS
 from attnscope.intervention.tokens import token_contributions
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure

@@ -21,7 +21,7 @@ from attnscope.detection.card import answer_effects, stability
 from attnscope.detection.head_files import agreement, duo_table, head_files, listing_of, pooled, read_heads
 from attnscope.detection.probes import Answer
 from attnscope.intervention.limits import changes_by_limits, loss_by_size
-from attnscope.intervention.predictions import prediction_session
+from attnscope.intervention.open_predictions import prediction_session
 from attnscope.read.encoded import texts_of
 from attnscope.report.render import print_report
 from attnscope.results.export import export

@@ -7,7 +7,7 @@ import attnscope
 from attnscope import intervene
 from attnscope.capture.load import load_model
 from attnscope.intervention.edits import Forbidden, knock_out
-from attnscope.intervention.predictions import prediction_session
+from attnscope.intervention.open_predictions import prediction_session
 from attnscope.intervention.verdicts import verdicts
 from attnscope.read.encoded import texts_of
 from attnscope.results.reports import report_of

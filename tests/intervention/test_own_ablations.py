@@ -9,7 +9,7 @@ import torch
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.detection.role import ROLES
-from attnscope.intervention.predictions import ABLATIONS
+from attnscope.intervention.replacements import ABLATIONS
 from attnscope.measure.quantities import STATISTICS
 from attnscope.report import registry
 from attnscope.results.reports import report_of

@@ -10,7 +10,7 @@ from attnscope.bundled import TEXT
 from attnscope.capture.load import load_model
 from attnscope.intervention.arrays import permuted_weights
 from attnscope.intervention.edits import shuffled_weights, shuffling
-from attnscope.intervention.predictions import prediction_session
+from attnscope.intervention.open_predictions import prediction_session
 from attnscope.intervention.stack import stacked_passes
 from attnscope.read.encoded import texts_of
 from tests.intervention.parts_of_blocks import loss_by_text

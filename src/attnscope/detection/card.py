@@ -21,7 +21,8 @@ from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED
 from attnscope.intervention.ablation import half_of
 from attnscope.intervention.limits import alone, loss_by_size
-from attnscope.intervention.predictions import PredictionSession, check_read, kind_of_question
+from attnscope.intervention.predictions import PredictionSession, check_read
+from attnscope.intervention.questions import kind_of_question
 from attnscope.intervention.stack import Edit, replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import weights_of

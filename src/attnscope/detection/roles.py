@@ -384,9 +384,9 @@ def summed_up(
         of_role, even = of_windows[role.name], of_windows[EQUAL + role.name]
         scores = of_role.values
         low, high = interval(scores, units.get(role.probe, range(len(scores))), seed=seed)
-        hits = of_role.copy(data=role.reached(scores, even.values).astype(float))
-        reached = hits.where(of_role.notnull() & (role.threshold is not None))
-        mean, reached, equal = (one.mean(role.probe).values for one in (of_role, reached, even))  # of those that exist
+        hits = of_role.copy(data=role.reached(scores, even.values).astype(float)).where(of_role.notnull())
+        mean, reached, equal = (one.mean(role.probe).values for one in (of_role, hits, even))  # of those that exist
+        reached = np.full_like(mean, np.nan) if role.threshold is None else reached
         columns.append((mean, low, high, reached, equal))
     words = {
         "score": "Score, mean over windows",

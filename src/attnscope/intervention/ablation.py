@@ -16,7 +16,9 @@ from torch import Tensor
 from attnscope.capture.notes import layer_coordinates
 from attnscope.intervention.arrays import Heads, in_layers, random_sets, sets_like, sparse_effects
 from attnscope.intervention.gradients import attribution, gates_towards, importance, loss_gradients
-from attnscope.intervention.predictions import Ablation, PredictionBatch, PredictionSession, Questions
+from attnscope.intervention.predictions import PredictionBatch, PredictionSession
+from attnscope.intervention.questions import Questions
+from attnscope.intervention.replacements import Ablation
 from attnscope.intervention.stack import Edit, replacing, replacing_sets
 from attnscope.statistics.effects import joint_variables, random_variables
 from attnscope.statistics.units import numbered, units_of
@@ -119,12 +121,13 @@ def _estimates(
     for ablation, others in replacements.items():
         first_order.append(by_layer(attribution(outputs, others)))
         along = [loss_gradients(model, questions, gates_towards(others, share)) for share in middles]
+        # integrated gradients (Sundararajan et al. 2017): what is left to the replacement is 1 - share of the whole way
         slopes = [
             by_layer(attribution([(output, gradient / (1 - share)) for output, gradient in step], others))
             for step, share in zip(along, middles, strict=True)
         ]
         integrated.append(np.mean(slopes, 0))
-        if ablation == "resample":
+        if ablation == "resample":  # along the input, from each text to its donor (EAP-IG: Hanna et al. 2024)
             moved = [loss_gradients(model, questions, towards_donor=share) for share in middles]
             mean = [
                 (output, torch.stack([step[call][1] for step in moved]).mean(0))
@@ -241,7 +244,7 @@ def removal_curves(
     sets = [_sets_of(orders, shuffles, session.heads, removed, 1 - halves[part]) for part in session.slices()]
     measure, unit, words, _ = measured_by(session)
     changes = changes_by_sets(session, sets, ablation, measure)
-    changes = changes.reshape(len(changes), len(orders) + _RANDOM_ORDERS, len(removed))
+    changes = changes.reshape(len(changes), len(orders) + _RANDOM_ORDERS, len(removed))  # sets: orders by numbers
     if chosen:
         changes[:, 0, removed > len(chosen)] = np.nan
     return xr.Dataset(

@@ -29,7 +29,8 @@ from attnscope.intervention.gradients import check_gradients
 from attnscope.intervention.metrics import Metric
 from attnscope.intervention.output_layers import OutputLayers
 from attnscope.intervention.pairs import one_token
-from attnscope.intervention.predictions import Embeddings, PredictionSession, Questions, as_float32, class_of, pad_of
+from attnscope.intervention.predictions import PredictionSession
+from attnscope.intervention.questions import Embeddings, Questions, as_float32, class_of, pad_of
 from attnscope.intervention.score_parts import ScoreParts, shares_of
 from attnscope.intervention.stream_parts import StreamParts, rows_of
 from attnscope.measure.passes import WindowBatch

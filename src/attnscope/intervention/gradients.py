@@ -20,7 +20,8 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
 from attnscope.capture.weights import embedding_within, embeddings_of, linear_layers
 from attnscope.intervention.calls import output_with_gradient
-from attnscope.intervention.predictions import Questions, donor_positions
+from attnscope.intervention.questions import Questions
+from attnscope.intervention.replacements import donor_positions
 from attnscope.kernels.call import AttentionCall
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import frozen

@@ -18,8 +18,10 @@ from attnscope.intervention.ablation import effects, half_of, joint_ablation, me
 from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
 from attnscope.intervention.effects import agreement_of, heads_of
 from attnscope.intervention.pairs import both_answers
-from attnscope.intervention.predictions import Ablation, PredictionSession, class_of
+from attnscope.intervention.predictions import PredictionSession
 from attnscope.intervention.profiles import contribution_profiles
+from attnscope.intervention.questions import class_of
+from attnscope.intervention.replacements import Ablation
 from attnscope.measure.ranking import majority_names, peaks
 from attnscope.measure.texts import statistics_of
 from attnscope.opened import Opened, window_length

@@ -20,7 +20,7 @@ from attnscope.capture.families import result_of
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.placement import device_of
 from attnscope.intervention.metrics import Metric
-from attnscope.intervention.predictions import (
+from attnscope.intervention.questions import (
     as_float32,
     class_of,
     embeddings,

@@ -46,7 +46,8 @@ from attnscope.intervention.pairs import (
     sides_of,
     texts_of,
 )
-from attnscope.intervention.predictions import TOKENS, check_read, kind_of_question
+from attnscope.intervention.predictions import TOKENS, check_read
+from attnscope.intervention.questions import kind_of_question
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import weights_of
 from attnscope.opened import Opened, window_length

@@ -178,8 +178,10 @@ class _ModelRun:
                     reader.add(rows, tile)
             layer = {name: values for reader in readers for name, values in reader.result().items()}
             if "rollout" in self.kinds and follows:
+                # (A + I) / 2, mean over heads (Abnar and Zuidema 2020)
                 layer |= self._along("rollout", each, rolled.step(each.site.kind, mean.matrix() / 2, 0.5))
             if by_output and follows:
+                # R <- R + A R, without the identity from which R starts (Chefer et al. 2021, ICCV, equations 5 and 6)
                 gained = relevance.step(each.site.kind, relevant.matrix(), 1.0)
                 identity = torch.eye(len(gained)).to(gained) if each.site.kind != "cross" else 0.0
                 layer |= self._along("relevance", each, shares(gained - identity))
@@ -316,6 +318,8 @@ class Effective:
                 1,
             )
         visible = self._visible(rows)
+        # a row a has the output o = a V; its part in the column space of V, the only one that o depends on, is
+        # o (V^T V)^+ V^T (Brunner et al. 2020, section 3)
         inverse, rank = self.shared or self._inverted(visible)
         grouped = tile.double().unflatten(0, (-1, self.call.group))  # (kv_head, group, row, key)
         output = grouped @ self.values[:, None]  # (kv_head, group, row, r)
@@ -360,9 +364,12 @@ class Effective:
         ones = visible.double() @ self.values
         within = (ones * (inverse @ ones[..., None])[..., 0]).sum(-1)[:, None]
         rank = rank[:, None].double()
+        # the second moments of n weights in random order are variance I + common 1 1^T: their expected squared part in
+        # the column space of V is variance times its rank, plus common times the squared part of the column of ones
         variance = torch.where(count > 1, (power - total**2 / count) / (count - 1).clamp_min(1), power)
         common = torch.where(count > 1, (total**2 / count - variance) / count, 0.0)
         permuted = variance * rank + common * within
+        # the sum of a row is fixed too: one constraint more, unless the column of ones is in the column space
         one_more = (rank < count) & (within < (1 - _ONES_WITHIN) * count)
         free = count - rank - one_more.double()
         empty = power == 0
@@ -394,6 +401,7 @@ class BlockNorms:
 
     def rows(self, rows: slice, tile: Tensor) -> Float[Tensor, "row key"]:
         """Norms of some rows; the diagonal includes the residual, except in cross-attention."""
+        # the norm of a sum over heads of a f, whose square is a^T F a with the products F of the vectors f
         by_key = tile.to(self.products.dtype).permute(2, 0, 1)  # (key, head, row)
         norms = ((self.products @ by_key) * by_key).sum(1).T.clamp_min(0).sqrt() * self.scale[rows]
         if self.same_tokens:

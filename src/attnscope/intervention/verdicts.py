@@ -13,7 +13,7 @@ import xarray as xr
 from attnscope.explanation.analyses.verdict import POSITION
 from attnscope.intervention.edits import HARDLY
 from attnscope.intervention.metrics import format_of, note_of, unit_of, unit_of_loss
-from attnscope.intervention.predictions import ABLATIONS
+from attnscope.intervention.replacements import ABLATIONS
 from attnscope.report.reads import reads
 from attnscope.report.schema import (
     Effect,

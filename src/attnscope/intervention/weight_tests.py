@@ -23,7 +23,7 @@ from attnscope.capture.watching import watching
 from attnscope.explanation.study import Study
 from attnscope.intervention import arrays, calls
 from attnscope.intervention.gradients import check_gradients
-from attnscope.intervention.predictions import MASKED
+from attnscope.intervention.questions import MASKED
 from attnscope.kernels import full
 from attnscope.kernels.call import AttentionCall
 from attnscope.options import Count, Draws, Seed
@@ -143,6 +143,7 @@ class OneHead:
             output = self.output.detach().requires_grad_()
             best = self.changed(output[None])[0].gather(-1, self.text.log_probabilities.argmax(-1, keepdim=True)).sum()
             (slope,) = torch.autograd.grad(best, output, materialize_grads=True, allow_unused=True)
+        # output = weights @ values, so the derivative by the weights is that by the output times values^T
         return (slope.to(self.values) @ self.values.T).double().cpu().numpy()
 
     def _changed(self, outputs: Tensor) -> Tensor:
@@ -352,6 +353,7 @@ def same_size(
     return before + size * direction / direction.norm(dim=-1, keepdim=True)
 
 
+#: Orders in which weights are erased (Serrano and Smith 2019).
 ORDERS = ("attention", "gradient", "product", "random")
 FRACTIONS = tuple(np.linspace(0.1, 1.0, 10).round(3).tolist())
 _ERASURE = {
@@ -494,17 +496,14 @@ def frozen_test(study: Study, *, draws: Draws = 20, **options: Unpack[HeadOption
     lengths = [(len(window), len(getattr(window, "target", None) or window)) for window in study.windows]
     documents = study.documents
 
-    def donor_of(number: int) -> int | None:
+    def of_text(_: ReadText, number: int) -> Callable[..., dict[str, float]] | None:
         fits = (
             other
             for other in [(number + step) % len(lengths) for step in range(1, len(lengths))]
             if documents[other] != documents[number]
             and all(long >= short for long, short in zip(lengths[other], lengths[number], strict=True))
         )
-        return next(fits, None)
-
-    def of_text(_: ReadText, number: int) -> Callable[..., dict[str, float]] | None:
-        donor = donor_of(number)
+        donor = next(fits, None)
         if donor is None:
             return None
         other = ReadText(study.model, study.windows[donor], donor, study.mask_id, masked=options["masked"])
@@ -580,6 +579,7 @@ class WeightSearch:
         hidden = torch.from_numpy(~self.one.visible).to(weights.device)
         noise = torch.from_numpy(generator.normal(size=weights.shape)).to(weights)
         logits = (weights.clamp_min(_LEAST).log() + _NOISE * noise).masked_fill(hidden, -torch.inf)
+        # a row without visible keys has a total of 0, whatever its softmax
         logits = logits.masked_fill(hidden.all(-1, keepdim=True), 0.0).requires_grad_()
         optimiser = torch.optim.Adam([logits], lr=_RATE)
         best, furthest = weights, 0.0
@@ -590,6 +590,8 @@ class WeightSearch:
                 moved, far = self._moved(moved_weights @ values), prediction_divergence(moved_weights, weights).mean()
                 if float(moved.detach()) <= self.bound and float(far.detach()) > furthest:
                     best, furthest = moved_weights.detach(), float(far.detach())
+                # far from the own weights, with a penalty for predictions that move beyond the bound: the relaxed
+                # objective of Jain and Wallace (2019), section 4.2.2
                 loss = -far + (moved - self.bound).clamp_min(0.0) / max(self.bound, _LEAST)
                 optimiser.zero_grad()
                 (logits.grad,) = torch.autograd.grad(loss, logits)

@@ -36,7 +36,7 @@ _OF_A_RUN = ""  # in place of a module: a record whose function is not here, onl
 _STORED = {
     "statistic": "attnscope.measure.quantities:stored_statistic",
     "role": "attnscope.detection.role:stored_role",
-    "ablation": "attnscope.intervention.predictions:stored_ablation",
+    "ablation": "attnscope.intervention.replacements:stored_ablation",
 }
 _RECORDS: dict[tuple[str, str], Registered] = {}  # by kind and name
 _NAME = "[a-z][a-z0-9_]*"

@@ -49,7 +49,7 @@ def ablation(
     >>> bool(change.sel(ablation="zero") > change.sel(ablation="halved"))
     True
     """
-    from attnscope.intervention.predictions import register_ablation
+    from attnscope.intervention.replacements import register_ablation
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         register_ablation(function, name or getattr(function, "__name__", ""))

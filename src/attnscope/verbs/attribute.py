@@ -158,9 +158,9 @@ def attribute(
     from attnscope.intervention.attribution import Attribution, AttributionJob
     from attnscope.intervention.directions import Direction
     from attnscope.intervention.metrics import metric_of
+    from attnscope.intervention.open_predictions import open_predictions, prediction_session
     from attnscope.intervention.pair_sources import pairs_of_input, spans_of
     from attnscope.intervention.pairs import PairTexts
-    from attnscope.intervention.predictions import open_predictions, prediction_session
     from attnscope.intervention.score_parts import ScoreParts
     from attnscope.plan import planned
     from attnscope.read.encoded import texts_of

@@ -125,7 +125,7 @@ def card(
     from attnscope.detection.roles import Scoring, wanted_controls
     from attnscope.detection.sounds import notes_on, open_sounds
     from attnscope.head_names import checked_choice
-    from attnscope.intervention.predictions import kind_of_question
+    from attnscope.intervention.questions import kind_of_question
     from attnscope.measure.texts import beyond_note
     from attnscope.opened import Opened
     from attnscope.report.signature import short_hash

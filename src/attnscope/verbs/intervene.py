@@ -171,7 +171,8 @@ def intervene(
     from attnscope.intervention.edits import Forbidden
     from attnscope.intervention.intervene import Effects, ask_for_answers
     from attnscope.intervention.metrics import metric_of
-    from attnscope.intervention.predictions import chosen_ablations, open_predictions
+    from attnscope.intervention.open_predictions import open_predictions
+    from attnscope.intervention.replacements import chosen_ablations
     from attnscope.report import registry
     from attnscope.store.units import task_for
     from attnscope.support.checks import check_installed

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attnscope.intervention.gradients import attribution, gates_towards, head_gradients, importance, loss_gradients
-from attnscope.intervention.predictions import Questions
+from attnscope.intervention.questions import Questions
 from attnscope.intervention.stack import stacked_passes
 from attnscope.measure.passes import WindowBatch
 from attnscope.read.windows import Batch, Window

@@ -10,7 +10,8 @@ import numpy as np
 import xarray as xr
 
 from attnscope.intervention.ablation import changes_by_sets
-from attnscope.intervention.predictions import PredictionSession, kind_of_question
+from attnscope.intervention.predictions import PredictionSession
+from attnscope.intervention.questions import kind_of_question
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, Windows
 from attnscope.statistics.discovery import significant

@@ -383,6 +383,8 @@ def _shares_of_means(
         return np.stack([*[of_products, none, none, 1 - position, of_bias][: trace.shape[-2]], position], -1)
 
     def without(text: int, chosen: list[int]) -> np.ndarray:
+        # the mean over the n other texts is P - C / n, where C is the content of the text left out: so the PP of these
+        # means is PP - (PC + CP) / n + CC / n^2
         left_out, others = trace[text], texts - 1
         moved = (
             left_out[..., 0, :] - (left_out[..., 1, :] + left_out[..., 2, :]) / others + left_out[..., 3, :] / others**2

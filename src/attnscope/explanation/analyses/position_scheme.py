@@ -220,6 +220,7 @@ class _Layer:
         bias = profiles.bias_traces(call, reach)
         measured = {"profile": profile, "bias": bias, "scores": profiles.score_traces(call, reach).cpu() + bias}
         if self.rotation is not None:
+            # RoPE turns a pair of columns like a complex number, by exp(i omega position) (Su et al. 2021, section 3)
             sides = call.query, call.key.repeat_interleave(call.group, 1)
             first, second = pair_columns(self.rotation.layout, self.rotation.cos.shape[1])
             for name, side in zip(("query", "key"), sides, strict=True):
@@ -283,6 +284,7 @@ class _Turning:
         waves = np.exp(1j * rates[:, None] * np.arange(-reach, reach + 1))
         traces = waves * profiles.pairs_at(length, length, reach)
         if call.softcap is None and call.sinks is None:  # as `centred_keys` has it
+            # what each query scores with the mean key, summed over the queries that have a key at the offset
             rows = turned.conj() * turned.mean(-1, keepdims=True)
             for column, t in enumerate(range(-reach, reach + 1)):
                 traces[:, column] -= rows[:, max(0, -t) : max(0, min(length, length - t))].sum(-1)

@@ -305,6 +305,7 @@ def _judged(verdict: xr.Dataset) -> xr.Dataset:
     near = _near(weights.reshape(-1, 1), flat[None])  # estimates of the other heads that would match
     np.fill_diagonal(near, val=False)
     others = finite.sum() - finite
+    # the head itself counts among those drawn, so that the share is never 0 (Phipson and Smyth 2010)
     matching = (1 + near.sum(1).reshape(weights.shape)) / (1 + others)
     chance = np.where((others > 0) & np.isfinite(weights), matching, np.nan)
     judged = verdict.assign(

@@ -167,6 +167,7 @@ def score_of_band(
     cross: Complex[np.ndarray, " frequency"], length: int, first: int, last: int
 ) -> Float[np.ndarray, " offset"]:
     r"""Unscaled mean score from a band of frequencies at each offset, from -(T - 1) to T - 1."""
+    # the correlation theorem: the cross-spectrum is the DFT of the sums of scores along (circular) offsets
     spectrum = np.zeros(len(cross), dtype=complex)
     spectrum[first : last + 1] = cross[first : last + 1]
     return (np.fft.irfft(spectrum, length) / length)[np.arange(1 - length, length)]
@@ -174,6 +175,8 @@ def score_of_band(
 
 def gain_without_band(moments: StateMoments, first: int, last: int) -> float:
     r"""Factor by which LayerNorm rescales a layer's scores once the waves are removed."""
+    # LayerNorm divides a state by its root mean square, and a score is a product of two states: so scores grow by the
+    # ratio of the mean squares with and without waves
     means = moments.position_mean
     waves = means - remove_band(means, first, last)
     whole = float(np.trace(moments.covariance) + (means.mean(0) ** 2).sum())

@@ -9,6 +9,7 @@ from attnscope.support.checks import agree, shaped, shortly
 from attnscope.support.errors import AttnscopeError
 
 FEWEST = 4  # positions: with fewer there is no frequency between the mean and the fastest alternation
+_LOWEST = 3  # frequency of a band by default, where there is one: slower waves count as drift
 
 
 class NotDefinedError(AttnscopeError):
@@ -34,14 +35,12 @@ def frequencies(count: int, length: int) -> dict[str, Labelled]:
     return over("frequency", frequency=(np.arange(count), "frequency", f"cycles per {length} tokens"))
 
 
-def series(
-    name: str, array: Float[np.ndarray, "position column"], fewest: int = FEWEST
-) -> Float[np.ndarray, "position column"]:
+def series(name: str, array: Float[np.ndarray, "position column"]) -> Float[np.ndarray, "position column"]:
     """Columns over positions in float64; an error if they are too short for a frequency."""
     values = shaped(name, array, "position, column")
-    if len(values) < fewest:
+    if len(values) < FEWEST:
         raise AttnscopeError(
-            f"{name} has {len(values)} positions; at least {fewest} are needed. Use a longer text or table"
+            f"{name} has {len(values)} positions; at least {FEWEST} are needed. Use a longer text or table"
         )
     return values
 
@@ -80,10 +79,10 @@ def choose(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise AttnscopeError(f"{name} is {shortly(value)}; expected one of {', '.join(choices)}")
 
 
-def in_band(length: int, band: tuple[int, int] | None, lowest: int = 3) -> Bool[np.ndarray, " frequency"]:
+def in_band(length: int, band: tuple[int, int] | None) -> Bool[np.ndarray, " frequency"]:
     """Mask of the frequencies of ``0..length // 2`` in a band, ends included."""
     highest = (length - 1) // 2
-    low, high = band or (lowest if highest >= lowest else 1, highest)
+    low, high = band or (_LOWEST if highest >= _LOWEST else 1, highest)
     frequency = np.arange(length // 2 + 1)
     chosen = (frequency >= max(low, 1)) & (frequency <= min(high, highest))
     if not chosen.any():

@@ -78,6 +78,7 @@ class StateMoments:
 
     def merge(self, other: StateMoments) -> None:
         """Add the moments of other texts."""
+        # the parallel algorithm of Chan et al. (1983): scatters add up, with that of the two means
         total = self.texts + other.texts
         apart = other.position_mean.mean(0) - self.position_mean.mean(0)
         between = len(other.position_mean) * self.texts * other.texts / total

@@ -6,7 +6,7 @@ See mathematics.md, Cross-correlation.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -90,6 +90,7 @@ def cross_correlation(
         q = q - q.mean(0)
     length = len(q)
     offset = np.arange(1 - length, length)
+    # a correlation is a convolution with the reversed queries
     covariance = signal.fftconvolve(k, q[::-1], axes=0).reshape(2 * length - 1, q.shape[1]).T  # at all offsets
     size = np.linalg.norm(q, axis=0) * np.linalg.norm(k, axis=0)
     correlation = (covariance - covariance.mean(1, keepdims=True)) / np.where(size > 0, size, np.nan)[:, None]
@@ -123,12 +124,13 @@ def cross_correlation(
         trace_peak_corrected=(trace_corrected.refined[0, 0], "trace's near peak, no taper", "tokens"),
         trace_peak_clear=(bool(_least(trace_corrected)[0, 0] >= trace_noise), "trace's near peak above noise"),
     )
-    for prefix, dims, peak in (("peak", "column range", peaks), ("trace_peak", "range", trace_peaks.first())):
+    every: Any = slice(None)
+    for prefix, dims, peak, at in (("peak", "column range", peaks, every), ("trace_peak", "range", trace_peaks, 0)):
         variables |= {
-            f"{prefix}_offset": checks.labelled(dims, peak.offset, "offset of the peak", "tokens"),
-            f"{prefix}_refined": checks.labelled(dims, peak.refined, "offset of the peak between tokens", "tokens"),
-            f"{prefix}_height": checks.labelled(dims, peak.height, "height of the peak"),
-            f"{prefix}_width": checks.labelled(dims, peak.width, "width of the peak at half height", "tokens"),
+            f"{prefix}_offset": checks.labelled(dims, peak.offset[at], "offset of the peak", "tokens"),
+            f"{prefix}_refined": checks.labelled(dims, peak.refined[at], "offset of the peak between tokens", "tokens"),
+            f"{prefix}_height": checks.labelled(dims, peak.height[at], "height of the peak"),
+            f"{prefix}_width": checks.labelled(dims, peak.width[at], "width of the peak at half height", "tokens"),
         }
     return xr.Dataset(
         variables,
@@ -177,6 +179,7 @@ def _spread(
     values: Float[np.ndarray, " column"],
 ) -> float:
     """Standard deviation of the scores about their row and column means, without the matrix of scores."""
+    # the squared Frobenius norm of L R^T is the trace of (L^T L) (R^T R)
     left, right = (query - query.mean(0)) * values, key - key.mean(0)
     return float(np.sqrt(max(((left.T @ left) * (right.T @ right)).sum(), 0.0)) / len(query))
 

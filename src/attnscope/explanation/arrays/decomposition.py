@@ -67,6 +67,7 @@ def reparametrize(
         )
     first, inner = np.linalg.qr(query_weight)
     second, other = np.linalg.qr(key_weight)
+    # W_Q W_K^T = Q1 (R1 R2^T) Q2^T: the singular values are those of the small matrix, r x r
     left, values, right = np.linalg.svd(inner @ other.T, full_matrices=False)
     rank = int((values > max(len(query_weight), len(key_weight)) * np.finfo(float).eps * values[:1]).sum())
     query, key, values = first @ left[:, :rank], second @ right[:rank].T, values[:rank]
@@ -135,7 +136,8 @@ def head_rotation(
         space, turn = np.eye(width), (left @ right).T
     else:
         space, turn = np.eye(width), _random(parts, np.random.default_rng(seed))
-    # eigenvectors are orthonormal even where eigenvalues repeat
+    # A rotation is normal: its symmetric part has the same invariant spaces, one for each cosine. Within these, a Schur
+    # form gives eigenvectors that are orthonormal even where eigenvalues repeat
     cosines, basis = np.linalg.eigh((turn + turn.T) / 2)
     values, vectors = np.empty(len(turn), complex), np.empty(turn.shape, complex)
     inside = basis.T @ turn @ basis

@@ -28,6 +28,7 @@ def covariance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 def without_own(of_means: np.ndarray, within: np.ndarray, texts: int) -> np.ndarray:
     """Mean product over pairs of different texts, from the product of means and the mean product within texts."""
+    # of n^2 pairs, n are of a text with itself: (n^2 of_means - n within) / (n (n - 1))
     return np.asarray((texts * of_means - within) / (texts - 1))
 
 
@@ -40,6 +41,7 @@ def jackknife(
     if count < LEAST:
         return whole, np.full_like(whole, np.nan), np.full_like(whole, np.nan)
     left = np.array([without(text, [other for other in range(texts) if other != text]) for text in range(texts)])
+    # Efron and Stein (1981); with several texts a document, the influences of its texts add up
     variance = (texts - 1) * np.var(left, axis=0)
     if count < texts:
         moved = np.tensordot(member, left - left.mean(0), 1)

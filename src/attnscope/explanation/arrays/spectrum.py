@@ -190,6 +190,7 @@ def largest_quantile(scale: Float[np.ndarray, " column"], share: float) -> float
     alive = scale[scale > 0]
     if not alive.size:
         return 0.0
+    # for n equal columns P(largest < a) is about exp(-n exp(-a^2 / s^2)): a root above it brackets all others
     high = float(alive.max()) * np.sqrt(np.log(alive.size / -np.log(share)) + 1)
     return _root(lambda a: np.log(_below(a, alive)).sum() - np.log(share), float(alive.max()) * 1e-9, 2 * high)
 
@@ -298,10 +299,6 @@ class Peaks:
     height: Float[np.ndarray, "*curve range"]
     width: Float[np.ndarray, "*curve range"]
     prominence: Float[np.ndarray, "*curve range"]
-
-    def first(self) -> Peaks:
-        """Peaks of the first curve, without its dimension."""
-        return Peaks(self.offset[0], self.refined[0], self.height[0], self.width[0], self.prominence[0])
 
 
 def find_peaks(
