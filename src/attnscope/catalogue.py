@@ -58,7 +58,7 @@ VERBS = {
     "measure_weights": Verb("Look"),
     "weights": Verb("Look"),
     "received": Verb("Look"),
-    "view": Verb("Look"),
+    "view": Verb("Look", command="attnscope.cli.view"),
     "set_language": Verb("Look"),
     "explain": Verb(
         "Explain", "DataTree", command="attnscope.cli.explain", report="attnscope.explanation.report",

@@ -17,3 +17,10 @@ SENTENCES, NOUNS = _HERE / "pronoun" / "sentences.txt", _HERE / "pronoun" / "nou
 OWN_TEXTS = {"bundled:pronoun": SENTENCES, "bundled:tasks": _HERE / "tasks" / "sentences.txt"}
 #: File of pairs of a clean and a corrupted text for the bundled model: "part of" and "due to", and others.
 PAIRS = _HERE / "pairs.jsonl"
+
+
+def example_for(model: object) -> str:
+    """A sentence to begin with: one of its own for a bundled model that has its own texts."""
+    if isinstance(model, str) and model in OWN_TEXTS:
+        return OWN_TEXTS[model].read_text(encoding="utf-8").partition("\n")[0]
+    return "The keeper lit the lamp before the tide came in, and the lamp burned until the morning."

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ import xarray as xr
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall, call_of_weights
+from attnscope.kernels.full import row_weights
 from attnscope.measure.maps import weight_rows
 from attnscope.measure.raw import first_window, observe_window
 from attnscope.opened import Opened
@@ -27,12 +28,17 @@ from attnscope.results.page import parts
 from attnscope.store.files import explained, write_output
 from attnscope.support.errors import AttnscopeError
 
+if TYPE_CHECKING:
+    from attnscope.live.conversation import Conversation
+
 CELLS = 1 << 20  # weights of a map that are sent at once; of a larger one tiles
 HELD = 1_200_000  # bytes of maps in a page
 _SIDE = {400: 24, 1 << 30: 12}  # pixels on a side of a small map, by the number of heads
 _ROWS = 512  # of a map in memory at once
+_NUMBERS = 1 << 24  # weights of a layer in memory at once
 _EACH_TILE = 8  # queries of each tile of a small map, at least
 _SCRIPT, _STYLE = parts.together("draw.js", "window.js", "view.js"), parts.together("view.css")
+LIVE = ("draw.js", "window.js", "view.js", "live.js")  # of a page or a widget that a model answers
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,48 +74,52 @@ class Maps:
             tile += 1
         return {"n": n, "m": m, "tile": tile, "codes": parts.encode(self.tiles(layer, head, tile))}
 
-    def meta(self, codes_of: Mapping[tuple[int, int], np.ndarray] | None = None) -> dict[str, Any]:
-        """Data of a view before any head is opened: layers, tokens, and a small map of each head.
-
-        `codes_of` has the bytes of `codes` of every head, if they have been computed: small maps are then made of them.
-        """
+    @property
+    def side(self) -> int:
+        """Pixels on a side of a small map."""
         heads = [call.query.shape[1] for call in self.calls.values()]
-        most = max(heads)
-        side = next(size for count, size in _SIDE.items() if len(heads) * most <= count)
-        thumbs = np.zeros((len(heads), most, side, side), np.uint8)
-        for row, layer in enumerate(self.calls):
-            for head in range(heads[row]):
-                if codes_of is None:
-                    thumbs[row, head] = self._small(layer, head, side)
-                else:
-                    thumbs[row, head] = _thumb(codes_of[layer, head], side)
+        return next(size for count, size in _SIDE.items() if len(heads) * max(heads) <= count)
+
+    def meta(self) -> dict[str, Any]:
+        """What a view knows before any head is opened, besides the small maps: layers and tokens."""
+        heads = [call.query.shape[1] for call in self.calls.values()]
         return {
             "layers": [
                 {"index": layer, "heads": heads[row], "kind": self.kinds[layer]}
                 | dict(zip(("queries", "keys"), self.sides(layer), strict=True))
                 for row, layer in enumerate(self.calls)
             ],
-            "heads": most,
+            "heads": max(heads),
             "texts": {
                 name: {"tokens": [*tokens], "segments": None if self.segments is None else [*self.segments]}
                 for name, tokens in self.texts.items()
             },
-            "side": side,
-            "thumbs": parts.base64_of(thumbs),
+            "side": self.side,
         }
 
-    def _small(self, layer: int, head: int, side: int) -> np.ndarray:
-        """A small map from some queries of each tile, all of them in a short text."""
-        call = self.calls[layer]
-        longest = max(call.query.shape[2], call.key.shape[2])
-        tile, step = -(-longest // side), max(1, longest // (side * _EACH_TILE))
-        queries = torch.arange(0, call.query.shape[2], step, device=call.query.device)
-        some = call if step == 1 else call.take(queries[None])
-        rows = torch.cat([*weight_rows(some, head, len(queries))]).cpu().numpy()
-        first_rows = np.searchsorted(queries.cpu().numpy(), np.arange(0, call.query.shape[2], tile))
-        by_row = np.maximum.reduceat(rows, first_rows, 0)
-        tiled = np.maximum.reduceat(by_row, np.arange(0, rows.shape[1], tile), 1)
-        return parts.encode(_thumb(tiled, side))
+    def small_maps(self) -> np.ndarray:
+        """A small map of each head as bytes, ``(layer, head, side, side)``; 0 where a layer has fewer heads."""
+        most = max(call.query.shape[1] for call in self.calls.values())
+        small = np.zeros((len(self.calls), most, self.side, self.side), np.uint8)
+        for row, call in enumerate(self.calls.values()):
+            small[row, : call.query.shape[1]] = small_maps(call, self.side)
+        return small
+
+
+def small_maps(call: AttentionCall, side: int) -> np.ndarray:
+    """Small maps of the heads of a call as bytes, from some queries of each tile, all of them in a short text."""
+    longest = max(call.query.shape[2], call.key.shape[2])
+    tile, step = -(-longest // side), max(1, longest // (side * _EACH_TILE))
+    queries = torch.arange(0, call.query.shape[2], step, device=call.query.device)
+    some = call if step == 1 else call.take(queries[None])
+    first_rows = np.searchsorted(queries.cpu().numpy(), np.arange(0, call.query.shape[2], tile))
+    at_once = max(1, _NUMBERS // (len(queries) * call.key.shape[2] * call.group)) * call.group
+    small: list[np.ndarray] = []
+    for first in range(0, call.query.shape[1], at_once):
+        rows = row_weights(some.part(slice(first, first + at_once)), slice(None)).weights[0].cpu().numpy()
+        by_row = np.maximum.reduceat(rows, first_rows, 1)
+        small += [thumb(each, side) for each in np.maximum.reduceat(by_row, np.arange(0, rows.shape[2], tile), 2)]
+    return parts.encode(np.stack(small))
 
 
 def largest_in_tiles(weights: np.ndarray, tile: int) -> np.ndarray:
@@ -120,7 +130,7 @@ def largest_in_tiles(weights: np.ndarray, tile: int) -> np.ndarray:
     return padded.reshape(padded.shape[0] // tile, tile, -1, tile).max((1, 3))
 
 
-def _thumb(weights: np.ndarray, side: int) -> np.ndarray:
+def thumb(weights: np.ndarray, side: int) -> np.ndarray:
     tiled = largest_in_tiles(weights, max(1, -(-max(weights.shape) // side)))
     rows, columns = (np.arange(side) * size // side for size in tiled.shape)
     return tiled[rows][:, columns]
@@ -135,10 +145,15 @@ class View:
         The head that is open, counted from 0.
     token
         Position of the chosen token; None without any.
+    conversation
+        What answers while one types, if this is a model on a text; None for weights.
     """
 
-    def __init__(self, maps: Maps, layer: int, head: int, name: str) -> None:
+    def __init__(
+        self, maps: Maps, layer: int, head: int, name: str, conversation: Conversation | None = None, text: str = ""
+    ) -> None:
         self.maps, self.layer, self.head, self.token, self.name = maps, layer, head, None, name
+        self.conversation, self.text = conversation, text
 
     @property
     def weights(self) -> xr.DataArray:
@@ -166,16 +181,19 @@ class View:
         return Path(path)
 
     def _page(self) -> str:
-        maps, codes_of = dict[str, Any](), dict[tuple[int, int], np.ndarray]()
+        maps = dict[str, Any]()
         every = [(layer, head) for layer, call in self.maps.calls.items() for head in range(call.query.shape[1])]
         for layer, head in sorted(every, key=lambda pair: pair != (self.layer, self.head)):  # the open head first
             cells = min(CELLS, HELD) if (layer, head) == (self.layer, self.head) else HELD // len(every)
             codes = self.maps.codes(layer, head, max(cells, 1))
-            codes_of[layer, head] = codes["codes"]
             maps[f"{layer}.{head}"] = codes | {"codes": parts.base64_of(codes["codes"])}
         start = {"layer": self.layer, "head": self.head, "token": self.token}
         words = parts.translated_messages(_SCRIPT)
-        data = {"meta": self.maps.meta(codes_of), "held": maps, "start": start}
+        data = {
+            "meta": self.maps.meta() | {"thumbs": parts.base64_of(self.maps.small_maps())},
+            "held": maps,
+            "start": start,
+        }
         return (
             f'<!doctype html><html lang="{language()}"><head><meta charset="utf-8">'
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
@@ -206,36 +224,47 @@ def _widget_class() -> Any:
     import traitlets
 
     class AttentionView(View, anywidget.AnyWidget):
-        _esm, _css = f"{_SCRIPT}\nexport default {{ render }};", _STYLE
+        _esm = f"{parts.together(*LIVE)}\nexport default {{ render }};"
+        _css = parts.together("view.css", "live.css")
         layer = traitlets.Int(0).tag(sync=True)
         head = traitlets.Int(0).tag(sync=True)
         token = traitlets.Int(None, allow_none=True).tag(sync=True)
         span = traitlets.List(traitlets.Int(), None, allow_none=True).tag(sync=True)
-        _meta = traitlets.Dict().tag(sync=True)
+        _meta = traitlets.Dict().tag(sync=True)  # of weights
+        _live = traitlets.Dict().tag(sync=True)  # of a model that answers
         _words = traitlets.Dict().tag(sync=True)
 
-        def __init__(self, maps: Maps, layer: int, head: int, name: str) -> None:
-            anywidget.AnyWidget.__init__(self, _meta=maps.meta(), _words=parts.translated_messages(_SCRIPT))
-            View.__init__(self, maps, layer, head, name)
+        def __init__(
+            self, maps: Maps, layer: int, head: int, name: str, conversation: Conversation | None = None, text: str = ""
+        ) -> None:
+            View.__init__(self, maps, layer, head, name, conversation, text)
+            if conversation is None:
+                shown = {"_meta": maps.meta() | {"thumbs": parts.base64_of(maps.small_maps())}}
+            else:
+                start = {"text": text, "layer": layer, "head": head}
+                shown = {"_live": conversation.about | {"start": start, "embedded": True}}
+            anywidget.AnyWidget.__init__(self, **shown, _words=parts.translated_messages(parts.together(*LIVE)))
             self.on_msg(self._answer)
 
         def _answer(self, _: Any, question: Any, __: Any) -> None:
-            number = question.get("number")
             try:
-                content, data = self._answer_to(question)
+                content, arrays = self._answer_to(question["ask"], question["question"])
+                self.send({"number": question["number"]} | content, [*arrays])
             except (KeyError, IndexError, TypeError, ValueError):
                 return  # not a question of the view
-            self.send({"number": number} | content, [data])
 
-        def _answer_to(self, question: Any) -> tuple[dict[str, Any], bytes]:
-            if "map" in question:
-                layer, head = map(int, question["map"])
+        def _answer_to(self, name: str, question: Any) -> tuple[dict[str, Any], Sequence[bytes]]:
+            if self.conversation is not None:
+                answer = self.conversation.reply(name, question, lambda: False)
+                self.maps = self.conversation.maps or self.maps
+                return answer or ({}, [])
+            layer, head = int(question["layer"]), int(question["head"])
+            if name == "map":
                 codes = self.maps.codes(layer, head)
-                return {name: codes[name] for name in ("n", "m", "tile")}, codes["codes"].tobytes()
-            layer, head, token = map(int, question["row"][:3])
+                return {name: codes[name] for name in ("n", "m", "tile")}, [codes["codes"].tobytes()]
             weights = self.maps.weights(layer, head)
-            row = weights[token] if question["row"][3] == "from" else weights[:, token]
-            return {}, np.ascontiguousarray(row).tobytes()
+            row = (weights if question["direction"] == "from" else weights.T)[int(question["token"])]
+            return {}, [np.ascontiguousarray(row).tobytes()]
 
         def _repr_mimebundle_(self, **options: Any) -> Any:
             bundle = anywidget.AnyWidget._repr_mimebundle_(self, **options)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
@@ -248,8 +277,10 @@ def _widget_class() -> Any:
     return AttentionView
 
 
-def view_at(maps: Maps, layer: int | None, head: int | None, name: str) -> View:
-    """A view, or a widget in a notebook that shows them, in which a head is open."""
+def view_at(
+    maps: Maps, layer: int | None, head: int | None, name: str, conversation: Conversation | None = None, text: str = ""
+) -> View:
+    """A view, or a widget in a notebook that shows them, in which a head is open; with a model, on this text."""
     layer = next(iter(maps.calls)) if layer is None else layer
     if layer not in maps.calls:
         raise AttnscopeError(f"layer is {layer}; expected one of {min(maps.calls)} to {max(maps.calls)}")
@@ -259,7 +290,7 @@ def view_at(maps: Maps, layer: int | None, head: int | None, name: str) -> View:
     from attnscope.results.notebook import in_widgets
 
     kind: Callable[..., View] = _widget_class() if in_widgets() else View
-    return kind(maps, layer, head or 0, name)
+    return kind(maps, layer, head or 0, name, conversation, text)
 
 
 def maps_of_window(loaded: LoadedModel, window: Window, segments: Sequence[int] | None = None) -> Maps:

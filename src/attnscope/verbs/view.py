@@ -19,7 +19,7 @@ def view(
         "transformers, an array ``(layer, head, query, key)``), with their `tokens`; or what a verb returned, "
         "whose page is shown.",
     ] = None,
-    texts: Annotated[Sources, "Show this text. A long one is cut to the model's length."] = None,
+    texts: Annotated[Sources, "Show this text. A long one is cut to the model's length. By default an example."] = None,
     *,
     pair: Annotated[
         tuple[str, str] | None,
@@ -35,9 +35,10 @@ def view(
 ) -> "View | Page":
     """Look at the attention of one text: all heads, one head over the running text, and its map.
 
-    In a notebook with anywidget (``pip install 'attnscope[notebook]'``) the result is a widget: heads and tokens that
-    you click are read back as ``view.layer``, ``view.head``, ``view.token`` and ``view.span``. Elsewhere it is a page:
-    ``view.save("view.html")``.
+    In a notebook with anywidget (``pip install 'attnscope[notebook]'``) the result is a widget whose model answers:
+    change the text, take heads out, compare two texts, let the model write. Heads and tokens that you click are read
+    back as ``view.layer``, ``view.head``, ``view.token`` and ``view.span``. ``attnscope view`` opens the same in a
+    browser. Elsewhere it is a page: ``view.save("view.html")``.
 
     Returns
     -------
@@ -57,10 +58,14 @@ def view(
     >>> view, view.weights.dims
     (<view of small-mlm: head 0.3>, ('query', 'key'))
     """
+    from pathlib import Path
+
     import numpy as np
     import torch
     import xarray as xr
 
+    from attnscope.bundled import example_for
+    from attnscope.live.conversation import Conversation
     from attnscope.measure.raw import first_window
     from attnscope.opened import Opened
     from attnscope.report.language import translate
@@ -80,6 +85,8 @@ def view(
             raise AttnscopeError("found a text and a pair: give one of them")
         return view_at(maps_of_pair(loaded, pair), layer, head, loaded.name)
     if texts is None:
-        raise AttnscopeError('found no text: give one, as in attnscope.view(model, "The tide comes in.")')
+        session.texts = [example_for(model)]
     window_of_text = first_window(session, targets, window)
-    return view_at(maps_of_window(loaded, window_of_text), layer, head, loaded.name)
+    source = str(model) if isinstance(model, str | Path) else "bundled" if model is None else "model"
+    maps = maps_of_window(loaded, window_of_text)
+    return view_at(maps, layer, head, loaded.name, Conversation(loaded, source), window_of_text.text)

@@ -3,10 +3,18 @@
 
 /**
  * Show a view in an element. `source` has `meta`, `map(layer, head)` and, unless all is in the maps,
- * `row(layer, head, token, direction)`, both promises, and `start`: {layer, head, token}. `changed` is called with each new choice of the reader.
+ * `row(layer, head, token, direction)`, both promises, and `start`: {layer, head, token}. A live one has `toggle(layer, head)` too, which takes a
+ * head out. `changed` is called with each new choice of the reader. Returns functions that `follow` a choice, `renew` what is shown, and `mark` heads.
  */
 function mount(root, source, changed = () => {}) {
-  const { meta } = source, sorts = Object.keys(meta.texts), texts = Object.values(meta.texts), names = texts.map(({ tokens }) => tokens.map(visible));
+  let meta, sorts, texts, names;
+  const read = (next) => {
+    meta = next;
+    sorts = Object.keys(meta.texts);
+    texts = Object.values(meta.texts);
+    names = texts.map(({ tokens }) => tokens.map(visible));
+  };
+  read(source.meta);
   const state = { direction: "from", segments: "", ...source.start }, at = (layer, head) => t`Layer ${layer}, head ${head}`;
   const parts = Object.fromEntries(["grid", "title", "options", "text", "note", "map", "scale", "readout"].map((name) => [name, html("div", { class: name })]));
   const canvas = html("canvas", { role: "img" }), cells = [];
@@ -33,13 +41,22 @@ function mount(root, source, changed = () => {}) {
         const name = at(layer.index, head), cell = html("button", { type: "button", role: "gridcell", "aria-label": name, title: name, tabindex: -1, style: `width:${size}px;height:${size}px` });
         cell.append(html("canvas", { width: meta.side, height: meta.side }));
         cell.disabled = head >= layer.heads;
-        cell.addEventListener("click", () => choose({ layer: layer.index, head }));
+        cell.addEventListener("click", (event) => (event.shiftKey && source.toggle ? source.toggle(layer.index, head) : choose({ layer: layer.index, head })));
+        if (source.toggle) {
+          cell.draggable = true;
+          cell.addEventListener("dragstart", (event) => event.dataTransfer.setData("text/x-attnscope-head", `${layer.index}.${head}`));
+        }
         cells.push(cell);
         line.append(cell);
       }
       parts.grid.append(line);
     });
     parts.grid.addEventListener("keydown", (event) => {
+      if (source.toggle && event.key === "x") {
+        const at = cells.indexOf(event.target);
+        source.toggle(meta.layers[Math.floor(at / meta.heads)].index, at % meta.heads);
+        return;
+      }
       const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -meta.heads, ArrowDown: meta.heads }[event.key], from = cells.indexOf(event.target);
       const cell = step && cells[from + step];
       if (!cell || cell.disabled) return;
@@ -51,7 +68,7 @@ function mount(root, source, changed = () => {}) {
 
   function paintGrid() {
     home = root;
-    const table = weightTable(), colour = weightRamp(), thumbs = bytesOf(meta.thumbs), pixels = meta.side ** 2;
+    const table = weightTable(), colour = weightRamp(), thumbs = typeof meta.thumbs === "string" ? bytesOf(meta.thumbs) : meta.thumbs, pixels = meta.side ** 2;
     cells.forEach((cell, index) => {
       const image = new ImageData(meta.side, meta.side);
       thumbs.subarray(index * pixels, (index + 1) * pixels).forEach((code, i) => image.data.set([...colour(Math.sqrt(table[code])), 255], 4 * i));
@@ -175,11 +192,29 @@ function mount(root, source, changed = () => {}) {
   const repaint = () => { paintGrid(); paint(); }; // light and dark, of the system or of JupyterLab
   prefersDark.addEventListener("change", repaint);
   new MutationObserver(repaint).observe(document.body, { attributeFilter: ["data-jp-theme-light", "class"] });
-  return (choice) => {
+  const follow = (choice) => {
     if (Object.entries(choice).every(([name, value]) => state[name] === value)) return; // of our own making
     Object.assign(state, choice);
     draw();
   };
+  /** Show another text, or the same otherwise, at the head that is open. */
+  const renew = (next) => {
+    const same = next.side === meta.side && JSON.stringify(next.layers.map(({ heads }) => heads)) === JSON.stringify(meta.layers.map(({ heads }) => heads));
+    read(next);
+    built = "";
+    if (!same && cells.length) {
+      cells.length = 0;
+      parts.grid.replaceChildren();
+      drawGrid();
+    }
+    if (state.token !== null && state.token >= names[chosenText()].length) state.token = names[chosenText()].length - 1;
+    if (!cells.length) return;
+    paintGrid();
+    draw();
+  };
+  /** Mark heads by classes of their cells, from `classes(layer, head)`. */
+  const mark = (classes) => cells.forEach((cell, index) => { cell.className = classes(meta.layers[Math.floor(index / meta.heads)].index, index % meta.heads); });
+  return { follow, renew, mark, state };
 }
 
 /** A view whose maps are in the page: `held` has codes by "layer.head", in base 64. */
@@ -191,12 +226,12 @@ function mountPage(root, { meta, start, held }) {
   return mount(root, { meta, start, map });
 }
 
-/** The same in a notebook, where Python answers. */
+/** The same in a notebook, where Python answers: with a model as a live view, with weights as they are. */
 function render({ model, el }) {
-  const waiting = new Map(), known = new Map();
+  const waiting = new Map(), known = new Map(), chosen = () => ({ layer: model.get("layer"), head: model.get("head"), token: model.get("token") });
   let number = 0;
   Object.assign(words, model.get("_words"));
-  const ask = (question) => new Promise((resolve) => { waiting.set(++number, resolve); model.send({ ...question, number }); });
+  const ask = (name, question) => new Promise((resolve) => { waiting.set(++number, resolve); model.send({ number, ask: name, question }); });
   const listen = (answer, buffers) => {
     const resolve = waiting.get(answer.number);
     if (!resolve) return;
@@ -204,27 +239,29 @@ function render({ model, el }) {
     resolve({ ...answer, bytes: buffers.map((view) => new Uint8Array(view.buffer, view.byteOffset, view.byteLength)) });
   };
   model.on("msg:custom", listen);
+  const changed = (choice) => {
+    for (const name of ["layer", "head", "token", "span"]) model.set(name, choice[name]);
+    model.save_changes();
+  };
+  const live = model.get("_live");
   const source = {
     meta: model.get("_meta"),
-    start: { layer: model.get("layer"), head: model.get("head"), token: model.get("token") },
+    start: chosen(),
     async map(layer, head) {
       const name = `${layer}.${head}`;
       if (!known.has(name)) {
-        const { n, m, tile, bytes } = await ask({ map: [layer, head] });
+        const { n, m, tile, bytes } = await ask("map", { layer, head });
         known.set(name, { n, m, tile, codes: bytes[0] });
       }
       return known.get(name);
     },
     async row(layer, head, token, direction) {
-      const { bytes } = await ask({ row: [layer, head, token, direction] });
+      const { bytes } = await ask("row", { layer, head, token, direction });
       return new Float32Array(bytes[0].slice().buffer);
     },
   };
-  const set = mount(el, source, ({ layer, head, token, span }) => {
-    for (const [name, value] of Object.entries({ layer, head, token, span })) model.set(name, value);
-    model.save_changes();
-  });
-  const follow = () => set({ layer: model.get("layer"), head: model.get("head"), token: model.get("token") });
+  const shown = live.name ? mountLive(el, { ask }, { ...live, start: { ...live.start, ...chosen() } }, changed) : mount(el, source, changed);
+  const follow = () => shown.follow(chosen());
   const names = ["change:layer", "change:head", "change:token"];
   names.forEach((name) => model.on(name, follow));
   return () => { names.forEach((name) => model.off(name, follow)); model.off("msg:custom", listen); };

@@ -1,0 +1,29 @@
+"""`attnscope view`: it opens a page that the model answers, or writes one."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from attnscope.cli.output import print_written
+from attnscope.options import OUTPUT, Flag, Typed, path_of
+
+
+def view(
+    arguments: dict[str, Any],
+    *,
+    page: Annotated[
+        Path | None, OUTPUT, Typed(path_of, "FILE"), "Write a page that needs no model to this file, and end."
+    ] = None,
+    port: Annotated[int, OUTPUT, "Listen on this port of this machine. By default a free one."] = 0,
+    browser: Annotated[bool, OUTPUT, Flag("browser"), "Open the address in the browser."] = True,
+) -> None:
+    """Run the command."""
+    from attnscope.live.server import check_server, serve
+    from attnscope.verbs.view import view as of_verb
+
+    if page is None:
+        check_server()
+    shown: Any = of_verb(**arguments)
+    if page is not None:
+        print_written(shown.save(page))
+        return
+    serve(shown.conversation, {"text": shown.text, "layer": shown.layer, "head": shown.head}, port=port, opens=browser)

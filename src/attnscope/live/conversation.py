@@ -1,0 +1,527 @@
+"""What a live view asks of its model, and what the model answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, NamedTuple, cast
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from attnscope.capture.borrow import LoadedModel, borrowed
+from attnscope.capture.forward import decoder_start, forward
+from attnscope.capture.placement import device_of
+from attnscope.capture.verify import verify
+from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
+from attnscope.intervention.edit import attend_changed
+from attnscope.intervention.predictions import Questions, as_float32, kind_of_question, questions
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.engines import output_of
+from attnscope.kernels.full import row_weights
+from attnscope.live.copied import State, command_of, python_of
+from attnscope.measure.passes import WindowBatch
+from attnscope.measure.raw import first_window
+from attnscope.opened import Opened, window_length
+from attnscope.read.windows import Window
+from attnscope.report.language import translate
+from attnscope.results.page import parts
+from attnscope.results.view import Maps, thumb
+from attnscope.support.errors import AttnscopeError
+
+LONGEST = 512  # tokens of a text that is shown while one types
+CHARACTERS = 20_000  # of a text
+_WRITTEN = 2_048  # tokens that the model may write
+_LISTED = 10  # predictions
+_KEPT = 3  # passes that may be needed again: of two texts, and one more
+_EVERY = slice(None)
+
+By = Literal["zero", "mean", "other"]
+Shown = Literal["text", "other", "difference"]
+Number = Annotated[int, Field(ge=0, lt=1 << 31)]
+Head = tuple[Number, Number]
+
+
+class StoppedError(Exception):
+    """A newer question has come."""
+
+
+class _Question(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Look(_Question):
+    """Read a text, with some heads removed and a second text beside it."""
+
+    text: Annotated[str, Field(max_length=CHARACTERS)]
+    target: Annotated[str, Field(max_length=CHARACTERS)] | None = None  # that the decoder of an encoder-decoder reads
+    other: Annotated[str, Field(max_length=CHARACTERS)] | None = None
+    removed: Annotated[tuple[Head, ...], Field(max_length=10_000)] = ()  # layers and heads
+    by: By = "zero"  # what the removed heads return instead
+    written: Annotated[tuple[Number, ...], Field(max_length=_WRITTEN)] = ()  # ids of tokens that follow the text
+
+
+class MapOf(_Question):
+    """The weights of a head."""
+
+    layer: Number
+    head: Number
+    of: Shown = "text"
+
+
+class RowOf(MapOf):
+    """The weights of one query, or on one key, of a head."""
+
+    token: Number
+    direction: Literal["from", "to"]
+
+
+class Predict(_Question):
+    """The likeliest tokens at a position."""
+
+    position: Number
+    temperature: Annotated[float, Field(gt=0, le=100)] = 1.0
+
+
+class Draw(Predict):
+    """A token drawn at random after the last."""
+
+    seed: Number = 0
+
+
+class Code(_Question):
+    """What is shown, as Python and as a command."""
+
+    layer: Number
+    head: Number
+    position: Number
+
+
+#: Questions by their names.
+QUESTIONS: Mapping[str, type[_Question]] = {
+    "look": Look,
+    "map": MapOf,
+    "row": RowOf,
+    "predict": Predict,
+    "draw": Draw,
+    "code": Code,
+}
+
+
+class Answer(NamedTuple):
+    """What goes to the page: JSON, and arrays of bytes."""
+
+    content: dict[str, Any]
+    arrays: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One pass over a text: its attention, and the logits of what the model predicts."""
+
+    window: Window
+    maps: Maps
+    logits: Tensor | None  # (position, vocabulary), or (1, label)
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """The passes that a view shows."""
+
+    question: Look
+    plain: Pass
+    edited: Pass  # the plain one, if no head is removed
+    other: Pass | None = None
+
+    @property
+    def aligned(self) -> bool:
+        """Whether both texts have as many tokens."""
+        other = self.other
+        return other is not None and all(
+            len(other.maps.texts[name]) == len(tokens) for name, tokens in self.plain.maps.texts.items()
+        )
+
+
+class Conversation:
+    """A model that answers the questions of one page, one after another; `source` names it in what is copied."""
+
+    def __init__(self, loaded: LoadedModel, source: str = "model") -> None:
+        self.loaded, self.source = loaded, source
+        self.kind = kind_of_question(loaded.model)
+        self.length = min(LONGEST, window_length(loaded, None))
+        self._passes: dict[Any, Pass] = {}
+        self._looked: Looked | None = None
+        self._stopped: Callable[[], bool] = lambda: False
+
+    def answer(self, name: str, question: Mapping[str, Any], stopped: Callable[[], bool] = lambda: False) -> Answer:
+        """Answer a question; an `AttnscopeError` says what is wrong with it.
+
+        Raises
+        ------
+        StoppedError
+            As soon as `stopped` says so, between two layers.
+        """
+        if name not in QUESTIONS:
+            raise AttnscopeError(f"found the question {name!r:.40}; expected one of {', '.join(QUESTIONS)}")
+        try:
+            asked = QUESTIONS[name].model_validate(question)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the question"
+            raise AttnscopeError(f"{where}: {first['msg']}") from error
+        self._stopped = stopped
+        with torch.no_grad(), borrowed(self.loaded.model):
+            return getattr(self, f"_{name}")(asked)
+
+    def reply(self, name: str, question: Mapping[str, Any], stopped: Callable[[], bool]) -> Answer | None:
+        """An answer; what is wrong with a question, in words; None if a newer one has come."""
+        try:
+            return self.answer(name, question, stopped)
+        except StoppedError:
+            return None
+        except AttnscopeError as error:
+            return Answer({"error": translate(str(error))})
+        except Exception as error:  # noqa: BLE001 the page says so, and the next question may be answered
+            return Answer({"error": f"{type(error).__name__}: {error}"[:500]})
+
+    def another(self) -> Conversation:
+        """One with the same model for another page."""
+        return Conversation(self.loaded, self.source)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a page knows of the model before it asks."""
+        return {"name": self.loaded.name, "decodes": bool(self.loaded.model.config.is_encoder_decoder)}
+
+    @property
+    def maps(self) -> Maps | None:
+        """The maps of the text that is shown; None before any."""
+        return None if self._looked is None else self._looked.edited.maps
+
+    @property
+    def looked(self) -> Looked:
+        """What is shown now."""
+        if self._looked is None:
+            raise AttnscopeError("found no text: look at one first")
+        return self._looked
+
+    def _look(self, asked: Look) -> Answer:
+        plain = self._pass(asked, asked.text)
+        other = None if asked.other is None else self._pass(asked, asked.other)
+        looked = Looked(asked, plain, plain, other)
+        if asked.removed:
+            looked = replace(looked, edited=self._edited(looked))
+        self._looked = looked
+        small = [looked.edited.maps.small_maps()] + ([] if other is None else [other.maps.small_maps()])
+        changes: list[float] = []
+        if looked.aligned:
+            differences, changes = _differences(looked.edited.maps, cast("Pass", other).maps)
+            small.append(differences)
+        return Answer(
+            {
+                **looked.edited.maps.meta(),
+                "other": None if other is None else other.maps.meta()["texts"],
+                "aligned": looked.aligned,
+                "changes": changes,
+                "kind": self.kind,
+                "loss": self._losses(looked),
+                "length": self.length,
+                "prompt": len(_predicted(plain.window)) - len(asked.written),
+                "position": self._asked_position(plain.window),
+            },
+            [array.tobytes() for array in small],
+        )
+
+    def _map(self, asked: MapOf) -> Answer:
+        maps = self._maps(asked)
+        if asked.of == "difference":
+            weights = np.abs(maps.weights(asked.layer, asked.head) - self._others.weights(asked.layer, asked.head))
+            n, m = weights.shape
+            return Answer({"n": n, "m": m, "tile": 1}, [parts.encode(weights).tobytes()])
+        codes = maps.codes(asked.layer, asked.head)
+        return Answer({name: codes[name] for name in ("n", "m", "tile")}, [codes["codes"].tobytes()])
+
+    def _row(self, asked: RowOf) -> Answer:
+        maps = self._maps(asked)
+        weights = maps.weights(asked.layer, asked.head)
+        if asked.of == "difference":
+            weights = np.abs(weights - self._others.weights(asked.layer, asked.head))
+        along = weights if asked.direction == "from" else weights.T
+        if asked.token >= len(along):
+            raise AttnscopeError(f"found the token {asked.token}; expected 0 to {len(along) - 1}")
+        return Answer({}, [np.ascontiguousarray(along[asked.token]).tobytes()])
+
+    def _predict(self, asked: Predict) -> Answer:
+        looked = self.looked
+        rows = self._logits_at(looked, asked.position)
+        if rows is None:
+            return Answer({"rows": [], "returned": None})
+        before, after, other = rows
+        listed = {
+            int(i) for logits in rows if logits is not None for i in logits.topk(min(_LISTED, len(logits))).indices
+        }
+        actual = self._actual(looked.plain.window, asked.position)
+        listed |= set() if actual is None else {actual}
+        chances = [None if one is None else (one / asked.temperature).log_softmax(-1) for one in rows]
+        named = [
+            {
+                "id": index,
+                "token": self._name(index),
+                "actual": index == actual,
+                **{
+                    name: None if chance is None else float(chance[index])
+                    for name, chance in zip(("before", "after", "other"), chances, strict=True)
+                },
+            }
+            for index in listed
+        ]
+        named.sort(key=lambda row: -row["after"])
+        return Answer({"rows": named, "returned": self._returned(before, after, other)})
+
+    def _draw(self, asked: Draw) -> Answer:
+        rows = self._logits_at(self.looked, asked.position)
+        if rows is None or self.kind not in {"next", "translation"}:
+            raise AttnscopeError(f"{self.loaded.name} writes no text: choose a model that generates")
+        chance = (rows[1] / asked.temperature).softmax(-1).cpu()
+        index = int(torch.multinomial(chance, 1, generator=torch.Generator().manual_seed(asked.seed)))
+        return Answer({"id": index, "token": self._name(index)})
+
+    def _code(self, asked: Code) -> Answer:
+        looked = self.looked
+        question, window = looked.question, looked.plain.window
+        answers = None
+        if question.by == "other" and looked.aligned and asked.position == self._asked_position(window):
+            rows = self._logits_at(looked, asked.position)
+            returned = None if rows is None else self._returned(*rows)
+            answers = None if returned is None or returned["share"] is None else (returned["answer"], returned["wrong"])
+        state = State(
+            self.source, window, question.text, question.other, question.removed, question.by,
+            (asked.layer, asked.head), asked.position, self.kind, bool(question.written), answers,
+        )  # fmt: skip
+        return Answer({"python": python_of(state), "command": command_of(state)})
+
+    def _maps(self, asked: MapOf) -> Maps:
+        """The maps that are asked for; of a difference those of the text."""
+        maps = self._others if asked.of == "other" else self.looked.edited.maps
+        if asked.of == "difference" and not self.looked.aligned:
+            raise AttnscopeError("the two texts have different numbers of tokens: their heads cannot be compared")
+        heads = maps.calls[asked.layer].query.shape[1] if asked.layer in maps.calls else 0
+        if asked.head >= heads:
+            raise AttnscopeError(f"there is no head {asked.layer}.{asked.head}")
+        return maps
+
+    @property
+    def _others(self) -> Maps:
+        if self.looked.other is None:
+            raise AttnscopeError("found no second text")
+        return self.looked.other.maps
+
+    def _pass(self, asked: Look, text: str) -> Pass:
+        """The unchanged pass over a text, which may be known."""
+        key = text, asked.target, asked.written
+        if key not in self._passes:
+            window = self._window(text, asked.target, asked.written)
+            self._passes[key] = self._run(window)
+            for old in [*self._passes][:-_KEPT]:
+                del self._passes[old]
+        return self._passes[key]
+
+    def _window(self, text: str, target: str | None, written: Sequence[int]) -> Window:
+        """The first tokens of a text, and what the model has written."""
+        if not text.strip():
+            raise AttnscopeError("found no text: type one")
+        decodes = self.loaded.model.config.is_encoder_decoder
+        if target is not None and not decodes:
+            raise AttnscopeError(f"{self.loaded.name} has no decoder beside its encoder: leave out the target")
+        read = self._opened([text])
+        window = first_window(read, [target] if target and not written else None, self.length)
+        if not written:
+            return window
+        if decodes:
+            start = decoder_start(self.loaded.model)(written)
+            return replace(window, target=self._of_ids([start, *written]))
+        last = len(window) - next((i for i, mark in enumerate(reversed(window.special)) if not mark), 0)
+        return self._of_ids([*window.ids[: last or len(window)], *written])
+
+    def _of_ids(self, ids: Sequence[int]) -> Window:
+        return first_window(self._opened({"input_ids": [[*ids][-self.length :]]}), None, self.length)
+
+    def _opened(self, texts: Any) -> Opened:
+        session = Opened.of(self.loaded, texts)
+        session.model = self.loaded
+        return session
+
+    def _run(self, window: Window, change: Mapping[int, Callable[[Tensor], Tensor]] | None = None) -> Pass:
+        """A pass in which some layers' heads return something else; `change` has functions of their outputs."""
+        model, change = self.loaded.model, change or {}
+        inputs = WindowBatch.of([window], 0, device_of(model)).inputs(model)
+        return self._run_inputs(window, inputs, change)
+
+    def _run_inputs(
+        self, window: Window, inputs: dict[str, Any], change: Mapping[int, Callable[[Tensor], Tensor]]
+    ) -> Pass:
+        model, calls, kinds = self.loaded.model, dict[int, AttentionCall](), dict[int, str]()
+
+        def observe(site: Site, call: AttentionCall) -> Tensor | None:
+            if self._stopped():
+                raise StoppedError
+            calls[site.index], kinds[site.index] = call, site.kind
+            return attend_changed(call, {"z": change[site.index]}) if site.index in change else None
+
+        weights_suffice = not change
+        verify(model, inputs, text="the text", weights_suffice=weights_suffice)
+        with watching(model, observe, weights_suffice=weights_suffice):
+            output = forward(model, inputs, lambda _: "the text")
+        texts = {"text": window.tokens} | ({} if window.target is None else {"target": window.target.tokens})
+        maps = Maps(dict(sorted(calls.items())), kinds, texts)
+        for layer, call in maps.calls.items():
+            if [call.query.shape[2], call.key.shape[2]] != [len(texts[side]) for side in maps.sides(layer)]:
+                raise AttnscopeError(f"layer {layer} of {self.loaded.name} attends over other positions than tokens")
+        logits = None if self.kind == "output" else output[0] if output.ndim == _MATRICES else output
+        return Pass(window, maps, logits)
+
+    def _edited(self, looked: Looked) -> Pass:
+        return self._run(looked.plain.window, self._changes(looked, looked.plain))
+
+    def _changes(self, looked: Looked, plain: Pass) -> dict[int, Callable[[Tensor], Tensor]]:
+        """What the removed heads return, by layer: 0, their mean over the text, or what they return on the other."""
+        by, calls = looked.question.by, plain.maps.calls
+        if by == "other" and not looked.aligned:
+            raise AttnscopeError(
+                "the heads' outputs on the other text have other positions: both texts need equally many tokens"
+            )
+        heads: dict[int, list[int]] = {}
+        for layer, head in looked.question.removed:
+            if layer not in calls or head >= calls[layer].query.shape[1]:
+                raise AttnscopeError(f"there is no head {layer}.{head}")
+            heads.setdefault(layer, []).append(head)
+
+        def replacing(layer: int, some: list[int]) -> Callable[[Tensor], Tensor]:
+            source = calls[layer] if by == "mean" else None
+            if by == "other":
+                source = cast("Pass", looked.other).maps.calls[layer]
+
+            def change(z: Tensor) -> Tensor:
+                returned = torch.zeros_like(z) if source is None else output_of(source).to(z)
+                returned = returned.mean(2, keepdim=True).expand_as(z) if by == "mean" else returned
+                changed = z.clone()
+                changed[:, some] = returned[:, some]
+                return changed
+
+            return change
+
+        return {layer: replacing(layer, some) for layer, some in heads.items()}
+
+    def _losses(self, looked: Looked) -> dict[str, Any] | None:
+        """The loss with and without the removed heads, as `attnscope.intervene` measures it; None without one."""
+        window, tokenizer = looked.plain.window, self.loaded.tokenizer
+        if self.kind not in {"next", "masked", "translation"} or len(_predicted(window)) < _FEWEST:
+            return None
+        asked = questions(self.kind, [window], tokenizer, 0, device_of(self.loaded.model))
+        before, after = looked.plain, looked.edited
+        if self.kind == "masked":
+            if after is before:  # two passes more, which nobody asked for
+                return None
+            inputs = asked.batch.inputs(self.loaded.model)
+            before = self._run_inputs(window, inputs, {})
+            after = self._run_inputs(window, inputs, self._changes(looked, before))
+        measured = {"before": _loss(asked, before), "after": None if after is before else _loss(asked, after)}
+        return measured | {"count": int((asked.labels >= 0).sum())}
+
+    def _logits_at(self, looked: Looked, position: int) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """Logits at a position before, after, and of the other text; a masked language model restores the token."""
+        if self.kind == "output":
+            return None
+        passes = [looked.plain, looked.edited, looked.other if looked.aligned else None]
+        if self.kind == "label":
+            at = [None if one is None else cast("Tensor", one.logits)[0] for one in passes]
+        else:
+            length = len(_predicted(looked.plain.window))
+            if position >= length:
+                raise AttnscopeError(f"found the position {position}; expected 0 to {length - 1}")
+            if self.kind == "masked":
+                passes = self._masked_at(looked, position)
+            at = [None if one is None else cast("Tensor", one.logits)[position] for one in passes]
+        before, after, other = (None if one is None else as_float32(one) for one in at)
+        return cast("Tensor", before), cast("Tensor", after), other
+
+    def _masked_at(self, looked: Looked, position: int) -> list[Pass | None]:
+        mask = self.loaded.tokenizer.mask_token_id
+        if mask is None:
+            raise AttnscopeError("the tokenizer has no mask token, which a masked language model needs")
+
+        def hidden(one: Pass) -> Window:
+            ids = list(one.window.ids)
+            ids[position] = mask
+            return replace(one.window, ids=tuple(ids))
+
+        plain = self._run(hidden(looked.plain))
+        other = None if looked.other is None or not looked.aligned else self._run(hidden(looked.other))
+        if not looked.question.removed:
+            return [plain, plain, other]
+        masked = replace(looked, plain=plain, other=other)
+        return [plain, self._edited(masked), other]
+
+    def _returned(self, before: Tensor, after: Tensor, other: Tensor | None) -> dict[str, Any] | None:
+        """How much of the other text's answer, next to this one's, comes back with the replaced heads."""
+        if other is None:
+            return None
+        answer, wrong = int(other.argmax()), int(before.argmax())
+        margins = [float(logits[answer] - logits[wrong]) for logits in (before, after, other)]
+        share = None if answer == wrong else (margins[1] - margins[0]) / (margins[2] - margins[0])
+        return {"answer": self._name(answer), "wrong": self._name(wrong), "share": share, "margins": margins}
+
+    def _asked_position(self, window: Window) -> int:
+        """Where predictions are shown first: at a mask, else after the last token."""
+        if self.kind == "masked":
+            masks = [i for i, one in enumerate(window.ids) if one == self.loaded.tokenizer.mask_token_id]
+            inner = [i for i, special in enumerate(window.special) if not special]
+            return (masks or inner[-1:] or [0])[0]
+        return len(_predicted(window)) - 1
+
+    def _actual(self, window: Window, position: int) -> int | None:
+        """The token that stands where one is predicted."""
+        if self.kind == "label":
+            return None
+        ids, at = _predicted(window).ids, position + (self.kind != "masked")
+        return int(ids[at]) if at < len(ids) else None
+
+    def _name(self, index: int) -> str:
+        if self.kind == "label":
+            return str((self.loaded.model.config.id2label or {}).get(index, index))
+        return str(self.loaded.tokenizer.decode([index]))
+
+
+_MATRICES = 3  # dimensions of logits by position
+_FEWEST = 2  # tokens of a text of which one is predicted
+
+
+def _predicted(window: Window) -> Window:
+    """The text whose tokens are predicted."""
+    return window.target or window
+
+
+def _loss(asked: Questions, of: Pass) -> float:
+    """Mean loss over the predicted tokens, nats."""
+    logits = cast("Tensor", of.logits)[None]
+    return float(asked.scores(asked.at(logits)[None])["loss"][0, 0])
+
+
+def _differences(first: Maps, second: Maps) -> tuple[np.ndarray, list[float]]:
+    """Small maps of the differences of two texts' weights, and the mean over queries of half their sum, by head.
+
+    Half the sum of the absolute differences of two rows is the share of the weight that moves (total variation).
+    """
+    most = first.meta()["heads"]
+    small = np.zeros((len(first.calls), most, first.side, first.side), np.uint8)
+    moved: list[float] = []
+    for row, layer in enumerate(first.calls):
+        weights = [row_weights(maps.calls[layer], _EVERY).weights[0] for maps in (first, second)]
+        difference = (weights[0] - weights[1]).abs()
+        heads = len(difference)
+        small[row, :heads] = parts.encode(np.stack([thumb(one, first.side) for one in difference.cpu().numpy()]))
+        moved += (difference.sum(-1).mean(-1) / 2).tolist() + [0.0] * (most - heads)
+    return small, moved

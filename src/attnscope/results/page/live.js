@@ -1,0 +1,315 @@
+// A live view: the text that one types, heads taken out, a second text, and what the model writes. The same in a browser,
+// where a server answers, and in a notebook, where the kernel does.
+
+const HOW = { zero: () => t`zero`, mean: () => t`their mean over the text`, other: () => t`their output on the second text` };
+const SHOWN = { text: () => t`this text`, other: () => t`the second text`, difference: () => t`the difference` };
+const percent = (log) => share(Math.exp(log));
+
+/**
+ * Show a model in an element. `channel.ask(name, question)` is a promise of the answer, with its arrays as `bytes`; a look that
+ * a newer one has overtaken is never answered. `data` has the `name` of the model and where to `start`. `changed` is called
+ * with each choice of head and token.
+ */
+function mountLive(root, channel, data, changed = () => {}) {
+  const state = {
+    text: "", target: null, other: null, removed: [], by: "zero", written: [], shows: "text", layer: 0, head: 0, token: null, position: null, temperature: 1, ...data.start,
+  };
+  const undone = [], known = new Map();
+  let view = null, look = null, thumbs = [], asked = 0, rows = [], followed = null;
+  const box = (name, tag = "div", attributes = {}) => html(tag, { class: name, ...attributes });
+  const button = (name, act, attributes = {}) => {
+    const made = html("button", { type: "button", ...attributes }, name);
+    made.addEventListener("click", act);
+    return made;
+  };
+  const area = (label, name, placeholder) => {
+    const typed = html("textarea", { rows: 2, spellcheck: "false", placeholder, "aria-label": label });
+    typed.addEventListener("input", () => {
+      state[name] = typed.value;
+      state.written = [];
+      state.position = null;
+      renew();
+    });
+    return typed;
+  };
+  const status = box("status", "p", { role: "status" }), told = box("told", "p", { role: "status" });
+  const typed = area(t`Text`, "text", t`Type a text`), second = area(t`Second text`, "other", t`The same text with one word changed`), target = area(t`Target`, "target", t`What the decoder reads`);
+  const texts = box("texts"), heads = box("heads"), tools = box("tools"), predicted = box("predicted", "section"), shown = box("shown");
+  root.classList.add("attnscope-live");
+  root.replaceChildren(html("header", {}, html("h1", {}, data.name), tools), texts, heads, status, html("div", { class: "both" }, shown, predicted), told);
+
+  const isRemoved = (layer, head) => state.removed.some(([l, h]) => l === layer && h === head);
+  const nameOf = ([layer, head]) => `${layer}.${head}`;
+  const keep = () => undone.push(JSON.stringify([state.removed, state.by, state.written, state.other]));
+  function undo() {
+    if (!undone.length) return;
+    [state.removed, state.by, state.written, state.other] = JSON.parse(undone.pop());
+    buildTexts();
+    renew();
+  }
+  root.addEventListener("keydown", (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key === "z" && !event.target.matches("textarea")) { event.preventDefault(); undo(); }
+  });
+
+  /** Take a head out, or put it back. */
+  function toggle(layer, head) {
+    keep();
+    state.removed = isRemoved(layer, head) ? state.removed.filter(([l, h]) => l !== layer || h !== head) : [...state.removed, [layer, head]];
+    if (!state.removed.length) state.by = state.other === null ? "zero" : state.by;
+    renew();
+  }
+  function patch(layer, head) {
+    if (state.by !== "other") { keep(); state.removed = []; state.by = "other"; }
+    toggle(layer, head);
+  }
+  function write(id, token) {
+    keep();
+    state.written = [...state.written, { id, token }];
+    state.position = null;
+    renew();
+  }
+
+  function question() {
+    const { text, target: read, other, removed, by, written } = state;
+    return { text, target: read || null, other, removed, by, written: written.map(({ id }) => id) };
+  }
+
+  /** Ask for all that depends on the texts and the heads; only the last question counts. */
+  async function renew() {
+    const number = ++asked;
+    writeAddress();
+    buildHeads();
+    const answer = await channel.ask("look", question());
+    if (number !== asked) return;
+    status.textContent = answer.error ?? "";
+    status.hidden = !answer.error;
+    if (answer.error) return;
+    look = answer;
+    thumbs = answer.bytes;
+    known.clear();
+    if (!thumbs[{ text: 0, other: 1, difference: 2 }[state.shows]]) state.shows = "text";
+    state.position = Math.min(state.position ?? look.position, look.position === null ? 0 : lastPosition());
+    show();
+    await predict();
+  }
+  const lastPosition = () => tokensPredicted().length - 1;
+  const tokensPredicted = () => (look.texts.target ?? look.texts.text).tokens;
+
+  /** What `mount` draws: the tokens and small maps of the text that is shown. */
+  function metaNow() {
+    const texts = state.shows === "other" ? look.other : look.texts;
+    return { ...look, texts, thumbs: thumbs[{ text: 0, other: 1, difference: 2 }[state.shows]] };
+  }
+  function show() {
+    if (view) view.renew(metaNow());
+    else {
+      const source = { meta: metaNow(), start: { layer: state.layer, head: state.head, token: state.token }, toggle, map, row };
+      view = mount(shown, source, ({ layer, head, token, span }) => {
+        const moved = token !== state.token;
+        Object.assign(state, { layer, head, token });
+        writeAddress();
+        buildHeads();
+        changed({ layer, head, token, span });
+        if (moved && token !== null) { state.position = Math.min(token, lastPosition()); predict(); }
+      });
+    }
+    view.mark((layer, head) => (isRemoved(layer, head) ? "removed" : ""));
+    buildHeads();
+  }
+  async function map(layer, head) {
+    const name = `${layer}.${head}.${state.shows}`;
+    if (!known.has(name)) {
+      const { n, m, tile, bytes, error } = await channel.ask("map", { layer, head, of: state.shows });
+      if (error) return null;
+      known.set(name, { n, m, tile, codes: bytes[0] });
+    }
+    return known.get(name);
+  }
+  async function row(layer, head, token, direction) {
+    const { bytes } = await channel.ask("row", { layer, head, token, direction, of: state.shows });
+    return new Float32Array(bytes[0].slice().buffer);
+  }
+
+  async function predict() {
+    const number = asked, position = state.position;
+    if (look.kind === "output") { drawPredictions({ rows: [], returned: null }); return; }
+    const answer = await channel.ask("predict", { position, temperature: state.temperature });
+    if (number !== asked || position !== state.position) return;
+    if (answer.error) { status.hidden = false; status.textContent = answer.error; return; }
+    rows = answer.rows;
+    drawPredictions(answer);
+  }
+
+  function titleOfPredictions() {
+    if (look.kind === "label") return t`Label`;
+    const token = visible(tokensPredicted()[state.position] ?? "");
+    return look.kind === "masked" ? t`In place of “${token}” (position ${state.position}, masked)` : t`After “${token}” (position ${state.position})`;
+  }
+  const writes = () => (look.kind === "next" || look.kind === "translation") && state.position === lastPosition();
+
+  function drawPredictions({ returned }) {
+    const two = state.removed.length > 0, list = html("table", {}, html("caption", {}, titleOfPredictions()));
+    const columns = [t`token`, two ? t`before` : t`probability`, ...(two ? [t`after`] : []), ...(state.other !== null && look.aligned ? [t`second text`] : [])];
+    list.append(html("thead", {}, html("tr", {}, ...columns.map((name) => html("th", { scope: "col" }, name)))));
+    const body = html("tbody");
+    rows.slice(0, 12).forEach((one) => {
+      const word = visible(one.token) || t`(nothing)`;
+      const name = writes() ? button(word, () => write(one.id, one.token), { title: t`Write this token` }) : html("span", {}, word);
+      const bar = (log, kind) => html("td", { class: kind, style: `--p:${log === null ? 0 : Math.exp(log)}`, title: log === null ? "" : t`log-probability ${say(log)}` }, log === null ? "" : percent(log));
+      const line = html("tr", { class: [one.actual ? "actual" : "", one.id === followed ? "followed" : ""].join(" ").trim() }, html("th", { scope: "row" }, name), bar(one.before, "before"));
+      if (two) line.append(bar(one.after, "after"));
+      if (columns.includes(t`second text`)) line.append(bar(one.other, "second"));
+      if (two) line.addEventListener("click", () => { followed = one.id; drawPredictions({ returned }); });
+      body.append(line);
+    });
+    list.append(body);
+    const lines = [];
+    if (look.loss) lines.push(sayLoss(look.loss));
+    const one = two && (rows.find(({ id }) => id === followed) ?? rows.find(({ actual }) => actual) ?? rows.reduce((a, b) => (b.before > a?.before ? b : a), rows[0]));
+    if (one) lines.push(t`log-probability of “${visible(one.token)}”: ${say(one.before)} → ${say(one.after)} (${signed(one.after - one.before)})`);
+    if (returned) lines.push(sayReturned(returned, two && state.by === "other"));
+    if (look.kind === "output") lines.push(t`This model predicts no tokens: it has no output layer.`);
+    predicted.replaceChildren(...(rows.length ? [list] : []), ...lines.map((line) => html("p", {}, line)), ...(look.kind === "next" || look.kind === "translation" ? [writer()] : []), ...changes());
+  }
+  const signed = (value) => (value > 0 ? `+${say(value)}` : say(value));
+  const sayLoss = ({ before, after, count }) => (after === null ? t`Loss ${say(before)} nats a token (${count} tokens)` : t`Loss ${say(before)} → ${say(after)} nats a token (${signed(after - before)}; ${count} tokens)`);
+  function sayReturned({ answer, wrong, share: returned, margins }, patched) {
+    if (returned === null) return t`Both texts predict “${visible(answer)}” here: nothing can return.`;
+    const [here, , there] = margins.map((value) => say(value));
+    return patched ? t`“${visible(answer)}” over “${visible(wrong)}”: ${Math.round(100 * returned)}% of the difference between the texts returns.`
+      : t`“${visible(answer)}” over “${visible(wrong)}”: logit difference ${here} here, ${there} in the second text.`;
+  }
+
+  /** The heads that attend most differently in the two texts. */
+  function changes() {
+    if (!look.changes.length) return [];
+    const most = look.changes.map((moved, index) => ({ moved, layer: look.layers[Math.floor(index / look.heads)].index, head: index % look.heads }))
+      .sort((a, b) => b.moved - a.moved).slice(0, 5);
+    return [html("p", {}, t`Heads that attend most differently in the second text (share of the weight that moves):`),
+      html("p", { class: "chips" }, ...most.map(({ moved, layer, head }) => button(`${layer}.${head} ${share(moved)}`, () => { view.follow({ layer, head }); Object.assign(state, { layer, head }); writeAddress(); buildHeads(); })))];
+  }
+
+  function writer() {
+    const heat = html("input", { type: "range", min: 0.1, max: 2, step: 0.1, value: state.temperature, "aria-label": t`Temperature` }), shownHeat = html("output", {}, state.temperature.toFixed(1));
+    heat.addEventListener("input", () => { state.temperature = Number(heat.value); shownHeat.textContent = state.temperature.toFixed(1); });
+    heat.addEventListener("change", () => { writeAddress(); predict(); });
+    const next = button(t`Write a token`, async () => {
+      const { id, token, error } = await channel.ask("draw", { position: lastPosition(), temperature: state.temperature, seed: Math.floor(Math.random() * 2 ** 31) });
+      if (!error) write(id, token);
+    }, { class: "write" });
+    const back = button(t`Step back`, () => { keep(); state.written = state.written.slice(0, -1); state.position = null; renew(); }, state.written.length ? {} : { disabled: "" });
+    return html("div", { class: "writer" }, next, back, html("label", {}, t`Temperature`, " ", heat, " ", shownHeat));
+  }
+
+  function buildTexts() {
+    if (typed.value !== state.text) typed.value = state.text;
+    if (second.value !== (state.other ?? "")) second.value = state.other ?? "";
+    if (target.value !== (state.target ?? "")) target.value = state.target ?? "";
+    const more = state.other === null
+      ? button(t`Compare with a second text`, () => { keep(); state.other = state.text; buildTexts(); renew(); second.focus(); })
+      : button(t`Leave out the second text`, () => { keep(); state.other = null; state.shows = "text"; if (state.by === "other") { state.by = "zero"; state.removed = []; } buildTexts(); renew(); });
+    texts.replaceChildren(typed, ...(data.decodes ? [target] : []), ...(state.other === null ? [] : [second]), more);
+  }
+  texts.addEventListener("dragover", (event) => { if (event.dataTransfer.types.includes("text/x-attnscope-head") && state.other !== null) event.preventDefault(); });
+  texts.addEventListener("drop", (event) => {
+    const head = event.dataTransfer.getData("text/x-attnscope-head").match(/^(\d+)\.(\d+)$/);
+    if (!head || state.other === null) return;
+    event.preventDefault();
+    patch(Number(head[1]), Number(head[2]));
+  });
+
+  /** The heads that are taken out, and what can be done with the one that is open. */
+  function buildHeads() {
+    const name = nameOf([state.layer, state.head]), out = isRemoved(state.layer, state.head);
+    const select = (label, choices, value, set) => {
+      const made = html("select", {}, ...choices.map(([key, text]) => html("option", key === value ? { value: key, selected: "" } : { value: key }, text)));
+      made.addEventListener("change", () => set(made.value));
+      return html("label", {}, label, " ", made);
+    };
+    const how = Object.entries(HOW).filter(([key]) => key !== "other" || state.other !== null).map(([key, say]) => [key, say()]);
+    const parts = [button(out ? t`Put head ${name} back` : t`Take head ${name} out`, () => toggle(state.layer, state.head))];
+    if (state.other !== null && look?.aligned) parts.push(button(t`Patch head ${name} from the second text`, () => patch(state.layer, state.head)));
+    if (state.removed.length) {
+      parts.push(html("span", { class: "chips" }, t`Out:`, ...state.removed.map((one) => button(`${nameOf(one)} ×`, () => toggle(...one), { title: t`Put head ${nameOf(one)} back` }))),
+        select(t`replaced by`, how, state.by, (by) => { keep(); state.by = by; renew(); }),
+        button(t`Put all back`, () => { keep(); state.removed = []; renew(); }));
+    }
+    if (look?.aligned) parts.push(select(t`Show`, Object.entries(SHOWN).map(([key, say]) => [key, say()]), state.shows, (shows) => { state.shows = shows; writeAddress(); show(); }));
+    else if (state.other !== null && look?.other) parts.push(html("span", { class: "muted" }, t`The texts have ${look.texts.text.tokens.length} and ${look.other.text.tokens.length} tokens: with equally many, their heads can be compared and patched.`));
+    heads.replaceChildren(...parts);
+  }
+
+  function buildTools() {
+    const copy = (kind, name) => button(name, async () => {
+      const answer = await channel.ask("code", { layer: state.layer, head: state.head, position: state.position ?? 0 });
+      const code = answer[kind];
+      told.textContent = code ? t`Copied.` : answer.error ?? t`No command does this: copy it as Python.`;
+      if (code) await copyText(code);
+    });
+    tools.replaceChildren(button(t`Undo`, undo), copy("python", t`Copy as Python`), copy("command", t`Copy as command`));
+  }
+
+  function writeAddress() {
+    if (data.embedded) return;
+    const { text, target: read, other, removed, by, written, shows, layer, head, token, temperature } = state;
+    history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify({ text, target: read, other, removed, by, written, shows, layer, head, token, temperature }))}`);
+  }
+
+  buildTools();
+  buildTexts();
+  renew();
+  return { follow: (choice) => view?.follow(choice), lost: (words) => { status.hidden = false; status.textContent = words; root.classList.add("lost"); } };
+}
+
+/** Copy a text, also where a page may not use the clipboard. */
+async function copyText(text) {
+  try { await navigator.clipboard.writeText(text); } catch {
+    const area = html("textarea", {});
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+}
+
+/** The state in an address, of which only what has the right form is taken. */
+function stateOfAddress() {
+  let found;
+  try { found = JSON.parse(decodeURIComponent(location.hash.slice(1))); } catch { return {}; }
+  const isText = (value) => value === null || typeof value === "string", isNumber = (value) => Number.isInteger(value) && value >= 0;
+  const forms = {
+    text: (value) => typeof value === "string", target: isText, other: isText, by: (value) => value in HOW, shows: (value) => value in SHOWN, layer: isNumber, head: isNumber,
+    token: (value) => value === null || isNumber(value), temperature: (value) => value > 0 && value <= 100,
+    removed: (value) => Array.isArray(value) && value.every((one) => Array.isArray(one) && one.length === 2 && one.every(isNumber)),
+    written: (value) => Array.isArray(value) && value.every((one) => one && isNumber(one.id) && typeof one.token === "string"),
+  };
+  return Object.fromEntries(Object.entries(found ?? {}).filter(([name, value]) => forms[name]?.(value)));
+}
+
+/** A live view of a page whose server answers. */
+function talkToServer(root, data) {
+  const waiting = new Map(), socket = new WebSocket(`ws://${location.host}/channel${location.search}`);
+  let number = 0, shown = null;
+  socket.binaryType = "arraybuffer";
+  const opened = new Promise((resolve) => { socket.addEventListener("open", resolve); });
+  socket.addEventListener("message", ({ data: frame }) => {
+    const size = new DataView(frame).getUint32(0, true), answer = JSON.parse(new TextDecoder().decode(new Uint8Array(frame, 4, size)));
+    let at = 4 + size;
+    answer.bytes = answer.sizes.map((length) => new Uint8Array(frame, (at += length) - length, length));
+    waiting.get(answer.number)?.(answer);
+    waiting.delete(answer.number);
+  });
+  socket.addEventListener("close", () => shown?.lost(t`The model has stopped answering: run attnscope view again.`));
+  const channel = {
+    async ask(ask, question) {
+      const mine = ++number;
+      await opened;
+      return new Promise((resolve) => {
+        waiting.set(mine, resolve);
+        socket.send(JSON.stringify({ number: mine, ask, question }));
+      });
+    },
+  };
+  shown = mountLive(root, channel, { ...data, start: { ...data.start, ...stateOfAddress() } });
+}
