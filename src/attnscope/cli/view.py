@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from attnscope.cli.output import print_written
+from attnscope.cli.output import emit, print_written, working
 from attnscope.options import OUTPUT, Flag, Typed, path_of
 
 
@@ -18,12 +18,15 @@ def view(
 ) -> None:
     """Run the command."""
     from attnscope.live.server import check_server, serve
+    from attnscope.report.language import translate
     from attnscope.verbs.view import view as of_verb
 
     if page is None:
         check_server()
+    working()
     shown: Any = of_verb(**arguments)
     if page is not None:
         print_written(shown.save(page))
         return
-    serve(shown.conversation, {"text": shown.text, "layer": shown.layer, "head": shown.head}, port=port, opens=browser)
+    start = {"text": shown.text, "layer": shown.layer, "head": shown.head}
+    serve(shown.conversation, start, lambda line: emit(translate(line) + "\n"), port=port, opens=browser)

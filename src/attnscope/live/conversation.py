@@ -18,7 +18,7 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.intervention.edit import attend_changed
-from attnscope.intervention.predictions import Questions, as_float32, kind_of_question, questions
+from attnscope.intervention.predictions import Kind, Questions, as_float32, kind_of_question, questions
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import row_weights
@@ -26,6 +26,7 @@ from attnscope.live.copied import State, command_of, python_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.raw import first_window
 from attnscope.opened import Opened, window_length
+from attnscope.read.shown import IdNames
 from attnscope.read.windows import Window
 from attnscope.report.language import translate
 from attnscope.results.page import parts
@@ -150,8 +151,9 @@ class Conversation:
 
     def __init__(self, loaded: LoadedModel, source: str = "model") -> None:
         self.loaded, self.source = loaded, source
-        self.kind = kind_of_question(loaded.model)
+        self.kind: Kind = kind_of_question(loaded.model)
         self.length = min(LONGEST, window_length(loaded, None))
+        self._names = IdNames(loaded.tokenizer)
         self._passes: dict[Any, Pass] = {}
         self._looked: Looked | None = None
         self._stopped: Callable[[], bool] = lambda: False
@@ -266,20 +268,14 @@ class Conversation:
         actual = self._actual(looked.plain.window, asked.position)
         listed |= set() if actual is None else {actual}
         chances = [None if one is None else (one / asked.temperature).log_softmax(-1) for one in rows]
-        named = [
-            {
-                "id": index,
-                "token": self._name(index),
-                "actual": index == actual,
-                **{
-                    name: None if chance is None else float(chance[index])
-                    for name, chance in zip(("before", "after", "other"), chances, strict=True)
-                },
-            }
-            for index in listed
-        ]
-        named.sort(key=lambda row: -row["after"])
+        named = sorted((self._guess(index, chances, actual) for index in listed), key=lambda one: -one["after"])
         return Answer({"rows": named, "returned": self._returned(before, after, other)})
+
+    def _guess(self, index: int, chances: Sequence[Tensor | None], actual: int | None) -> dict[str, Any]:
+        """A token with its log-probabilities before, after, and on the other text."""
+        logs = [None if chance is None else float(chance[index]) for chance in chances]
+        about = {"id": index, "token": self._name(index), "actual": index == actual}
+        return about | dict(zip(("before", "after", "other"), logs, strict=True))
 
     def _draw(self, asked: Draw) -> Answer:
         rows = self._logits_at(self.looked, asked.position)
@@ -298,7 +294,7 @@ class Conversation:
             returned = None if rows is None else self._returned(*rows)
             answers = None if returned is None or returned["share"] is None else (returned["answer"], returned["wrong"])
         state = State(
-            self.source, window, question.text, question.other, question.removed, question.by,
+            self.source, window, None if looked.other is None else looked.other.window, question.text, question.other, question.removed, question.by,
             (asked.layer, asked.head), asked.position, self.kind, bool(question.written), answers,
         )  # fmt: skip
         return Answer({"python": python_of(state), "command": command_of(state)})
@@ -418,7 +414,7 @@ class Conversation:
     def _losses(self, looked: Looked) -> dict[str, Any] | None:
         """The loss with and without the removed heads, as `attnscope.intervene` measures it; None without one."""
         window, tokenizer = looked.plain.window, self.loaded.tokenizer
-        if self.kind not in {"next", "masked", "translation"} or len(_predicted(window)) < _FEWEST:
+        if self.kind in {"label", "output"} or len(_predicted(window)) < _FEWEST:
             return None
         asked = questions(self.kind, [window], tokenizer, 0, device_of(self.loaded.model))
         before, after = looked.plain, looked.edited
@@ -491,8 +487,9 @@ class Conversation:
 
     def _name(self, index: int) -> str:
         if self.kind == "label":
-            return str((self.loaded.model.config.id2label or {}).get(index, index))
-        return str(self.loaded.tokenizer.decode([index]))
+            names: dict[Any, Any] = dict(self.loaded.model.config.id2label or {})
+            return str(names.get(index, index))
+        return self._names.of([index])[0]
 
 
 _MATRICES = 3  # dimensions of logits by position

@@ -15,6 +15,7 @@ class State(NamedTuple):
 
     source: str  # the model, as `attnscope.view` was given it
     window: Window
+    other_window: Window | None
     text: str
     other: str | None
     removed: Sequence[tuple[int, int]]
@@ -47,7 +48,8 @@ def command_of(state: State) -> str:
         )
     if state.kind not in {"next", "masked"}:
         return ""
-    options = ["--heads", "none", "--together", heads, "--ablations", state.by, "--steps", "0", "--window", "512"]
+    options = ["--heads", "none", "--together", heads, "--ablations", state.by, "--steps", "0"]
+    options += ["--window", str(len(state.window))]
     return shlex.join(["attnscope", "intervene", state.source, state.text, *options])
 
 
@@ -62,11 +64,13 @@ def python_of(state: State) -> str:
         return "\n".join([*lines, "", f"weights = {call}", f"print(weights.isel(query={state.position}))", ""])
     lines += ["import torch", "from attnscope.capture.load import load_model", ""]
     lines += [f"loaded = load_model({state.source!r})", f"inputs = {_inputs(state.window)}"]
-    lines += _replacements(state)
-    position = 0 if state.kind == "label" else state.position
-    which = "[0]" if state.kind in {"label", "output"} else f"[0, {position}]"
+    if state.by == "other" and state.other_window is not None:
+        lines.append(f"other = {_inputs(state.other_window)}")
     if state.kind == "masked":
-        lines.append(f"inputs['input_ids'][0, {position}] = loaded.tokenizer.mask_token_id")
+        read = ("inputs", "other") if state.by == "other" else ("inputs",)
+        lines += [f"{name}['input_ids'][0, {state.position}] = loaded.tokenizer.mask_token_id" for name in read]
+    lines += _replacements(state)
+    which = "[0]" if state.kind in {"label", "output"} else f"[0, {state.position}]"
     returned = "last_hidden_state" if state.kind == "output" else "logits"
     lines += [
         "with torch.no_grad():",
@@ -76,13 +80,14 @@ def python_of(state: State) -> str:
     ]
     if state.kind == "output":
         return "\n".join([*lines, "print((after - before).norm() / before.norm())", ""])
-    named = "loaded.model.config.id2label[int(i)]" if state.kind == "label" else "loaded.tokenizer.decode([i])"
+    named = "loaded.model.config.id2label" if state.kind == "label" else "loaded.tokenizer.convert_ids_to_tokens"
+    named += "[i]" if state.kind == "label" else "(i)"
     return "\n".join(
         [
             *lines,
             "before, after = before.float().log_softmax(-1), after.float().log_softmax(-1)",
-            f"for i in after.topk(min(10, len(after))).indices:",
-            f"    print(repr({named}), float(before[i]), float(after[i]))",
+            "for i in after.topk(min(10, len(after))).indices.tolist():",
+            f"    print(i, repr({named}), float(before[i]), float(after[i]))",
             "",
         ]
     )
@@ -105,15 +110,19 @@ def _inputs(window: Window) -> str:
 
 
 def _replacements(state: State) -> list[str]:
+    """Lines that define what the heads return instead."""
     heads = ", ".join(f"({layer}, {head})" for layer, head in state.removed)
     if state.by == "zero":
         return [f"changes = dict.fromkeys([{heads}], torch.zeros_like)"]
-    if state.by == "mean":
-        return [f"changes = dict.fromkeys([{heads}], lambda z: z.mean(1, keepdim=True).expand_as(z))"]
+    read = "inputs" if state.by == "mean" else "other"
+    returned = "returned[head].mean(1, keepdim=True).expand_as(z)" if state.by == "mean" else "returned[head]"
     return [
-        f"other = attnscope.head_outputs(loaded, [{state.other!r}], on='z').isel(window=0)",
-        "changes = {",
-        "    (layer, head): lambda z, other=torch.tensor(other.isel(layer=layer, head=head).values): other.to(z)[None]",
-        f"    for layer, head in [{heads}]",
-        "}",
+        f"heads, returned = [{heads}], {{}}",
+        "",
+        "def keep(head):",
+        "    return lambda z: returned.setdefault(head, z)",
+        "",
+        "with torch.no_grad(), attnscope.edit(loaded.model, {head: keep(head) for head in heads}, on='z') as model:",
+        f"    model(**{read})",
+        f"changes = {{head: lambda z, head=head: {returned} for head in heads}}",
     ]

@@ -11,13 +11,13 @@ import socket
 import struct
 import threading
 import webbrowser
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 from attnscope.live.conversation import Answer, Conversation
-from attnscope.report.language import language, translate
+from attnscope.report.language import language
 from attnscope.results.page import parts
 from attnscope.results.view import LIVE
 from attnscope.support.errors import AttnscopeError
@@ -32,30 +32,29 @@ def address_of(port: int, token: str) -> str:
     return f"http://{_HOST}:{port}/?token={token}"
 
 
-def serve(conversation: Conversation, start: Mapping[str, Any], *, port: int = 0, opens: bool = True) -> None:
-    """Show a model until Ctrl-C: print the address, and open it in the browser."""
+def serve(
+    conversation: Conversation,
+    start: Mapping[str, Any],
+    tell: Callable[[str], None],
+    *,
+    port: int = 0,
+    opens: bool = True,
+) -> None:
+    """Show a model until Ctrl-C: `tell` the address, and open it in the browser."""
     uvicorn = check_server()
     token = secrets.token_urlsafe(32)
     with _listening(port) as listening:
         port = listening.getsockname()[1]
         address = address_of(port, token)
         settings: dict[str, Any] = {"log_level": "error", "access_log": False, "lifespan": "off"}
-        server = uvicorn.Server(
-            uvicorn.Config(application(conversation, start, token, port), ws_max_size=_LARGEST, **settings)
-        )
-        print(
-            translate("{0}: the view is at {1}").replace("{0}", conversation.loaded.name).replace("{1}", address),
-            flush=True,
-        )
+        app = application(conversation, start, token, port)
+        server = uvicorn.Server(uvicorn.Config(app, ws_max_size=_LARGEST, **settings))
+        tell(f"{conversation.loaded.name} answers at {address}")
         if os.environ.get("SSH_CONNECTION"):
-            print(
-                translate("Over SSH, forward the port first, on your own machine: ssh -L {0}:{1}:{0} HOST")
-                .replace("{0}", str(port))
-                .replace("{1}", _HOST)
-            )
+            tell(f"Over SSH, forward the port first, on your own machine: ssh -L {port}:{_HOST}:{port} HOST")
         elif opens:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-        print(translate("Ctrl-C ends it."), flush=True)
+        tell("Ctrl-C ends it.")
         with suppress(KeyboardInterrupt):  # which uvicorn raises again once it has closed its channels
             server.run(sockets=[listening])
 
@@ -68,7 +67,7 @@ def check_server() -> Any:
         import websockets  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError as error:
         raise AttnscopeError(
-            f"a live view needs {error.name}: pip install 'attnscope[live]', or write a page: attnscope view --page FILE"
+            f"a live view needs {error.name}: pip install 'attnscope[live]', or write a page with --page FILE"
         ) from error
     return uvicorn
 
@@ -119,8 +118,8 @@ def application(conversation: Conversation, start: Mapping[str, Any], token: str
 
 
 _POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; connect-src 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 _HEADERS = {
     "Content-Security-Policy": _POLICY,

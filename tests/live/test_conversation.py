@@ -1,0 +1,291 @@
+"""A live view's answers beside the verbs that measure the same, and the copied lines run."""
+
+import contextlib
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification, BertModel
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.bundled import MODEL
+from attnscope.capture.load import load_model
+from attnscope.live.conversation import Conversation, StoppedError
+from attnscope.results.page.parts import encode
+from tests.tiny_models import tiny_reader
+
+TEXT = "The car near the rivers is old."
+OTHER = "The cars near the rivers is old."
+PAIRED = {"tasks": OTHER, "masked": "The car fear the rivers is old."}  # with as many tokens
+
+
+def answered(conversation, name, **question):
+    """The JSON of an answer, and its arrays."""
+    answer = conversation.answer(name, question)
+    json.dumps(answer.content, allow_nan=False)
+    return answer.content, answer.arrays
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return Conversation(load_model("bundled:tasks", device="cpu"), "bundled:tasks")
+
+
+@pytest.fixture(scope="module")
+def masked():
+    return Conversation(load_model("bundled", device="cpu"), "bundled")
+
+
+def of_family(name):
+    """A conversation with a random model, which reads with the bundled tokenizer."""
+    model, tokenizer = tiny_reader(name)
+    return Conversation(load_model(model, tokenizer=tokenizer))
+
+
+def classifier():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48}
+    return BertConfig(**sizes, vocab_size=640, num_labels=3)
+
+
+def test_maps_and_rows_are_those_of_weights(tasks):
+    content, (small,) = answered(tasks, "look", text=TEXT)
+    expected = attnscope.weights("bundled:tasks", TEXT, layer=1, head=2)
+    assert content["texts"]["text"]["tokens"] == expected.key_token.values.tolist()
+    shape, (codes,) = answered(tasks, "map", layer=1, head=2)
+    assert np.frombuffer(codes, np.uint8).reshape(shape["n"], shape["m"]).tolist() == encode(expected.values).tolist()
+    for direction, row in (("from", expected.values[5]), ("to", expected.values[:, 5])):
+        _, (sent,) = answered(tasks, "row", layer=1, head=2, token=5, direction=direction)
+        np.testing.assert_allclose(np.frombuffer(sent, np.float32), row, atol=1e-6)
+    assert len(small) == 4 * 4 * content["side"] ** 2
+
+
+def test_predictions_and_loss_are_those_of_the_model(tasks):
+    content, _ = answered(tasks, "look", text=TEXT)
+    loaded = tasks.loaded
+    ids = loaded.tokenizer(TEXT, return_tensors="pt").input_ids
+    with torch.no_grad():
+        logits = loaded.model(ids).logits[0].log_softmax(-1)
+    for position in (0, 4, content["position"]):
+        rows = answered(tasks, "predict", position=position)[0]["rows"]
+        best = logits[position].topk(10)
+        np.testing.assert_allclose([row["before"] for row in rows[:10]], best.values, atol=1e-5)
+        assert [row["id"] for row in rows[:10]] == best.indices.tolist()
+        follows = [row["id"] for row in rows if row["actual"]]
+        assert follows == ids[0, position + 1 : position + 2].tolist()
+    expected = -logits[:-1].gather(1, ids[0, 1:, None]).mean()
+    assert content["loss"]["before"] == pytest.approx(float(expected), abs=1e-5)
+    assert content["loss"]["after"] is None
+
+
+@pytest.mark.parametrize("by", ["zero", "mean"])
+@pytest.mark.parametrize("name", ["tasks", "masked"])
+def test_the_change_of_the_loss_is_that_of_intervene(request, name, by):
+    conversation = request.getfixturevalue(name)
+    heads = [(1, 2), (2, 0)]
+    loss = answered(conversation, "look", text=TEXT, removed=heads, by=by)[0]["loss"]
+    window = len(conversation.looked.plain.window)
+    found = attnscope.intervene(
+        conversation.source, TEXT, heads=[heads], ablations=[by], steps=0, window=window, why=False
+    )
+    change = found["together"].loss_change.values.squeeze()
+    assert loss["after"] - loss["before"] == pytest.approx(float(change), abs=1e-5)
+    assert abs(float(change)) > 1e-3
+
+
+def test_what_returns_is_what_patch_measures(tasks):
+    question = {"text": "The car near the rivers", "other": "The cars near the rivers", "by": "other"}
+    plain, _ = answered(tasks, "look", **question)
+    assert plain["aligned"]
+    first = answered(tasks, "predict", position=plain["position"])[0]["returned"]
+    pair = {"clean": question["other"], "corrupted": question["text"], "answer": first["answer"]}
+    found = attnscope.patch("bundled:tasks", [pair | {"wrong": first["wrong"]}], steps=0)["patched"]
+    effects = np.zeros((4, 4))
+    for layer, head in np.ndindex(4, 4):
+        answered(tasks, "look", **question, removed=[(layer, head)])
+        returned = answered(tasks, "predict", position=plain["position"])[0]["returned"]
+        here, patched, there = returned["margins"]
+        effects[layer, head] = patched - here
+        assert returned["share"] == pytest.approx((patched - here) / (there - here))
+    np.testing.assert_allclose(effects, found.effect.values.squeeze(), rtol=1e-4, atol=1e-3)
+    assert effects.max() > 1
+
+
+def test_differences_are_those_of_two_texts(tasks):
+    content, arrays = answered(tasks, "look", text=TEXT, other=OTHER)
+    assert len(arrays) == 3
+    two = [attnscope.weights("bundled:tasks", text).values for text in (TEXT, OTHER)]
+    moved = np.abs(two[0] - two[1]).sum(-1).mean(-1) / 2
+    np.testing.assert_allclose(np.reshape(content["changes"], moved.shape), moved, atol=1e-6)
+    _, (sent,) = answered(tasks, "row", layer=1, head=2, token=5, direction="from", of="difference")
+    np.testing.assert_allclose(np.frombuffer(sent, np.float32), np.abs(two[0] - two[1])[1, 2, 5], atol=1e-6)
+    content, arrays = answered(tasks, "look", text=TEXT, other="One more word is in here, or three.")
+    assert not content["aligned"]
+    assert len(arrays) == 2
+    with pytest.raises(AttnscopeError, match="different numbers of tokens"):
+        answered(tasks, "map", layer=0, head=0, of="difference")
+    with pytest.raises(AttnscopeError, match="equally many tokens"):
+        answered(tasks, "look", text=TEXT, other="One more.", removed=[(0, 0)], by="other")
+
+
+def test_what_the_model_writes_follows_the_prompt_token_by_token(tasks):
+    text, written = "The cars near the river", []
+    for _ in range(3):
+        content, _ = answered(tasks, "look", text=text, written=written)
+        best = answered(tasks, "predict", position=content["position"])[0]["rows"][0]
+        written.append(best["id"])
+    content, _ = answered(tasks, "look", text=text, written=written)
+    ids = tasks.loaded.tokenizer(text, return_tensors="pt").input_ids
+    expected = tasks.loaded.model.generate(ids, max_new_tokens=3, do_sample=False)[0]
+    assert written == expected[ids.shape[1] :].tolist()
+    assert len(content["texts"]["text"]["tokens"]) == len(expected)
+    assert content["prompt"] == ids.shape[1]
+
+
+def test_a_drawn_token_follows_the_temperature(tasks):
+    content, _ = answered(tasks, "look", text="The cars near the river")
+    position = content["position"]
+    drawn = {temperature: set() for temperature in (0.01, 100)}
+    for temperature, seen in drawn.items():
+        for seed in range(12):
+            seen.add(answered(tasks, "draw", position=position, temperature=temperature, seed=seed)[0]["id"])
+    assert drawn[0.01] == {answered(tasks, "predict", position=position)[0]["rows"][0]["id"]}
+    assert len(drawn[100]) > 8
+
+
+def test_a_masked_model_restores_the_chosen_token(masked):
+    text = "The tide comes in twice a day."
+    answered(masked, "look", text=text)
+    ids = masked.loaded.tokenizer(text, return_tensors="pt").input_ids
+    hidden = ids.clone()
+    hidden[0, 4] = masked.loaded.tokenizer.mask_token_id
+    with torch.no_grad():
+        expected = masked.loaded.model(hidden).logits[0, 4].log_softmax(-1)
+    for row in answered(masked, "predict", position=4)[0]["rows"]:
+        assert row["before"] == pytest.approx(float(expected[row["id"]]), abs=1e-5)
+        assert row["actual"] == (row["id"] == int(ids[0, 4]))
+    assert answered(masked, "look", text="The tide<mask> in.")[0]["position"] == 4
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart", "bert", "gpt_neox"])
+@pytest.mark.parametrize("by", ["zero", "mean", "other"])
+def test_heads_of_any_family_are_taken_out_as_edit_does(family, by):
+    conversation, heads = of_family(family), [(1, 1), (0, 3)]
+    model, tokenizer = conversation.loaded.model, conversation.loaded.tokenizer
+    question = {"text": TEXT, "other": "The car fear the rivers is old.", "removed": heads, "by": by}
+    assert answered(conversation, "look", **question)[0]["aligned"]
+    rows = answered(conversation, "predict", position=5)[0]["rows"]
+
+    def inputs(text):
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        both = {"input_ids": ids.clone()}
+        if model.config.is_encoder_decoder:
+            both["decoder_input_ids"] = ids
+        if conversation.kind == "masked":
+            both["input_ids"][0, 5] = tokenizer.mask_token_id
+        return both
+
+    replaced, returned = dict.fromkeys(heads, torch.zeros_like), {}
+
+    def recorder(head):
+        return lambda z: returned.setdefault(head, z)
+
+    with torch.no_grad(), attnscope.edit(model, {head: recorder(head) for head in heads}, on="z"):
+        model(**inputs(question["other"] if by == "other" else TEXT))
+    if by == "mean":
+        replaced = {head: lambda z, head=head: returned[head].mean(1, keepdim=True).expand_as(z) for head in heads}
+    if by == "other":
+        replaced = {head: lambda z, head=head: returned[head] for head in heads}
+    with torch.no_grad(), attnscope.edit(model, replaced, on="z"):
+        expected = model(**inputs(TEXT)).logits[0, 5].log_softmax(-1)
+    for row in rows:
+        assert row["after"] == pytest.approx(float(expected[row["id"]]), abs=1e-4)
+    assert any(abs(row["after"] - row["before"]) > 1e-3 for row in rows)
+
+
+@pytest.mark.parametrize("by", ["zero", "mean", "other"])
+@pytest.mark.parametrize(("name", "position"), [("tasks", 4), ("masked", 4)])
+def test_the_copied_python_prints_the_same_numbers(request, name, position, by):
+    conversation = request.getfixturevalue(name)
+    answered(conversation, "look", text=TEXT, other=PAIRED[name], removed=[(1, 2), (2, 0)], by=by)
+    rows = {row["id"]: row for row in answered(conversation, "predict", position=position)[0]["rows"]}
+    code = answered(conversation, "code", layer=0, head=0, position=position)[0]["python"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, {})
+    lines = printed.getvalue().splitlines()
+    assert len(lines) == 10
+    for line in lines:
+        index, before, after = re.fullmatch(r"(\d+) .* (\S+) (\S+)", line).groups()
+        assert rows[int(index)]["before"] == pytest.approx(float(before), abs=1e-4)
+        assert rows[int(index)]["after"] == pytest.approx(float(after), abs=1e-4)
+
+
+def test_without_removed_heads_the_copied_lines_open_the_same(tasks):
+    answered(tasks, "look", text=TEXT)
+    code = answered(tasks, "code", layer=1, head=2, position=3)[0]
+    assert code["command"] == f"attnscope view bundled:tasks '{TEXT}' --layer 1 --head 2"
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code["python"], {})
+    assert "key_token" in printed.getvalue()
+
+
+def test_labels_and_embeddings_are_models_too():
+    tokenizer = load_model("bundled", device="cpu").tokenizer
+    for model in (BertForSequenceClassification(classifier()), BertModel(classifier())):
+        conversation = Conversation(load_model(model, tokenizer=tokenizer))
+        content, _ = answered(conversation, "look", text=TEXT, removed=[(1, 1)])
+        assert content["loss"] is None
+        rows = answered(conversation, "predict", position=0)[0]["rows"]
+        assert len(rows) == (3 if content["kind"] == "label" else 0)
+
+
+def test_a_newer_question_stops_a_pass_between_layers(tasks):
+    calls = []
+
+    def stopped():
+        calls.append(1)
+        return len(calls) > 2
+
+    with pytest.raises(StoppedError):
+        tasks.answer("look", {"text": "Something that nobody has asked before."}, stopped)
+    assert len(calls) == 3
+    assert answered(tasks, "look", text=TEXT)[0]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("name", "question", "words"),
+    [
+        ("look", {"text": " "}, "found no text"),
+        ("look", {"text": "a" * 30_000}, "at most 20000 characters"),
+        ("look", {"text": TEXT, "removed": [[9, 9]]}, "there is no head 9.9"),
+        ("look", {"text": TEXT, "removed": [[-1, 0]]}, "removed.0.0"),
+        ("look", {"text": TEXT, "by": "magic"}, "by: "),
+        ("look", {"text": TEXT, "target": "x"}, "has no decoder beside its encoder"),
+        ("look", {"text": TEXT, "more": 1}, "more: "),
+        ("map", {"layer": 7, "head": 0}, "there is no head 7.0"),
+        ("map", {"layer": 0, "head": 0, "of": "other"}, "found no second text"),
+        ("row", {"layer": 0, "head": 0, "token": 99, "direction": "to"}, "found the token 99"),
+        ("predict", {"position": 99}, "found the position 99"),
+        ("predict", {"position": 1, "temperature": 0}, "temperature: "),
+        ("exec", {}, "found the question 'exec'"),
+        ("__init__", {}, "found the question"),
+    ],
+)
+def test_a_question_of_another_form_is_explained(tasks, name, question, words):
+    answered(tasks, "look", text=TEXT)
+    with pytest.raises(AttnscopeError, match=re.escape(words)):
+        tasks.answer(name, question)
+    assert tasks.reply(name, question, lambda: False).content["error"]
+
+
+def test_a_caller_s_model_is_left_as_it_was():
+    model = load_model("bundled", device="cpu").model
+    model.train()
+    conversation = Conversation(load_model(model, tokenizer=str(MODEL)))
+    answered(conversation, "look", text=TEXT, removed=[(0, 0)])
+    assert model.training
+    assert not any(module._forward_hooks for module in model.modules())

@@ -1,0 +1,170 @@
+"""The server of a live view: who may enter, what it serves, and that a newer question stops an older one."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from attnscope.capture.load import load_model
+from attnscope.live.conversation import Conversation
+
+pytest.importorskip("starlette", reason="the extra live is not installed")
+websockets = pytest.importorskip("websockets.sync.client", reason="the extra live is not installed")
+
+TEXT = "The car near the rivers is old."
+
+
+@pytest.fixture(scope="module")
+def served():
+    """A server of the bundled causal model in a thread: its port and its token."""
+    import uvicorn
+
+    from attnscope.live.server import application
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        conversation = Conversation(load_model("bundled:tasks", device="cpu"), "bundled:tasks")
+        app = application(conversation, {"text": TEXT}, "secret", port)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield port
+        server.should_exit = True
+        thread.join(20)
+
+
+def channel(port, *, token="secret", **headers):
+    origin = headers.pop("origin", f"http://127.0.0.1:{port}")
+    return websockets.connect(f"ws://127.0.0.1:{port}/channel?token={token}", origin=origin, **headers)
+
+
+def received(talk):
+    """One answer and its arrays."""
+    frame = talk.recv(timeout=60)
+    (size,) = struct.unpack_from("<I", frame)
+    content, at, arrays = json.loads(frame[4 : 4 + size]), 4 + size, []
+    for length in content["sizes"]:
+        arrays.append(frame[at : at + length])
+        at += length
+    assert at == len(frame)
+    return content, arrays
+
+
+def asked(talk, number, name, **question):
+    talk.send(json.dumps({"number": number, "ask": name, "question": question}))
+
+
+def test_it_answers_its_own_page(served):
+    with channel(served) as talk:
+        asked(talk, 1, "look", text=TEXT)
+        content, (small,) = received(talk)
+        assert content["number"] == 1
+        assert len(small) == 16 * content["side"] ** 2
+        asked(talk, 2, "map", layer=0, head=1)
+        content, (codes,) = received(talk)
+        assert len(codes) == content["n"] * content["m"]
+        asked(talk, 3, "look", text="")
+        assert "found no text" in received(talk)[0]["error"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"token": "wrong"},
+        {"token": ""},
+        {"origin": "http://example.com"},
+        {"origin": None},
+        {"origin": "http://127.0.0.1:1"},
+    ],
+)
+def test_nobody_else_may_talk_to_it(served, other):
+    from websockets.exceptions import InvalidStatus
+
+    with pytest.raises(InvalidStatus) as refused, channel(served, **other):
+        pass
+    assert refused.value.response.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "status"),
+    [
+        ("/?token=secret", None, 200),
+        ("/", None, 403),
+        ("/?token=wrong", None, 403),
+        ("/?token=secret", "example.com", 403),
+        ("/../pyproject.toml?token=secret", None, 404),
+        ("/static/view.js?token=secret", None, 404),
+    ],
+)
+def test_it_serves_its_page_and_nothing_else(served, path, host, status):
+    request = urllib.request.Request(f"http://127.0.0.1:{served}{path}", headers={"Host": host} if host else {})
+    try:
+        with urllib.request.urlopen(request) as answer:
+            found, headers, text = answer.status, answer.headers, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        found, headers, text = error.code, error.headers, error.read().decode()
+    assert found == status
+    if status == 200:
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert "secret" not in text
+    if status == 403:
+        assert text == "attnscope: open the whole address that the terminal shows\n"
+
+
+def test_the_last_of_many_keystrokes_is_answered_and_few_of_the_others(served):
+    with channel(served) as talk:
+        texts = [TEXT[:end] for end in range(5, len(TEXT) + 1)]
+        for number, text in enumerate(texts, 1):
+            asked(talk, number, "look", text=text)
+        numbers = []
+        while len(texts) not in numbers:
+            numbers.append(received(talk)[0]["number"])
+        assert numbers == sorted(numbers)
+        assert len(numbers) < len(texts)
+
+
+def test_what_is_no_question_is_ignored(served):
+    with channel(served) as talk:
+        for text in ("", "[]", "{}", '{"number": "1", "ask": "look", "question": {}}', "[" * 2000, "\0"):
+            talk.send(text)
+        asked(talk, 7, "look", text=TEXT)
+        assert received(talk)[0]["number"] == 7
+
+
+def test_two_pages_do_not_see_each_other(served):
+    with channel(served) as first, channel(served) as second:
+        asked(first, 1, "look", text=TEXT)
+        asked(second, 1, "look", text="The cars are old.")
+        one, other = received(first)[0], received(second)[0]
+        assert len(one["texts"]["text"]["tokens"]) > len(other["texts"]["text"]["tokens"])
+        asked(first, 2, "map", layer=0, head=0)
+        assert received(first)[0]["n"] == len(one["texts"]["text"]["tokens"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
+def test_ctrl_c_ends_the_command_and_leaves_nothing(tmp_path):
+    command = [sys.executable, "-m", "attnscope", "view", "bundled:tasks", TEXT, "--no-browser"]
+    environment = os.environ | {"SSH_CONNECTION": "1 2 3 4", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        lines = [process.stdout.readline() for _ in range(3)]
+        assert lines[0].startswith("tasks answers at http://127.0.0.1:")
+        assert "ssh -L" in lines[1]
+        port = int(lines[0].split(":")[2].split("/")[0])
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert [*tmp_path.iterdir()] == []
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), 5):
+        pass
