@@ -26,6 +26,7 @@ ORDER = (
     {"session"},
     {"verbs"},  # what users import
     {"testing", "figures"},
+    {"live"},
     {"results"},
     {"callbacks", "engines", "export"},
     {"comparison", "detection"},

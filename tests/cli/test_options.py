@@ -27,10 +27,16 @@ WRITTEN = {"json", "csv", "latex", "legend", "figures", "report", "lang", "recor
 FLAGS_ALONE = {
     "relations": {"from", "to"},  # in Python query and key: from is a keyword
     "generate": {"prompt"},  # in Python: a string among the texts
+    "view": {"page", "port", "browser"},
     "translate": {"out"},  # in Python: .texts of the result
     "walk": {"markdown", "page", "toy", "seed", "causal", "padding"},
 }
-PARAMETERS_ALONE = {"explain": {"intervention_texts"}, "relations": {"query", "key"}, "translate": {"scores"}}
+PARAMETERS_ALONE = {
+    "view": {"pair", "tokens", "query_tokens"},
+    "explain": {"intervention_texts"},
+    "relations": {"query", "key"},
+    "translate": {"scores"},
+}
 
 
 def flags_of(command):

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -215,7 +216,7 @@ def test_the_copied_python_prints_the_same_numbers(request, name, position, by):
     rows = {row["id"]: row for row in answered(conversation, "predict", position=position)[0]["rows"]}
     code = answered(conversation, "code", layer=0, head=0, position=position)[0]["python"]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(code, {})
+        exec(code, {})  # noqa: S102
     lines = printed.getvalue().splitlines()
     assert len(lines) == 10
     for line in lines:
@@ -229,8 +230,29 @@ def test_without_removed_heads_the_copied_lines_open_the_same(tasks):
     code = answered(tasks, "code", layer=1, head=2, position=3)[0]
     assert code["command"] == f"attnscope view bundled:tasks '{TEXT}' --layer 1 --head 2"
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(code["python"], {})
+        exec(code["python"], {})  # noqa: S102
     assert "key_token" in printed.getvalue()
+
+
+@pytest.mark.parametrize("by", ["zero", "other"])
+def test_the_copied_command_measures_the_same(tasks, tmp_path, by):
+    text, other, heads = "The car near the rivers", "The cars near the rivers", [(1, 3), (0, 1)]
+    loss = answered(tasks, "look", text=text, other=other, removed=heads, by=by)[0]["loss"]
+    position = len(tasks.looked.plain.window) - 1
+    command = answered(tasks, "code", layer=0, head=0, position=position)[0]["command"]
+    returned = answered(tasks, "predict", position=position)[0]["returned"]
+    subprocess.run(command + " --no-report --out run", shell=True, check=True, cwd=tmp_path)  # noqa: S602
+    found = attnscope.open_run(tmp_path / "run")["together"]
+    measured = float(found["effect"].values.squeeze())
+    here, patched, _ = returned["margins"]
+    expected = loss["after"] - loss["before"] if by == "zero" else patched - here
+    assert measured == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_a_word_that_could_be_a_file_is_piped(tasks):
+    answered(tasks, "look", text="cars", removed=[(0, 0)])
+    command = answered(tasks, "code", layer=0, head=0, position=0)[0]["command"]
+    assert command.startswith("printf %s cars | attnscope intervene bundled:tasks - ")
 
 
 def test_labels_and_embeddings_are_models_too():
@@ -264,7 +286,7 @@ def test_a_newer_question_stops_a_pass_between_layers(tasks):
         ("look", {"text": TEXT, "removed": [[9, 9]]}, "there is no head 9.9"),
         ("look", {"text": TEXT, "removed": [[-1, 0]]}, "removed.0.0"),
         ("look", {"text": TEXT, "by": "magic"}, "by: "),
-        ("look", {"text": TEXT, "target": "x"}, "has no decoder beside its encoder"),
+        ("look", {"text": TEXT, "target": "x"}, "is no encoder-decoder"),
         ("look", {"text": TEXT, "more": 1}, "more: "),
         ("map", {"layer": 7, "head": 0}, "there is no head 7.0"),
         ("map", {"layer": 0, "head": 0, "of": "other"}, "found no second text"),

@@ -7,7 +7,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +15,7 @@ import pytest
 
 from attnscope.capture.load import load_model
 from attnscope.live.conversation import Conversation
+from tests.live_server import TOKEN, serving
 
 pytest.importorskip("starlette", reason="the extra live is not installed")
 websockets = pytest.importorskip("websockets.sync.client", reason="the extra live is not installed")
@@ -25,27 +25,13 @@ TEXT = "The car near the rivers is old."
 
 @pytest.fixture(scope="module")
 def served():
-    """A server of the bundled causal model in a thread: its port and its token."""
-    import uvicorn
-
-    from attnscope.live.server import application
-
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-        conversation = Conversation(load_model("bundled:tasks", device="cpu"), "bundled:tasks")
-        app = application(conversation, {"text": TEXT}, "secret", port)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
+    """The port of a server of the bundled causal model."""
+    conversation = Conversation(load_model("bundled:tasks", device="cpu"), "bundled:tasks")
+    with serving(conversation, {"text": TEXT}) as port:
         yield port
-        server.should_exit = True
-        thread.join(20)
 
 
-def channel(port, *, token="secret", **headers):
+def channel(port, *, token=TOKEN, **headers):
     origin = headers.pop("origin", f"http://127.0.0.1:{port}")
     return websockets.connect(f"ws://127.0.0.1:{port}/channel?token={token}", origin=origin, **headers)
 
@@ -100,25 +86,25 @@ def test_nobody_else_may_talk_to_it(served, other):
 @pytest.mark.parametrize(
     ("path", "host", "status"),
     [
-        ("/?token=secret", None, 200),
+        (f"/?token={TOKEN}", None, 200),
         ("/", None, 403),
         ("/?token=wrong", None, 403),
-        ("/?token=secret", "example.com", 403),
-        ("/../pyproject.toml?token=secret", None, 404),
-        ("/static/view.js?token=secret", None, 404),
+        (f"/?token={TOKEN}", "example.com", 403),
+        (f"/../pyproject.toml?token={TOKEN}", None, 404),
+        (f"/static/view.js?token={TOKEN}", None, 404),
     ],
 )
 def test_it_serves_its_page_and_nothing_else(served, path, host, status):
     request = urllib.request.Request(f"http://127.0.0.1:{served}{path}", headers={"Host": host} if host else {})
     try:
-        with urllib.request.urlopen(request) as answer:
+        with urllib.request.urlopen(request) as answer:  # noqa: S310
             found, headers, text = answer.status, answer.headers, answer.read().decode()
     except urllib.error.HTTPError as error:
         found, headers, text = error.code, error.headers, error.read().decode()
     assert found == status
     if status == 200:
         assert "default-src 'none'" in headers["Content-Security-Policy"]
-        assert "secret" not in text
+        assert TOKEN not in text
     if status == 403:
         assert text == "attnscope: open the whole address that the terminal shows\n"
 

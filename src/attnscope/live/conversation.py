@@ -1,14 +1,13 @@
-"""What a live view asks of its model, and what the model answers."""
+"""Questions of a live view, and a model that answers them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from attnscope.capture.borrow import LoadedModel, borrowed
@@ -22,7 +21,8 @@ from attnscope.intervention.predictions import Kind, Questions, as_float32, kind
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import row_weights
-from attnscope.live.copied import State, command_of, python_of
+from attnscope.live.copied import Shown, command_of, python_of
+from attnscope.live.questions import Code, Draw, Look, MapOf, Predict, RowOf, question_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.raw import first_window
 from attnscope.opened import Opened, window_length
@@ -34,86 +34,17 @@ from attnscope.results.view import Maps, thumb
 from attnscope.support.errors import AttnscopeError
 
 LONGEST = 512  # tokens of a text that is shown while one types
-CHARACTERS = 20_000  # of a text
-_WRITTEN = 2_048  # tokens that the model may write
 _LISTED = 10  # predictions
 _KEPT = 3  # passes that may be needed again: of two texts, and one more
 _EVERY = slice(None)
-
-By = Literal["zero", "mean", "other"]
-Shown = Literal["text", "other", "difference"]
-Number = Annotated[int, Field(ge=0, lt=1 << 31)]
-Head = tuple[Number, Number]
 
 
 class StoppedError(Exception):
     """A newer question has come."""
 
 
-class _Question(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Look(_Question):
-    """Read a text, with some heads removed and a second text beside it."""
-
-    text: Annotated[str, Field(max_length=CHARACTERS)]
-    target: Annotated[str, Field(max_length=CHARACTERS)] | None = None  # that the decoder of an encoder-decoder reads
-    other: Annotated[str, Field(max_length=CHARACTERS)] | None = None
-    removed: Annotated[tuple[Head, ...], Field(max_length=10_000)] = ()  # layers and heads
-    by: By = "zero"  # what the removed heads return instead
-    written: Annotated[tuple[Number, ...], Field(max_length=_WRITTEN)] = ()  # ids of tokens that follow the text
-
-
-class MapOf(_Question):
-    """The weights of a head."""
-
-    layer: Number
-    head: Number
-    of: Shown = "text"
-
-
-class RowOf(MapOf):
-    """The weights of one query, or on one key, of a head."""
-
-    token: Number
-    direction: Literal["from", "to"]
-
-
-class Predict(_Question):
-    """The likeliest tokens at a position."""
-
-    position: Number
-    temperature: Annotated[float, Field(gt=0, le=100)] = 1.0
-
-
-class Draw(Predict):
-    """A token drawn at random after the last."""
-
-    seed: Number = 0
-
-
-class Code(_Question):
-    """What is shown, as Python and as a command."""
-
-    layer: Number
-    head: Number
-    position: Number
-
-
-#: Questions by their names.
-QUESTIONS: Mapping[str, type[_Question]] = {
-    "look": Look,
-    "map": MapOf,
-    "row": RowOf,
-    "predict": Predict,
-    "draw": Draw,
-    "code": Code,
-}
-
-
 class Answer(NamedTuple):
-    """What goes to the page: JSON, and arrays of bytes."""
+    """An answer to the page: JSON, and arrays of bytes."""
 
     content: dict[str, Any]
     arrays: Sequence[bytes] = ()
@@ -166,14 +97,7 @@ class Conversation:
         StoppedError
             As soon as `stopped` says so, between two layers.
         """
-        if name not in QUESTIONS:
-            raise AttnscopeError(f"found the question {name!r:.40}; expected one of {', '.join(QUESTIONS)}")
-        try:
-            asked = QUESTIONS[name].model_validate(question)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the question"
-            raise AttnscopeError(f"{where}: {first['msg']}") from error
+        asked = question_of(name, question)
         self._stopped = stopped
         with torch.no_grad(), borrowed(self.loaded.model):
             return getattr(self, f"_{name}")(asked)
@@ -195,7 +119,7 @@ class Conversation:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a page knows of the model before it asks."""
+        """The model in words, for a page that has asked nothing yet."""
         return {"name": self.loaded.name, "decodes": bool(self.loaded.model.config.is_encoder_decoder)}
 
     @property
@@ -293,14 +217,11 @@ class Conversation:
             rows = self._logits_at(looked, asked.position)
             returned = None if rows is None else self._returned(*rows)
             answers = None if returned is None or returned["share"] is None else (returned["answer"], returned["wrong"])
-        state = State(
-            self.source, window, None if looked.other is None else looked.other.window, question.text, question.other, question.removed, question.by,
-            (asked.layer, asked.head), asked.position, self.kind, bool(question.written), answers,
-        )  # fmt: skip
-        return Answer({"python": python_of(state), "command": command_of(state)})
+        shown = Shown(self.source, self.kind, question, window, looked.other and looked.other.window, asked, answers)
+        return Answer({"python": python_of(shown), "command": command_of(shown)})
 
     def _maps(self, asked: MapOf) -> Maps:
-        """The maps that are asked for; of a difference those of the text."""
+        """The maps of a question; of a difference those of the text."""
         maps = self._others if asked.of == "other" else self.looked.edited.maps
         if asked.of == "difference" and not self.looked.aligned:
             raise AttnscopeError("the two texts have different numbers of tokens: their heads cannot be compared")
@@ -331,7 +252,7 @@ class Conversation:
             raise AttnscopeError("found no text: type one")
         decodes = self.loaded.model.config.is_encoder_decoder
         if target is not None and not decodes:
-            raise AttnscopeError(f"{self.loaded.name} has no decoder beside its encoder: leave out the target")
+            raise AttnscopeError(f"{self.loaded.name} is no encoder-decoder: leave out the target")
         read = self._opened([text])
         window = first_window(read, [target] if target and not written else None, self.length)
         if not written:
@@ -383,7 +304,7 @@ class Conversation:
         return self._run(looked.plain.window, self._changes(looked, looked.plain))
 
     def _changes(self, looked: Looked, plain: Pass) -> dict[int, Callable[[Tensor], Tensor]]:
-        """What the removed heads return, by layer: 0, their mean over the text, or what they return on the other."""
+        """Functions of the outputs of layers with removed heads, which return 0, a mean, or the other text's output."""
         by, calls = looked.question.by, plain.maps.calls
         if by == "other" and not looked.aligned:
             raise AttnscopeError(

@@ -1,87 +1,85 @@
-"""What a live view shows, as lines of Python and as a command that give the same numbers."""
+"""Lines of Python, and a command, that give the numbers of a live view."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
 from typing import NamedTuple
 
+from attnscope.live.questions import Code, Look
+from attnscope.options import is_sentence
 from attnscope.read.windows import Window
 
 
-class State(NamedTuple):
-    """What is shown."""
+class Shown(NamedTuple):
+    """A live view's state."""
 
     source: str  # the model, as `attnscope.view` was given it
+    kind: str  # of prediction
+    question: Look
     window: Window
-    other_window: Window | None
-    text: str
-    other: str | None
-    removed: Sequence[tuple[int, int]]
-    by: str
-    head: tuple[int, int]
-    position: int
-    kind: str
-    is_written: bool  # whether the model wrote the last tokens
+    other: Window | None
+    at: Code  # the open head, and the position of the predictions
     answers: tuple[str, str] | None  # the other text's and this one's, where they can be compared
 
 
-def command_of(state: State) -> str:
+def command_of(shown: Shown) -> str:
     """A command line; empty if no command does it."""
-    target = [] if state.window.target is None else ["--target", "TARGET"]
-    if state.is_written or target:
+    question, source = shown.question, shown.source
+    if question.written or shown.window.target is not None:
         return ""
-    if not state.removed:
-        layer, head = state.head
-        return shlex.join(["attnscope", "view", state.source, state.text, "--layer", str(layer), "--head", str(head)])
-    heads = ",".join(f"{layer}.{head}" for layer, head in state.removed)
-    if state.by == "other":
-        if state.answers is None or state.kind not in {"next", "masked"}:
-            return ""
-        pair = json.dumps(_pair(state), ensure_ascii=False)
-        alone = len(state.removed) == 1
-        chosen = f"--heads {heads}" if alone else f"--heads {heads} --together {heads}"
-        return (
-            f"echo {shlex.quote(pair)} > pair.jsonl && "
-            f"attnscope patch {shlex.quote(state.source)} pair.jsonl {chosen} --steps 0"
-        )
-    if state.kind not in {"next", "masked"}:
+    is_typed = is_sentence(question.text)  # else it would be the name of a file
+    read = "" if is_typed else f"printf %s {shlex.quote(question.text)} | "
+    text = question.text if is_typed else "-"
+    if not question.removed:
+        head = ["--layer", str(shown.at.layer), "--head", str(shown.at.head)]
+        return read + shlex.join(["attnscope", "view", source, text, *head])
+    heads = ",".join(f"{layer}.{head}" for layer, head in question.removed)
+    if shown.kind not in {"next", "masked"}:
         return ""
-    options = ["--heads", "none", "--together", heads, "--ablations", state.by, "--steps", "0"]
-    options += ["--window", str(len(state.window))]
-    return shlex.join(["attnscope", "intervene", state.source, state.text, *options])
+    if question.by != "other":
+        options = ["--heads", "none", "--together", heads, "--ablations", question.by, "--steps", "0"]
+        options += ["--window", str(len(shown.window))]
+        return read + shlex.join(["attnscope", "intervene", source, text, *options])
+    if shown.answers is None:
+        return ""
+    pair = shlex.quote(json.dumps(_pair(shown), ensure_ascii=False))
+    together = f" --together {heads}" if len(question.removed) > 1 else ""
+    return (
+        f"echo {pair} > pair.jsonl && "
+        f"attnscope patch {shlex.quote(source)} pair.jsonl --heads {heads}{together} --steps 0"
+    )
 
 
-def python_of(state: State) -> str:
+def python_of(shown: Shown) -> str:
     """A script that prints the log-probabilities before and after, or the weights of the open head."""
-    layer, head = state.head
+    layer, head = shown.at.layer, shown.at.head
     lines = ["import attnscope"]
-    if not state.removed:
-        source = _of_ids(state.window) if state.is_written else repr(state.text)
-        texts = f"{{'input_ids': [{source}]}}" if state.is_written else source
-        call = f"attnscope.weights({state.source!r}, {texts}, layer={layer}, head={head})"
-        return "\n".join([*lines, "", f"weights = {call}", f"print(weights.isel(query={state.position}))", ""])
+    if not shown.question.removed:
+        source = _of_ids(shown.window) if shown.question.written else repr(shown.question.text)
+        texts = f"{{'input_ids': [{source}]}}" if shown.question.written else source
+        call = f"attnscope.weights({shown.source!r}, {texts}, layer={layer}, head={head})"
+        return "\n".join([*lines, "", f"weights = {call}", f"print(weights.isel(query={shown.at.position}))", ""])
     lines += ["import torch", "from attnscope.capture.load import load_model", ""]
-    lines += [f"loaded = load_model({state.source!r})", f"inputs = {_inputs(state.window)}"]
-    if state.by == "other" and state.other_window is not None:
-        lines.append(f"other = {_inputs(state.other_window)}")
-    if state.kind == "masked":
-        read = ("inputs", "other") if state.by == "other" else ("inputs",)
-        lines += [f"{name}['input_ids'][0, {state.position}] = loaded.tokenizer.mask_token_id" for name in read]
-    lines += _replacements(state)
-    which = "[0]" if state.kind in {"label", "output"} else f"[0, {state.position}]"
-    returned = "last_hidden_state" if state.kind == "output" else "logits"
+    lines += [f"loaded = load_model({shown.source!r})", f"inputs = {_inputs(shown.window)}"]
+    if shown.question.by == "other" and shown.other is not None:
+        lines.append(f"other = {_inputs(shown.other)}")
+    if shown.kind == "masked":
+        read = ("inputs", "other") if shown.question.by == "other" else ("inputs",)
+        lines += [f"{name}['input_ids'][0, {shown.at.position}] = loaded.tokenizer.mask_token_id" for name in read]
+    lines += _replacements(shown)
+    which = "[0]" if shown.kind in {"label", "output"} else f"[0, {shown.at.position}]"
+    returned = "last_hidden_state" if shown.kind == "output" else "logits"
     lines += [
         "with torch.no_grad():",
         f"    before = loaded.model(**inputs).{returned}{which}",
         "    with attnscope.edit(loaded.model, changes, on='z') as model:",
         f"        after = model(**inputs).{returned}{which}",
     ]
-    if state.kind == "output":
+    if shown.kind == "output":
         return "\n".join([*lines, "print((after - before).norm() / before.norm())", ""])
-    named = "loaded.model.config.id2label" if state.kind == "label" else "loaded.tokenizer.convert_ids_to_tokens"
-    named += "[i]" if state.kind == "label" else "(i)"
+    named = "loaded.model.config.id2label" if shown.kind == "label" else "loaded.tokenizer.convert_ids_to_tokens"
+    named += "[i]" if shown.kind == "label" else "(i)"
     return "\n".join(
         [
             *lines,
@@ -93,9 +91,9 @@ def python_of(state: State) -> str:
     )
 
 
-def _pair(state: State) -> dict[str, str]:
-    answer, wrong = state.answers or ("", "")
-    return {"clean": state.other or "", "corrupted": state.text, "answer": answer, "wrong": wrong}
+def _pair(shown: Shown) -> dict[str, str]:
+    answer, wrong = shown.answers or ("", "")
+    return {"clean": shown.question.other or "", "corrupted": shown.question.text, "answer": answer, "wrong": wrong}
 
 
 def _of_ids(window: Window) -> str:
@@ -109,13 +107,13 @@ def _inputs(window: Window) -> str:
     return "{" + ", ".join(ids) + "}"
 
 
-def _replacements(state: State) -> list[str]:
+def _replacements(shown: Shown) -> list[str]:
     """Lines that define what the heads return instead."""
-    heads = ", ".join(f"({layer}, {head})" for layer, head in state.removed)
-    if state.by == "zero":
+    heads = ", ".join(f"({layer}, {head})" for layer, head in shown.question.removed)
+    if shown.question.by == "zero":
         return [f"changes = dict.fromkeys([{heads}], torch.zeros_like)"]
-    read = "inputs" if state.by == "mean" else "other"
-    returned = "returned[head].mean(1, keepdim=True).expand_as(z)" if state.by == "mean" else "returned[head]"
+    read = "inputs" if shown.question.by == "mean" else "other"
+    returned = "returned[head].mean(1, keepdim=True).expand_as(z)" if shown.question.by == "mean" else "returned[head]"
     return [
         f"heads, returned = [{heads}], {{}}",
         "",

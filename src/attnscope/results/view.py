@@ -81,7 +81,7 @@ class Maps:
         return next(size for count, size in _SIDE.items() if len(heads) * max(heads) <= count)
 
     def meta(self) -> dict[str, Any]:
-        """What a view knows before any head is opened, besides the small maps: layers and tokens."""
+        """Layers and tokens, before any head is opened."""
         heads = [call.query.shape[1] for call in self.calls.values()]
         return {
             "layers": [

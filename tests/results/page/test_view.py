@@ -11,7 +11,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.kernels.call import AttentionCall
 from attnscope.results.page.parts import encode
-from attnscope.results.view import Maps, _thumb, largest_in_tiles
+from attnscope.results.view import Maps, largest_in_tiles, small_maps, thumb
 
 TEXT = "The keeper lit the lamp before the tide came in, and the lamp burned until the morning."
 
@@ -63,7 +63,6 @@ def test_weights_of_ones_own_have_their_own_tokens():
 @pytest.mark.parametrize(
     ("source", "options", "words"),
     [
-        ("bundled", {}, "found no text"),
         ("bundled", {"texts": TEXT, "layer": 7}, "there is no layer 7 (layer, head): layers go from 0 to 2"),
         ("bundled", {"texts": TEXT, "head": 9}, "there is no head 9 (layer, head): layers go from 0 to 2"),
         ("bundled", {"texts": TEXT, "pair": ("a", "b")}, "found a text and a pair"),
@@ -134,7 +133,7 @@ def test_small_maps_of_long_texts_show_the_lines_of_the_whole_map():
     maps = Maps({0: call}, {0: "causal"}, {"text": ["x"] * 700})
     whole = largest_in_tiles(maps.weights(0, 0), 59)
     np.testing.assert_array_equal(maps.tiles(0, 0, 59), whole)
-    small, whole = maps._small(0, 0, 12), encode(_thumb(whole, 12))
+    small, whole = small_maps(call, 12)[0], encode(thumb(whole, 12))
     assert small.shape == whole.shape == (12, 12)
     assert (small <= whole).all()
     assert not small[np.triu_indices(12, 1)].any()

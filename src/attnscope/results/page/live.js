@@ -88,7 +88,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     thumbs = answer.bytes;
     known.clear();
     if (!thumbs[{ text: 0, other: 1, difference: 2 }[state.shows]]) state.shows = "text";
-    state.position = Math.min(state.position ?? look.position, look.position === null ? 0 : lastPosition());
+    state.position = Math.min(state.position ?? look.position, lastPosition());
     show();
     await predict();
   }
@@ -104,13 +104,13 @@ function mountLive(root, channel, data, changed = () => {}) {
     if (view) view.renew(metaNow());
     else {
       const source = { meta: metaNow(), start: { layer: state.layer, head: state.head, token: state.token }, toggle, map, row };
-      view = mount(shown, source, ({ layer, head, token, span }) => {
-        const moved = token !== state.token;
-        Object.assign(state, { layer, head, token });
+      view = mount(shown, source, ({ layer, head, token, span }, chosen) => {
+        Object.assign(state, { layer, head });
+        if ("token" in chosen) Object.assign(state, { token, position: Math.min(token, lastPosition()) });
         writeAddress();
         buildHeads();
         changed({ layer, head, token, span });
-        if (moved && token !== null) { state.position = Math.min(token, lastPosition()); predict(); }
+        if ("token" in chosen) predict();
       });
     }
     view.mark((layer, head) => (isRemoved(layer, head) ? "removed" : ""));
@@ -222,7 +222,7 @@ function mountLive(root, channel, data, changed = () => {}) {
   function buildHeads() {
     const name = nameOf([state.layer, state.head]), out = isRemoved(state.layer, state.head);
     const select = (label, choices, value, set) => {
-      const made = html("select", {}, ...choices.map(([key, text]) => html("option", key === value ? { value: key, selected: "" } : { value: key }, text)));
+      const made = html("select", { "aria-label": label }, ...choices.map(([key, text]) => html("option", key === value ? { value: key, selected: "" } : { value: key }, text)));
       made.addEventListener("change", () => set(made.value));
       return html("label", {}, label, " ", made);
     };
@@ -234,7 +234,7 @@ function mountLive(root, channel, data, changed = () => {}) {
         select(t`replaced by`, how, state.by, (by) => { keep(); state.by = by; renew(); }),
         button(t`Put all back`, () => { keep(); state.removed = []; renew(); }));
     }
-    if (look?.aligned) parts.push(select(t`Show`, Object.entries(SHOWN).map(([key, say]) => [key, say()]), state.shows, (shows) => { state.shows = shows; writeAddress(); show(); }));
+    if (look?.aligned) parts.push(select(t`Maps of`, Object.entries(SHOWN).map(([key, say]) => [key, say()]), state.shows, (shows) => { state.shows = shows; writeAddress(); show(); }));
     else if (state.other !== null && look?.other) parts.push(html("span", { class: "muted" }, t`The texts have ${look.texts.text.tokens.length} and ${look.other.text.tokens.length} tokens: with equally many, their heads can be compared and patched.`));
     heads.replaceChildren(...parts);
   }
@@ -251,8 +251,8 @@ function mountLive(root, channel, data, changed = () => {}) {
 
   function writeAddress() {
     if (data.embedded) return;
-    const { text, target: read, other, removed, by, written, shows, layer, head, token, temperature } = state;
-    history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify({ text, target: read, other, removed, by, written, shows, layer, head, token, temperature }))}`);
+    const { text, target: read, other, removed, by, written, shows, layer, head, token, position, temperature } = state;
+    history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify({ text, target: read, other, removed, by, written, shows, layer, head, token, position, temperature }))}`);
   }
 
   buildTools();
@@ -277,10 +277,10 @@ async function copyText(text) {
 function stateOfAddress() {
   let found;
   try { found = JSON.parse(decodeURIComponent(location.hash.slice(1))); } catch { return {}; }
-  const isText = (value) => value === null || typeof value === "string", isNumber = (value) => Number.isInteger(value) && value >= 0;
+  const isText = (value) => value === null || typeof value === "string", isNumber = (value) => Number.isInteger(value) && value >= 0, isNumberOrNull = (value) => value === null || isNumber(value);
   const forms = {
     text: (value) => typeof value === "string", target: isText, other: isText, by: (value) => value in HOW, shows: (value) => value in SHOWN, layer: isNumber, head: isNumber,
-    token: (value) => value === null || isNumber(value), temperature: (value) => value > 0 && value <= 100,
+    token: isNumberOrNull, position: isNumberOrNull, temperature: (value) => value > 0 && value <= 100,
     removed: (value) => Array.isArray(value) && value.every((one) => Array.isArray(one) && one.length === 2 && one.every(isNumber)),
     written: (value) => Array.isArray(value) && value.every((one) => one && isNumber(one.id) && typeof one.token === "string"),
   };

@@ -4,7 +4,7 @@
 /**
  * Show a view in an element. `source` has `meta`, `map(layer, head)` and, unless all is in the maps,
  * `row(layer, head, token, direction)`, both promises, and `start`: {layer, head, token}. A live one has `toggle(layer, head)` too, which takes a
- * head out. `changed` is called with each new choice of the reader. Returns functions that `follow` a choice, `renew` what is shown, and `mark` heads.
+ * head out. `changed` is called with the state and what the reader chose. Returns functions that `follow` a choice, `renew` what is shown, and `mark` heads.
  */
 function mount(root, source, changed = () => {}) {
   let meta, sorts, texts, names;
@@ -78,7 +78,7 @@ function mount(root, source, changed = () => {}) {
 
   function choose(choice) {
     Object.assign(state, choice);
-    changed(state);
+    changed(state, choice);
     draw();
   }
 

@@ -1,0 +1,92 @@
+"""The questions that a page asks, and their form."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from attnscope.support.errors import AttnscopeError
+
+CHARACTERS = 20_000  # of a text
+_WRITTEN = 2_048  # tokens that the model may write
+
+By = Literal["zero", "mean", "other"]
+Shown = Literal["text", "other", "difference"]
+Number = Annotated[int, Field(ge=0, lt=1 << 31)]
+Head = tuple[Number, Number]
+
+
+class Question(BaseModel):
+    """What all questions have in common."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Look(Question):
+    """Read a text, perhaps without some heads, and a second one."""
+
+    text: Annotated[str, Field(max_length=CHARACTERS)]
+    target: Annotated[str, Field(max_length=CHARACTERS)] | None = None  # that the decoder of an encoder-decoder reads
+    other: Annotated[str, Field(max_length=CHARACTERS)] | None = None
+    removed: Annotated[tuple[Head, ...], Field(max_length=10_000)] = ()  # layers and heads
+    by: By = "zero"  # what the removed heads return instead
+    written: Annotated[tuple[Number, ...], Field(max_length=_WRITTEN)] = ()  # ids of tokens that follow the text
+
+
+class MapOf(Question):
+    """The weights of a head."""
+
+    layer: Number
+    head: Number
+    of: Shown = "text"
+
+
+class RowOf(MapOf):
+    """The weights of one query, or on one key, of a head."""
+
+    token: Number
+    direction: Literal["from", "to"]
+
+
+class Predict(Question):
+    """The likeliest tokens at a position."""
+
+    position: Number
+    temperature: Annotated[float, Field(gt=0, le=100)] = 1.0
+
+
+class Draw(Predict):
+    """A token drawn at random after the last."""
+
+    seed: Number = 0
+
+
+class Code(Question):
+    """What is shown, as Python and as a command."""
+
+    layer: Number
+    head: Number
+    position: Number
+
+
+#: Questions by their names.
+QUESTIONS: Mapping[str, type[Question]] = {
+    "look": Look,
+    "map": MapOf,
+    "row": RowOf,
+    "predict": Predict,
+    "draw": Draw,
+    "code": Code,
+}
+
+
+def question_of(name: str, form: Mapping[str, Any]) -> Question:
+    """A question by its name and its fields, which came from a page."""
+    if name not in QUESTIONS:
+        raise AttnscopeError(f"found the question {name!r:.40}; expected one of {', '.join(QUESTIONS)}")
+    try:
+        return QUESTIONS[name].model_validate(form)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the question"
+        raise AttnscopeError(f"{where}: {first['msg']}") from error
