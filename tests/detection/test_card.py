@@ -125,11 +125,21 @@ def test_the_card_has_effects_stability_and_a_row_for_each_head(planted):
 
 def test_the_example_of_a_head_is_its_largest_weight_between_ordinary_tokens():
     text = "The tide comes in twice a day, and twice a day it goes out again."
-    card = attnscope.card("bundled", [text], controls="none", kept=[(4, 1)])
-    weights = attnscope.weights("bundled", text)
-    inner = weights.isel(query=slice(1, -1), key=slice(1, -1))  # without <s> and </s>
+    ordinary = {"query": slice(1, -1), "key": slice(1, -1)}  # without <s> and </s>
+    check_examples("bundled", text, ordinary)
+
+
+def test_the_example_of_a_causal_head_sees_some_keys_and_is_not_its_first_token():
+    check_examples(
+        tiny("gpt2"), [3 + 5 * number % 31 for number in range(24)], {"query": slice(7, None), "key": slice(1, None)}
+    )
+
+
+def check_examples(model, text, ordinary):
+    card = attnscope.card(model, [text], controls="none", kept=[(4, 1)])
+    weights = attnscope.weights(model, text).isel(ordinary)
     for layer, head in np.ndindex(card.example.shape):
-        example, matrix = json.loads(card.example.values[layer, head]), inner.isel(layer=layer, head=head)
+        example, matrix = json.loads(card.example.values[layer, head]), weights.isel(layer=layer, head=head)
         assert example["weight"] == pytest.approx(float(matrix.max()), abs=1e-6)
         query, key = np.unravel_index(int(np.argmax(matrix.values)), matrix.shape)
         marked = {mark: piece for piece, mark in example["pieces"] if mark}

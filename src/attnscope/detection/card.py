@@ -15,10 +15,13 @@ import xarray as xr
 from scipy import stats
 from torch import Tensor
 
+from attnscope.capture.forward import forward
 from attnscope.capture.placement import device_of
+from attnscope.capture.watching import watching
 from attnscope.detection.head_files import agreement, read_heads
 from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED
+from attnscope.detection.sounds import SoundProbe
 from attnscope.intervention.ablation import half_of
 from attnscope.intervention.limits import alone, loss_by_size
 from attnscope.intervention.predictions import PredictionSession, check_read
@@ -27,7 +30,7 @@ from attnscope.intervention.stack import Edit, replacing, same_without_what_is_s
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import weights_of
 from attnscope.measure.contexts import context, sides_of
-from attnscope.measure.raw import observe_window
+from attnscope.measure.rows import LEAST_KEYS, evenly
 from attnscope.options import Reading
 from attnscope.statistics.effects import effect_variables
 from attnscope.statistics.units import LEAST, numbered, units_of
@@ -140,13 +143,18 @@ class Additions:
             heads = heads.transpose("ablation", "layer", "head")
             result = result.assign({name: (heads[name].dims, heads[name].values) for name in _EFFECTS})
             result = result.assign_coords(ablation=heads.ablation.values)
-        result = result.assign(example=(("layer", "head"), self._examples(result, probes)))
+        if probes[0].kind == "text" and not isinstance(probes[0], SoundProbe):
+            result = result.assign(example=(("layer", "head"), self._examples(result, probes[0])))
         return result if self.listing is None else self._with_listed(result, self.listing)
 
-    def _examples(self, result: xr.Dataset, probes: Sequence[Probe]) -> np.ndarray:
-        """The largest weight of each head in the first windows, between ordinary tokens, as JSON for a page."""
+    @torch.no_grad()
+    def _examples(self, result: xr.Dataset, texts: Probe) -> np.ndarray:
+        """The largest weight of each head in the first windows, as JSON for a page; as in examples of a scan.
+
+        Queries see some keys, and neither is a special token, nor the key the first one.
+        """
         largest = np.zeros((result.sizes["layer"], result.sizes["head"]))
-        texts = np.full(largest.shape, "", dtype=object)
+        shown = np.full(largest.shape, "", dtype=object)
         rows = {int(layer): row for row, layer in enumerate(result.layer.values)}
 
         def observe(site: Site, call: AttentionCall, window: Window) -> Tensor:
@@ -155,19 +163,23 @@ class Additions:
             plain = [torch.tensor([not mark for mark in side.special]) for side in (queries, keys)]
             if len(weights) > 1 or weights.shape[2:] != (len(plain[0]), len(plain[1])) or site.index not in rows:
                 return output  # the layer has other positions than tokens
+            plain[0] &= (weights_of(evenly(call))[0, 0] > 0).sum(-1).cpu() >= LEAST_KEYS
+            plain[1][0] &= site.kind == "cross"
             values = weights[0].float().cpu() * (plain[0][:, None] & plain[1])
             for head, (weight, at) in enumerate(zip(*values.flatten(1).max(1), strict=True)):
                 cell = rows[site.index], head
                 if weight > largest[cell]:
                     query, key = divmod(int(at), len(plain[1]))
                     largest[cell] = float(weight)
-                    shown = {"weight": float(weight), "pieces": context(queries, keys, query, key)}
-                    texts[cell] = json.dumps(shown, ensure_ascii=False)
+                    example = {"weight": float(weight), "pieces": context(queries, keys, query, key)}
+                    shown[cell] = json.dumps(example, ensure_ascii=False)
             return output
 
-        for window in probes[0].windows[:_SHOWN]:
-            observe_window(self.loaded, window, partial(observe, window=window))
-        return texts
+        model = self.loaded.model
+        for number, window in enumerate(texts.windows[:_SHOWN]):
+            with watching(model, partial(observe, window=window), weights_suffice=True):
+                forward(model, texts.inputs(model, [number]), lambda _: window.source, with_head=False)  # noqa: B023
+        return shown
 
     def _limit_effects(
         self,
