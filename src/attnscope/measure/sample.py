@@ -211,38 +211,23 @@ def _received(observed: Sequence[MapObserver], texts: dict[str, list[Window]], l
     if not any(sample.received for sample in observed):
         return xr.Dataset()
     longest = max(len(keys) for sample in observed for keys in sample.received.values())
-
-    def of_heads(each: Sequence[dict[Place, np.ndarray]]) -> np.ndarray:
-        sums = np.full((len(observed), layers, heads, longest), np.nan, np.float32)
-        for window, of_window in enumerate(each):
-            for (layer, head), keys in of_window.items():
-                sums[window, layer, head, : len(keys)] = keys
-        return sums
-
-    def of_layers(each: Sequence[dict[int, np.ndarray]]) -> np.ndarray:
-        """The attention received under uniform attention, as one head."""
-        return of_heads([{(layer, 0): keys for layer, keys in of_window.items()} for of_window in each])[:, :, 0]
-
     tokens = {side: [[*text.tokens, *[""] * longest][:longest] for text in own] for side, own in texts.items()}
     named = {f"{side}position_token": (("window", "position"), np.array(own, object)) for side, own in tokens.items()}
-    dims, last = ("window", "layer", "head", "position"), observed[0].last
-    whole = of_heads([sample.received for sample in observed])
-    evenly_received = of_layers([sample.equal for sample in observed])
-    keys = xr.Dataset(coords=named)
-    keys["received"] = (dims, whole, _words("all queries"))
-    keys["equal_received"] = ((*dims[:2], "position"), evenly_received, _words("all queries, under uniform attention"))
-    if last is None:
-        return keys
-    recent = of_heads([sample.recent for sample in observed])
-    equal = of_layers([sample.equal_recent for sample in observed])
-    of = f"the last {last} queries"
-    keys["recent"] = (dims, recent, _words(of))
-    keys["equal_recent"] = ((*dims[:2], "position"), equal, _words(f"{of}, under uniform attention"))
-    return keys.assign_attrs(observation=last)
-
-
-def _words(of: str) -> dict[str, str]:
-    return {"long_name": f"Sum of the weights on each key, over {of}", "units": "queries"}
+    last, sizes = observed[0].last, {"window": len(observed), "layer": layers, "head": heads, "position": longest}
+    of_layers = ("window", "layer", "position")  # uniform attention is the same in every head
+    of, evenly = "all queries", ", under uniform attention"
+    tables = [("received", "received", (*sizes,), of), ("equal_received", "equal", of_layers, f"{of}{evenly}")]
+    if last is not None:
+        of = f"the last {last} queries"
+        tables += [("recent", "recent", (*sizes,), of), ("equal_recent", "equal_recent", of_layers, f"{of}{evenly}")]
+    sums = xr.Dataset(coords=named, attrs={} if last is None else {"observation": last})
+    for name, part, dims, which in tables:
+        whole = np.full([sizes[dim] for dim in dims], np.nan, np.float32)
+        for of_window, sample in zip(whole, observed, strict=True):
+            for place, keys in getattr(sample, part).items():
+                of_window[place][: len(keys)] = keys
+        sums[name] = (dims, whole, {"long_name": f"Sum of the weights on each key, over {which}", "units": "queries"})
+    return sums
 
 
 def _tiles(observer: MapObserver, layers: int, heads: int) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
