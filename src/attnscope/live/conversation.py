@@ -17,7 +17,7 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.intervention.edit import attend_changed
-from attnscope.intervention.predictions import Kind, Questions, as_float32, kind_of_question, questions
+from attnscope.intervention.questions import Kind, Questions, as_float32, kind_of_question, questions
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import row_weights
