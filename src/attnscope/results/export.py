@@ -117,9 +117,11 @@ def _is_number(column: Any) -> bool:
 
 
 Format: TypeAlias = Literal[
-    "parquet", "csv", "nc", "zarr", "duo", "minference", "qrhead", "alignment", "names", "latex", "graph"
+    "parquet", "csv", "nc", "zarr", "duo", "minference", "qrhead", "alignment", "names", "contacts", "latex", "graph"
 ]  # fmt: skip
 ABOUT = "about.json"
+#: Formats of files for other tools, with the commands whose runs they take.
+_TAKES = {**dict.fromkeys(FORMATS, ("card",)), "graph": ("edges", "attribute"), "contacts": ("relations",)}
 _SAFE = "The run is unchanged, and no partial export remains. Free some disk space, or use another --out"
 _TABLES = {"parquet": parquet_file, "csv": csv_file}
 
@@ -152,8 +154,9 @@ def export(
         A card (`attnscope.card`) becomes a folder with the heads as a tool reads them: ``duo`` (DuoAttention and
         kvpress) from the lowest reach or highest score of the query heads that share a key-value head; ``minference``;
         ``qrhead``; ``alignment`` (Whisper's generation config); ``names`` (TransformerLens). A run of relations of
-        sounds or translations becomes its ``alignment`` heads, as several tools read them. A run of edges or attribute
-        becomes a ``graph`` for circuit-tracer and Neuronpedia, see `attnscope.export.graph`.
+        sounds or translations becomes its ``alignment`` heads, as several tools read them, and one of proteins with
+        ``--together`` the head of ESM for ``contacts``. A run of edges or attribute becomes a ``graph`` for
+        circuit-tracer and Neuronpedia, see `attnscope.export.graph`.
     out
         The folder or file to write; by default in the current folder, named after the run.
     variables
@@ -193,25 +196,25 @@ def export(
     window_layer_head.csv window,layer,head,layer_kind,layer_name,source,start,entropy
     window_layer_head_offset.csv window,layer,head,offset,layer_kind,layer_name,source,start,profile
     """
-    expected = [*_TABLES, "nc", "zarr", "latex", "graph", *FORMATS]
+    expected = [*_TABLES, "nc", "zarr", "latex", *_TAKES]
     if to not in expected:
         raise AttnscopeError(f"to (--to) is {to!r:.40}; expected {', '.join(expected)}")
     if to in _NEEDED:
         check_installed(f"to (--to) {to}", *_NEEDED[to])
     run, tell = known_run(local_folder(path)), progress or no_progress
-    takes = {**dict.fromkeys(FORMATS, ("card",)), "graph": ("edges", "attribute")}.get(to, (run.command,))
+    takes = _TAKES.get(to, (run.command,))
     if run.command not in takes and not (to in FORMATS and verb_of(run.command).files):
-        what = " or ".join(f"a run of {one}" if to == "graph" else f"a {one}" for one in takes)
+        what = " or ".join(f"a {one}" if one == "card" else f"a run of {one}" for one in takes)
         raise AttnscopeError(f"found a run of {run.command}; --to {to} takes {what}. Use --to parquet, csv, nc or zarr")
     name = run.path.resolve().name
     usual = f"{name}.{to}" if to in {"nc", "zarr"} else f"{name}-{to}"
     target = local_folder(usual if out is None else out)
     names = None if variables is None else list(variables)
     with _whole(target) as new, read_as(run.path):
-        if to in {*FORMATS, "latex", "graph"}:
+        if to in {*_TAKES, "latex"}:
             new.mkdir()
-            for file, text in _files(run, to, names, top).items():
-                (new / file).write_text(text, encoding="utf-8")
+            for file, content in _files(run, to, names, top).items():
+                (new / file).write_bytes(content.encode() if isinstance(content, str) else content)
         elif to == "nc":
             _write_netcdf(run, names, new)
         elif to == "zarr":
@@ -221,8 +224,8 @@ def export(
     return target
 
 
-def _files(run: Run, to: str, names: Sequence[str] | None, top: int | None) -> dict[str, str]:
-    """Names and texts of the files of a format for papers or for other tools."""
+def _files(run: Run, to: str, names: Sequence[str] | None, top: int | None) -> Mapping[str, str | bytes]:
+    """Names and contents of the files of a format for papers or for other tools."""
     if to == "latex":
         from attnscope.results.methods import methods
 

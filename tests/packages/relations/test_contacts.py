@@ -173,20 +173,27 @@ def test_the_regression_is_that_of_scikit_learn_and_esm_reads_it(esm, tmp_path):
         protein["contacts"] = [[int(a) + 1, int(b) + 1] for a, b in zip(i[known], j[known], strict=True)]
         features.append(of_pairs.T)
         contacts.append(known)
-    found = relations(model, objects, tokenizer=tokenizer, untrained=False, together=True)
+    found = relations(model, objects, tokenizer=tokenizer, untrained=False, together=True, out=tmp_path / "run")
     regression = LogisticRegression(C=0.15, l1_ratio=1.0, solver="liblinear", random_state=0, tol=1e-8, max_iter=1000)
     regression.fit(np.concatenate(features), np.concatenate(contacts))
     assert (regression.coef_[0] != 0).sum() > 1
     np.testing.assert_allclose(found.contact_weight.values.ravel(), regression.coef_[0], rtol=1e-2, atol=1e-2)
     save_contact_head(found, tmp_path / "head.safetensors")
-    model.esm.contact_head.load_state_dict(load_file(tmp_path / "head.safetensors"))
+    done = command("runs", "export", "run", "--to", "contacts", "--out", "exported", cwd=tmp_path)
+    assert not done.returncode, done.stderr
+    (exported,) = (tmp_path / "exported").iterdir()
+    assert exported.read_bytes() == (tmp_path / "head.safetensors").read_bytes()
+    model.esm.contact_head.load_state_dict(load_file(exported))
     with torch.no_grad():
         likely = model.predict_contacts(encoded["input_ids"], encoded["attention_mask"])[0]
     np.testing.assert_allclose(likely[i, j], regression.predict_proba(features[-1])[:, 1], atol=1e-3)
     with pytest.raises(AttnscopeError, match="exists"):
         save_contact_head(found, tmp_path / "head.safetensors")
-    with pytest.raises(AttnscopeError, match="together=True"):
+    with pytest.raises(AttnscopeError, match="with together"):
         save_contact_head(found.drop_vars("contact_weight"), tmp_path / "other.safetensors")
+    assert not (tmp_path / "other.safetensors").exists()
+    refused = command("runs", "export", "run", "--to", "contacts", "--top", "3", "--out", "other", cwd=tmp_path)
+    assert "has the weights of all heads: leave it out" in " ".join(refused.stderr.split())
 
 
 def test_what_follows_from_separation_is_no_knowledge_of_contacts():

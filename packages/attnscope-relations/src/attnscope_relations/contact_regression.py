@@ -200,25 +200,33 @@ def save_contact_head(result: xr.Dataset, file: Path) -> None:
     result
         A result of `relations` with ``together=True`` over 6 or more proteins.
     file
-        A new file, ``regression.weight (1, layers * heads)`` and ``regression.bias (1,)``. After
+        A new file: ``regression.weight (1, layers * heads)`` and ``regression.bias (1,)``. After
         ``model.esm.contact_head.load_state_dict(load_file(file))``, ``model.predict_contacts`` has its probabilities.
+        ``attnscope runs export RUN --to contacts`` writes the same of a run.
 
     Raises
     ------
     AttnscopeError
         If the result has no regression, or the file exists.
     """
-    from safetensors.numpy import save_file
+    content = contact_head(result)
+    if file.exists():
+        raise AttnscopeError(f"{file} exists: give another name")
+    file.write_bytes(content)
+
+
+def contact_head(result: xr.Dataset) -> bytes:
+    """The file of `save_contact_head`."""
+    from safetensors.numpy import save
 
     if "contact_weight" not in result:
         raise AttnscopeError(
-            f"the result has no regression of contacts: run relations with together=True over {LEAST} or more proteins"
+            f"the result has no regression of contacts: run relations with together (--together) over {LEAST} or "
+            "more proteins"
         )
-    if file.exists():
-        raise AttnscopeError(f"{file} exists: give another name")
     weights = result.contact_weight.transpose("layer", "head").values
     tensors = {
         "regression.weight": weights[np.isfinite(weights)][None].astype(np.float32),
         "regression.bias": np.array([result.contact_bias.item()], dtype=np.float32),
     }
-    save_file(tensors, file, metadata={"model": str(result.attrs["model"])})
+    return save(tensors, metadata={"model": str(result.attrs["model"])})

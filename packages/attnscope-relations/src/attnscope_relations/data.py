@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -70,7 +71,8 @@ def linked_texts(data: Any) -> list[LinkedText]:
             texts.append(_of_any(cast("Mapping[str, Any]", item), f"text {number}"))
         elif isinstance(item, Path):
             files = [file for file in files_below(item) if inner_suffix(file) in READERS] if item.is_dir() else [item]
-            texts += [text for file in files for text in _read(file, READERS)]
+            folder = item if item.is_dir() else item.parent
+            texts += [text for file in files for text in _read(file, READERS, str(file.relative_to(folder)))]
         else:
             raise AttnscopeError(
                 f"data {number} is {item!r:.60}; expected a pathlib.Path of a file with relations, or {_FORM}"
@@ -96,7 +98,7 @@ def _check_names(relations: Iterable[str]) -> None:
             )
 
 
-def _read(file: Path, readers: Mapping[str, Reader]) -> Iterator[LinkedText]:
+def _read(file: Path, readers: Mapping[str, Reader], name: str) -> Iterator[LinkedText]:
     ending = inner_suffix(file)
     if ending not in readers:
         raise AttnscopeError(
@@ -104,13 +106,16 @@ def _read(file: Path, readers: Mapping[str, Reader]) -> Iterator[LinkedText]:
             "heads from word to word in a plain text, add --from WORD --to WORD"
         )
     for text in readers[ending](file):
-        yield replace(text, document=f"{shown(file.name)}: {text.document}")
+        yield replace(text, document=f"{shown(name)}: {text.document}" if text.document else shown(name))
 
 
 def json_lines(file: Path) -> Iterator[LinkedText]:
     """Texts with pairs of spans, or proteins with contacts, an object a line."""
     for number, value in json_objects(file, "text"):
-        yield _of_any(value, f"line {number}")
+        try:
+            yield _of_any(value, f"line {number}")
+        except AttnscopeError as error:
+            raise AttnscopeError(f"{shown(file)}, {error}") from error
 
 
 def _of_any(value: Mapping[str, Any], where: str) -> LinkedText:
@@ -139,7 +144,8 @@ def of_object(value: Mapping[str, Any], where: str) -> LinkedText:
         keys = tuple(checked(span, len(text), where) for span in several)
         links.append(Link(str(pair["name"]), checked(pair["from"], len(queries), where), keys))
     if "verb" in value:
-        links += _agreement(text, *(checked(value.get(name), len(text), where) for name in ("verb", "subject")))
+        verb, subject = (checked(value.get(name), len(text), where) for name in ("verb", "subject"))
+        links += _of_pair(str(value.get("name", AGREEMENT)), text, verb, subject)
     words = _spans(value.get("words"), len(text), where)
     target_words = () if target is None else _spans(value.get("target_words"), len(target), where)
     document = str(value.get("document", value.get("id", where)))
@@ -158,13 +164,18 @@ def _answers(value: Mapping[str, Any], where: str) -> tuple[str, str] | None:
     return good, bad
 
 
-def _agreement(text: str, verb: Span, subject: Span) -> list[Link]:
+def _of_pair(name: str, text: str, verb: Span, subject: Span) -> list[Link]:
     """From a verb to its subject, and from the word before the verb, unless that is the subject."""
-    links = [Link(AGREEMENT, verb, (subject,))]
-    before = [span for span in word_rule_of("unicode").spans(text) if span[1] <= verb[0]]
-    if before and not (before[-1][0] < subject[1] and subject[0] < before[-1][1]):
-        links.append(Link(AGREEMENT + BEFORE, before[-1], (subject,)))
-    return links
+    words = word_rule_of("unicode").spans(text)
+    return [Link(name, verb, (subject,)), *from_word_before(name, verb, subject, words)]
+
+
+def from_word_before(relation: str, query: Span, key: Span, words: Sequence[Span]) -> list[Link]:
+    """The link of a query from the word before it; none at the start of a text, or from the key itself."""
+    at = bisect_right(words, query[0], key=lambda word: word[1]) - 1
+    if at < 0 or (words[at][0] < key[1] and key[0] < words[at][1]):
+        return []
+    return [Link(relation + BEFORE, words[at], (key,))]
 
 
 def _spans(value: Any, length: int, where: str) -> tuple[Span, ...]:

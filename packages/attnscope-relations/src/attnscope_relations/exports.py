@@ -1,10 +1,11 @@
-"""Alignment heads as other tools read them: Whisper in transformers, whisper.cpp, faster-whisper, translators."""
+"""Heads as other tools read them: for alignment by Whisper and translators, for contacts by ESM."""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from attnscope.report.reads import reads
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
+from attnscope_relations.contact_regression import contact_head
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -28,10 +30,16 @@ static const whisper_ahead g_aheads_custom[] = {{ {heads} }};
 
 
 @reads("relations")
-def files(result: xr.Dataset, to: str, top: int | None = None) -> dict[str, str]:
-    """Names and texts of the files of a format; see `attnscope.results.export.export`."""
+def files(result: xr.Dataset, to: str, top: int | None = None) -> Mapping[str, str | bytes]:
+    """Names and contents of the files of a format; see `attnscope.results.export.export`."""
+    if to == "contacts":
+        if top is not None:
+            raise AttnscopeError(f"top (--top) is {top}, but --to contacts has the weights of all heads: leave it out")
+        return {"contact_head.safetensors": contact_head(result)}
     if to != "alignment":
-        raise AttnscopeError(f"found a run of relations; --to {to} takes a card. Use --to alignment, parquet or csv")
+        raise AttnscopeError(
+            f"found a run of relations; --to {to} takes a card. Use --to alignment, contacts, parquet or csv"
+        )
     if result.attrs.get("reads") == "sounds":
         return _of_sounds(result, top)
     if "error_rate" in result:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ("attnscope relations bert-base-uncased treebank.conllu --together", "all heads together, and trees"),
         ("attnscope relations gpt2 agreement.jsonl --ablate", "does the best head matter?"),
         ("attnscope relations gpt2 passages.jsonl", "pairs of spans: coreference, brackets, ..."),
+        ("attnscope relations HuggingFaceTB/SmolLM2-135M src/ --window 512", "names and brackets of Python source"),
         ("attnscope relations facebook/esm2_t6_8M_UR50D 1crn.pdb", "residues of a protein in contact"),
         ("attnscope relations openai/whisper-base recordings/", "words and their sound"),
         ("attnscope relations ./translator test.en --target test.fr --gold links.txt", "words and their translations"),
@@ -39,11 +40,12 @@ def relations(
     model: ModelsOrBundled = None,
     texts: Annotated[
         Sources,
-        "Read texts with links from these files: .conllu or .jsonl, or texts with --from and --to; proteins from .pdb, "
-        '.cif or .contacts; sounds with their transcripts. A line of JSON Lines is ``{"text": ..., "pairs": [{"name": '
-        '..., "from": [12, 14], "to": [8, 10]}]}``, by characters, or ``{"sequence": ..., "contacts": [[3, 40]]}``, by '
-        "residues from 1. In Python also such objects. Next to a sound are its transcript (``name.txt``) and times of "
-        "its words (``name.TextGrid``, ``.ctm`` or ``.json``); see docs/guides/word-times.md.",
+        "Read texts with links from these files: .conllu or .jsonl, or texts with --from and --to; Python source from "
+        ".py; proteins from .pdb, .cif or .contacts; sounds with their transcripts. A line of JSON Lines is "
+        '``{"text": ..., "pairs": [{"name": ..., "from": [12, 14], "to": [8, 10]}]}``, by characters, or '
+        '``{"sequence": ..., "contacts": [[3, 40]]}``, by residues from 1. In Python also such objects. Next to a '
+        "sound are its transcript (``name.txt``) and times of its words (``name.TextGrid``, ``.ctm`` or ``.json``); "
+        "see docs/guides/word-times.md.",
     ] = None,
     *,
     query: Annotated[
