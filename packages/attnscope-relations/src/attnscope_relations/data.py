@@ -140,7 +140,7 @@ def of_object(value: Mapping[str, Any], where: str) -> LinkedText:
         if not isinstance(pair, Mapping) or not {"name", "from", "to"} <= {*cast("Mapping[str, Any]", pair)}:
             raise AttnscopeError(f"{where}: the pair {pair!r:.60} lacks name, from or to; expected {_FORM}")
         to: Any = pair["to"]
-        several = to if isinstance(to, list) and to and isinstance(to[0], list) else [to]
+        several = to if isinstance(to, list | tuple) and to and isinstance(to[0], list | tuple) else [to]
         keys = tuple(checked(span, len(text), where) for span in several)
         links.append(Link(str(pair["name"]), checked(pair["from"], len(queries), where), keys))
     if "verb" in value:
