@@ -23,11 +23,9 @@ def line(number, text):
     spans = [(start, start + len(token)) for start, token in zip(starts, tokens, strict=True)]
     closed = np.cumsum([1 if sign == ")" else -1 for sign in reversed(text)])[::-1]  # more ")" than "(" from here on
     wrong = [spans[at + 1] for at in np.flatnonzero(closed < 0)]
-    name = {(True, False): "count", (False, True): "order", (False, False): "balanced"}.get(
-        (closed[0] > 0, bool(wrong))
-    )
-    if name is None or (name == "order" and closed[0] < 0):  # both are wrong
+    if closed[0] and wrong:
         return None
+    name = "count" if closed[0] else "order" if wrong else "balanced"
     pair = {"name": name, "from": spans[0], "to": wrong or spans[1]}
     right, other = (")", "(") if name == "balanced" else ("(", ")")
     sides = {side: " ".join([sign, *tokens[1:]]) for side, sign in (("good", right), ("bad", other))}
@@ -62,7 +60,7 @@ def test_one_head_attends_to_where_the_order_is_wrong_and_matters(found):
 
 @pytest.mark.parametrize("name", ["count", "balanced"])
 def test_a_head_that_reads_one_position_is_no_better_than_that_and_matters(found, name):
-    """The sum over the string is at the first bracket: attention to it is position, and what it is for needs --ablate."""
+    """The sum over the string is at the first bracket: a fixed offset is as good, and ablation tells what it is for."""
     count = found.sel(relation=name)
     assert (int(count.best_layer), int(count.best_head)) == (2, 0)
     assert float(count.offset_score) == 1
