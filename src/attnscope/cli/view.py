@@ -28,5 +28,5 @@ def view(
     if page is not None:
         print_written(shown.save(page))
         return
-    start = {"text": shown.text, "layer": shown.layer, "head": shown.head}
+    start = {"text": shown.text, "layer": shown.layer, "head": shown.head, "token": shown.token}
     serve(shown.conversation, start, lambda line: emit(translate(line) + "\n"), port=port, opens=browser)

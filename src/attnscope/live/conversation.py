@@ -395,8 +395,10 @@ class Conversation:
         """Where predictions are shown first: at a mask, else after the last token."""
         if self.kind == "masked":
             masks = [i for i, one in enumerate(window.ids) if one == self.loaded.tokenizer.mask_token_id]
-            inner = [i for i, special in enumerate(window.special) if not special]
-            return (masks or inner[-1:] or [0])[0]
+            words = [
+                i for i, token in enumerate(window.tokens) if not window.special[i] and token.strip(" ▁").isalnum()
+            ]
+            return (masks or words[-1:] or [0])[0]
         return len(_predicted(window)) - 1
 
     def _actual(self, window: Window, position: int) -> int | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -278,7 +280,13 @@ def _widget_class() -> Any:
 
 
 def view_at(
-    maps: Maps, layer: int | None, head: int | None, name: str, conversation: Conversation | None = None, text: str = ""
+    maps: Maps,
+    layer: int | None,
+    head: int | None,
+    query: str | None,
+    name: str,
+    conversation: Conversation | None = None,
+    text: str = "",
 ) -> View:
     """A view, or a widget in a notebook that shows them, in which a head is open; with a model, on this text."""
     layer = next(iter(maps.calls)) if layer is None else layer
@@ -290,7 +298,21 @@ def view_at(
     from attnscope.results.notebook import in_widgets
 
     kind: Callable[..., View] = _widget_class() if in_widgets() else View
-    return kind(maps, layer, head or 0, name, conversation, text)
+    view = kind(maps, layer, head or 0, name, conversation, text)
+    if query is not None:
+        view.token = token_of(query, maps.texts[maps.sides(layer)[0]])
+    return view
+
+
+def token_of(query: str, tokens: Sequence[str]) -> int:
+    """The position of a token: of a number, or of the first token of a word."""
+    if query.isdecimal() and int(query) < len(tokens):
+        return int(query)
+    ends = list(accumulate(map(len, tokens)))
+    found = re.search(rf"(?<!\w){re.escape(query.strip())}(?!\w)", "".join(tokens)) if query.strip() else None
+    if found is None:
+        raise AttnscopeError(f"query is {query!r:.60}; expected a word of the text, or 0 to {len(tokens) - 1}")
+    return next(i for i, end in enumerate(ends) if end > found.start())
 
 
 def maps_of_window(loaded: LoadedModel, window: Window, segments: Sequence[int] | None = None) -> Maps:

@@ -30,6 +30,9 @@ def view(
     query_tokens: Annotated[Sequence[str] | None, "Name the queries, for weights."] = None,
     layer: Annotated[int | None, "Open with a head of this layer, counted from 0. By default the first."] = None,
     head: Annotated[int | None, "Open with this head, counted from 0. By default the first."] = None,
+    query: Annotated[
+        str | None, "Open with this word chosen, or with the token at this position, counted from 0."
+    ] = None,
     window: Annotated[int | None, "Cut the text to this many tokens."] = None,
     **reading: Unpack[TextModelOptions],
 ) -> "View | Page":
@@ -75,7 +78,7 @@ def view(
     if isinstance(model, xr.Dataset | xr.DataTree):
         return model.attnscope.show()
     if isinstance(model[0] if isinstance(model, tuple | list) and model else model, np.ndarray | torch.Tensor):
-        return view_at(maps_of_weights(model, tokens, query_tokens), layer, head, translate("Attention"))
+        return view_at(maps_of_weights(model, tokens, query_tokens), layer, head, query, translate("Attention"))
     if tokens is not None or query_tokens is not None:
         raise AttnscopeError("tokens are names for weights, and a model has its own: leave them out")
     session = Opened.of(model, texts)  # pyright: ignore[reportArgumentType]
@@ -83,10 +86,10 @@ def view(
     if pair is not None:
         if texts is not None:
             raise AttnscopeError("found a text and a pair: give one of them")
-        return view_at(maps_of_pair(loaded, pair), layer, head, loaded.name)
+        return view_at(maps_of_pair(loaded, pair), layer, head, query, loaded.name)
     if texts is None:
         session.texts = [example_for(model)]
     window_of_text = first_window(session, targets, window)
     source = str(model) if isinstance(model, str | Path) else "bundled" if model is None else "model"
     maps = maps_of_window(loaded, window_of_text)
-    return view_at(maps, layer, head, loaded.name, Conversation(loaded, source), window_of_text.text)
+    return view_at(maps, layer, head, query, loaded.name, Conversation(loaded, source), window_of_text.text)

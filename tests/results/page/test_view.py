@@ -47,6 +47,13 @@ def test_a_large_map_is_sent_in_tiles_that_show_the_largest_weight(view):
     assert largest_in_tiles(np.eye(7), 3).tolist() == np.eye(3).tolist()
 
 
+@pytest.mark.parametrize(("query", "token"), [("lamp", "lamp"), ("5", None), ("tide came", "tide")])
+def test_it_opens_with_a_chosen_token(query, token):
+    view = attnscope.view("bundled", TEXT, query=query)
+    whole = view.maps.texts["text"]
+    assert view.token == 5 if token is None else token.startswith(whole[view.token].strip())
+
+
 def test_a_pair_knows_which_tokens_are_of_which_sentence():
     maps = attnscope.view("bundled", pair=("The tide is out.", "The boats lie on the sand.")).maps
     second = "".join(token for token, part in zip(maps.texts["text"], maps.segments, strict=True) if part)
@@ -65,6 +72,8 @@ def test_weights_of_ones_own_have_their_own_tokens():
     [
         ("bundled", {"texts": TEXT, "layer": 7}, "there is no layer 7 (layer, head): layers go from 0 to 2"),
         ("bundled", {"texts": TEXT, "head": 9}, "there is no head 9 (layer, head): layers go from 0 to 2"),
+        ("bundled", {"texts": TEXT, "query": "lam"}, "expected a word of the text, or 0 to"),
+        ("bundled", {"texts": TEXT, "query": "999"}, "expected a word of the text, or 0 to"),
         ("bundled", {"texts": TEXT, "pair": ("a", "b")}, "found a text and a pair"),
         ([np.ones((2, 2))], {}, "expected (head, query, key)"),
         ([np.ones((1, 2, 2))], {"tokens": ["a"]}, "found 1 query tokens"),

@@ -172,7 +172,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     predicted.replaceChildren(...(rows.length ? [list] : []), ...lines.map((line) => html("p", {}, line)), ...(look.kind === "next" || look.kind === "translation" ? [writer()] : []), ...changes());
   }
   const signed = (value) => (value > 0 ? `+${say(value)}` : say(value));
-  const sayLoss = ({ before, after, count }) => (after === null ? t`Loss ${say(before)} nats a token (${count} tokens)` : t`Loss ${say(before)} → ${say(after)} nats a token (${signed(after - before)}; ${count} tokens)`);
+  const sayLoss = ({ before, after, count }) => (look.kind === "masked" ? t`Loss ${say(before)} → ${say(after)} nats a token (${signed(after - before)}; ${count} tokens, masked at random)` : after === null ? t`Loss ${say(before)} nats a token (${count} tokens)` : t`Loss ${say(before)} → ${say(after)} nats a token (${signed(after - before)}; ${count} tokens)`);
   function sayReturned({ answer, wrong, share: returned, margins }, patched) {
     if (returned === null) return t`Both texts predict “${visible(answer)}” here: nothing can return.`;
     const [here, , there] = margins.map((value) => say(value));
@@ -186,7 +186,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     const most = look.changes.map((moved, index) => ({ moved, layer: look.layers[Math.floor(index / look.heads)].index, head: index % look.heads }))
       .sort((a, b) => b.moved - a.moved).slice(0, 5);
     return [html("p", {}, t`Heads that attend most differently in the second text (share of the weight that moves):`),
-      html("p", { class: "chips" }, ...most.map(({ moved, layer, head }) => button(`${layer}.${head} ${share(moved)}`, () => { view.follow({ layer, head }); Object.assign(state, { layer, head }); writeAddress(); buildHeads(); })))];
+      html("p", { class: "chips" }, ...most.map(({ moved, layer, head }) => button(`${layer}.${head} ${share(moved)}`, () => { follow({ layer, head }); writeAddress(); })))];
   }
 
   function writer() {
@@ -258,7 +258,12 @@ function mountLive(root, channel, data, changed = () => {}) {
   buildTools();
   buildTexts();
   renew();
-  return { follow: (choice) => view?.follow(choice), lost: (words) => { status.hidden = false; status.textContent = words; root.classList.add("lost"); } };
+  const follow = (choice) => {
+    Object.assign(state, choice);
+    buildHeads();
+    view?.follow(choice);
+  };
+  return { follow, lost: (words) => { status.hidden = false; status.textContent = words; root.classList.add("lost"); } };
 }
 
 /** Copy a text, also where a page may not use the clipboard. */
