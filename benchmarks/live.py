@@ -28,7 +28,8 @@ WORDS = re.findall(r"\S+", "The keeper lit the lamp before the tide came in, and
 #: Resolves when the page has drawn predictions that differ from those before.
 DRAWN = """() => new Promise((resolve) => {
   const box = document.querySelector(".predicted"), start = performance.now();
-  const drawn = (_, watcher) => { watcher.disconnect(); requestAnimationFrame(() => resolve(performance.now() - start)); };
+  const end = () => resolve(performance.now() - start);
+  const drawn = (_, watcher) => { watcher.disconnect(); requestAnimationFrame(end); };
   new MutationObserver(drawn).observe(box, { childList: true });
   ACT
 })"""

@@ -116,6 +116,50 @@ def test_what_returns_is_what_patch_measures(tasks):
     assert effects.max() > 1
 
 
+def test_each_head_alone_is_what_patch_and_intervene_measure(tasks):
+    text, other = "The car near the rivers", "The cars near the rivers"
+    position = answered(tasks, "look", text=text, other=other)[0]["position"]
+    returned = answered(tasks, "predict", position=position)[0]["returned"]
+    pair = {"clean": other, "corrupted": text, "answer": returned["answer"], "wrong": returned["wrong"]}
+    effect = attnscope.patch("bundled:tasks", [pair], steps=0)["patched"].effect.values.squeeze()
+    here, _, there = returned["margins"]
+    for layer in range(4):
+        content, _ = answered(tasks, "effects", layer=layer, position=position, token=0)
+        assert content["patched"]
+        np.testing.assert_allclose(content["effects"], effect[layer] / (there - here), atol=1e-4)
+    answered(tasks, "look", text=text)
+    best = answered(tasks, "predict", position=position)[0]["rows"][0]
+    found = answered(tasks, "effects", layer=1, position=position, token=best["id"])[0]["effects"]
+    for head in range(4):
+        answered(tasks, "look", text=text, removed=[(1, head)])
+        rows = answered(tasks, "predict", position=position)[0]["rows"]
+        (row,) = [row for row in rows if row["id"] == best["id"]]
+        assert found[head] == pytest.approx(row["after"] - row["before"], abs=1e-5)
+
+
+def test_effects_in_a_masked_model_are_of_its_restored_token(masked):
+    text = "The tide comes in twice a day."
+    answered(masked, "look", text=text)
+    best = answered(masked, "predict", position=4)[0]["rows"][0]
+    found = answered(masked, "effects", layer=2, position=4, token=best["id"])[0]["effects"]
+    answered(masked, "look", text=text, removed=[(2, 1)])
+    rows = answered(masked, "predict", position=4)[0]["rows"]
+    (row,) = [row for row in rows if row["id"] == best["id"]]
+    assert found[1] == pytest.approx(row["after"] - row["before"], abs=1e-5)
+
+
+def test_shares_of_a_written_token_add_up(tasks):
+    answered(tasks, "look", text="The cars near the river", written=[20, 30, 40])
+    tokens = tasks.looked.plain.maps.texts["text"]
+    content, _ = answered(tasks, "shares", position=len(tokens) - 1)
+    weights = attnscope.weights("bundled:tasks", {"input_ids": [[*tasks.looked.plain.window.ids]]}).values[..., -1, :]
+    for one in content["shares"]:
+        row = weights[one["layer"], one["head"]]
+        assert one["prompt"] == pytest.approx(row[:-3].sum(), abs=1e-5)
+        assert one["written"] == pytest.approx(row[-3:-1].sum(), abs=1e-5)
+        assert one["itself"] == pytest.approx(row[-1], abs=1e-5)
+
+
 def test_differences_are_those_of_two_texts(tasks):
     content, arrays = answered(tasks, "look", text=TEXT, other=OTHER)
     assert len(arrays) == 3

@@ -22,7 +22,7 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import row_weights
 from attnscope.live.copied import Shown, command_of, python_of
-from attnscope.live.questions import Code, Draw, Look, MapOf, Predict, RowOf, question_of
+from attnscope.live.questions import Code, Draw, Effects, Look, MapOf, Predict, RowOf, Shares, question_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.raw import first_window
 from attnscope.opened import Opened, window_length
@@ -35,7 +35,7 @@ from attnscope.support.errors import AttnscopeError
 
 LONGEST = 512  # tokens of a text that is shown while one types
 _LISTED = 10  # predictions
-_KEPT = 3  # passes that may be needed again: of two texts, and one more
+_KEPT = 5  # passes that may be needed again: of two texts, with a mask too, and one more
 _EVERY = slice(None)
 
 
@@ -209,6 +209,52 @@ class Conversation:
         index = int(torch.multinomial(chance, 1, generator=torch.Generator().manual_seed(asked.seed)))
         return Answer({"id": index, "token": self._name(index)})
 
+    def _effects(self, asked: Effects) -> Answer:
+        """With a second text each head returns its output there: the share of the difference; else it is taken out."""
+        looked = self.looked
+        call = looked.plain.maps.calls.get(asked.layer)
+        if call is None or self.kind == "output":
+            raise AttnscopeError(f"there are no effects in layer {asked.layer}")
+        effects: list[float | None] = []
+        for head in range(call.query.shape[1]):
+            alone = {"removed": ((asked.layer, head),), "by": "other" if looked.aligned else looked.question.by}
+            without = replace(looked, question=looked.question.model_copy(update=alone))
+            if self.kind != "masked":
+                without = replace(without, edited=self._edited(without))
+            before, after, other = cast("Any", self._logits_at(without, asked.position))
+            if asked.token >= len(before):
+                raise AttnscopeError(f"found the token {asked.token}; expected 0 to {len(before) - 1}")
+            returned = self._returned(before, after, other)
+            if returned is not None:
+                effects.append(returned["share"])
+            else:
+                effects.append(float(after.log_softmax(-1)[asked.token] - before.log_softmax(-1)[asked.token]))
+        return Answer({"effects": effects, "patched": looked.aligned})
+
+    def _shares(self, asked: Shares) -> Answer:
+        """Of each head whose queries are in the text that the model writes."""
+        looked = self.looked
+        window = _predicted(looked.plain.window)
+        prompt = len(window) - len(looked.question.written)
+        if asked.position >= len(window):
+            raise AttnscopeError(f"found the position {asked.position}; expected 0 to {len(window) - 1}")
+        shares: list[dict[str, Any]] = []
+        for layer, call in looked.edited.maps.calls.items():
+            queries, keys = looked.edited.maps.sides(layer)
+            if looked.edited.maps.texts[queries] is not looked.edited.maps.texts[keys]:
+                continue  # to the source, all of it
+            row = call.take(torch.tensor([[asked.position]], device=call.query.device))
+            weights = row_weights(row, _EVERY).weights[0, :, 0].double()
+            itself = weights[:, asked.position]
+            on_prompt = weights[:, :prompt].sum(-1) - (itself if asked.position < prompt else 0)
+            for head, values in enumerate(
+                torch.stack([on_prompt, weights.sum(-1) - on_prompt - itself, itself], -1).tolist()
+            ):
+                shares.append(
+                    {"layer": layer, "head": head, "prompt": values[0], "written": values[1], "itself": values[2]}
+                )
+        return Answer({"shares": shares})
+
     def _code(self, asked: Code) -> Answer:
         looked = self.looked
         question, window = looked.question, looked.plain.window
@@ -241,10 +287,13 @@ class Conversation:
         key = text, asked.target, asked.written
         if key not in self._passes:
             window = self._window(text, asked.target, asked.written)
-            self._passes[key] = self._run(window)
-            for old in [*self._passes][:-_KEPT]:
-                del self._passes[old]
+            self._keep(key, self._run(window))
         return self._passes[key]
+
+    def _keep(self, key: Any, one: Pass) -> None:
+        self._passes[key] = one
+        for old in [*self._passes][:-_KEPT]:
+            del self._passes[old]
 
     def _window(self, text: str, target: str | None, written: Sequence[int]) -> Window:
         """The first tokens of a text, and what the model has written."""
@@ -375,8 +424,14 @@ class Conversation:
             ids[position] = mask
             return replace(one.window, ids=tuple(ids))
 
-        plain = self._run(hidden(looked.plain))
-        other = None if looked.other is None or not looked.aligned else self._run(hidden(looked.other))
+        def restored(one: Pass) -> Pass:
+            key = one, position
+            if key not in self._passes:
+                self._keep(key, self._run(hidden(one)))
+            return self._passes[key]
+
+        plain = restored(looked.plain)
+        other = None if looked.other is None or not looked.aligned else restored(looked.other)
         if not looked.question.removed:
             return [plain, plain, other]
         masked = replace(looked, plain=plain, other=other)

@@ -61,6 +61,20 @@ class Draw(Predict):
     seed: Number = 0
 
 
+class Effects(Question):
+    """The effect of each head of a layer, alone, on the predictions at a position."""
+
+    layer: Number
+    position: Number
+    token: Number  # id of the token that the effect is on
+
+
+class Shares(Question):
+    """How much of a token's weight goes to the prompt, to what was written, and to itself, by head."""
+
+    position: Number
+
+
 class Code(Question):
     """What is shown, as Python and as a command."""
 
@@ -76,6 +90,8 @@ QUESTIONS: Mapping[str, type[Question]] = {
     "row": RowOf,
     "predict": Predict,
     "draw": Draw,
+    "effects": Effects,
+    "shares": Shares,
     "code": Code,
 }
 

@@ -132,6 +132,20 @@ def test_a_view_and_a_page_follow_the_theme_of_jupyterlab(notebook):
 
 
 @pytest.mark.slow
+def test_a_model_answers_in_a_notebook(notebook):
+    live = notebook.locator(".attnscope-live")
+    live.get_by_role("button", name="Take head 0.0 out").click()
+    live.locator("td.after").first.wait_for(timeout=60_000)
+    live.get_by_role("button", name="Undo").click()
+    live.locator("td.after").first.wait_for(state="detached")
+    text = live.get_by_label("Text", exact=True).input_value()
+    live.get_by_label("Text", exact=True).fill("The boats lie in the mud.")
+    live.locator(".queries .token", has_text="mud").wait_for(timeout=60_000)
+    live.get_by_label("Text", exact=True).fill(text)
+    live.locator(".queries .token", has_text="mud").wait_for(state="detached")
+
+
+@pytest.mark.slow
 def test_what_is_clicked_in_a_view_is_read_back_in_python_and_saved_with_the_notebook(browser, lab, notebook):
     notebook.get_by_label("Layer 2, head 1", exact=True).click(timeout=120_000)
     notebook.locator(".attnscope-view canvas[aria-label*='layer 2, head 1']").wait_for()  # Python has answered

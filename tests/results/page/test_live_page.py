@@ -130,9 +130,19 @@ def test_the_model_writes_and_steps_back(live):
     assert tokens(page)[-1].replace(" ", "␣") == word
     page.get_by_role("button", name="Write a token").click()
     page.locator(f".queries .token[data-token='{before + 1}']").wait_for()
+    page.locator("p", has_text="on what was written").wait_for()
     page.get_by_role("button", name="Step back").click()
     page.locator(f".queries .token[data-token='{before + 1}']").wait_for(state="detached")
     assert len(tokens(page)) == before + 1
+
+
+def test_each_head_is_tried(live):
+    page = live()
+    page.get_by_role("button", name="Take out each head alone").click()
+    page.locator(".effects button").nth(7).wait_for()
+    page.locator(".effects button").first.click()
+    name = page.locator(".effects button").first.text_content().split()[0]
+    page.get_by_role("button", name=f"Take head {name} out").wait_for()
 
 
 def test_the_address_holds_the_state(live):

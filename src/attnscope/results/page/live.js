@@ -15,7 +15,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     text: "", target: null, other: null, removed: [], by: "zero", written: [], shows: "text", layer: 0, head: 0, token: null, position: null, temperature: 1, ...data.start,
   };
   const undone = [], known = new Map();
-  let view = null, look = null, thumbs = [], asked = 0, rows = [], followed = null;
+  let view = null, look = null, thumbs = [], asked = 0, rows = [], shares = [], followed = null, effects = null;
   const box = (name, tag = "div", attributes = {}) => html(tag, { class: name, ...attributes });
   const button = (name, act, attributes = {}) => {
     const made = html("button", { type: "button", ...attributes }, name);
@@ -85,6 +85,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     status.hidden = !answer.error;
     if (answer.error) return;
     look = answer;
+    effects = null;
     thumbs = answer.bytes;
     known.clear();
     if (!thumbs[{ text: 0, other: 1, difference: 2 }[state.shows]]) state.shows = "text";
@@ -137,7 +138,41 @@ function mountLive(root, channel, data, changed = () => {}) {
     if (number !== asked || position !== state.position) return;
     if (answer.error) { status.hidden = false; status.textContent = answer.error; return; }
     rows = answer.rows;
+    shares = [];
     drawPredictions(answer);
+    if (look.kind === "next" && state.written.length) {
+      ({ shares = [] } = await channel.ask("shares", { position }));
+      if (number === asked && position === state.position) drawPredictions(answer);
+    }
+  }
+  const chosenToken = () => rows.find(({ id }) => id === followed) ?? rows.find(({ actual }) => actual) ?? rows.reduce((best, one) => (one.before > best.before ? one : best), rows[0]);
+
+  /** Take out each head alone, or patch it, layer after layer. */
+  async function tryEach(returned) {
+    const number = asked, token = chosenToken().id, position = state.position;
+    effects = { token, position, found: [], left: look.layers.length };
+    for (const { index } of look.layers) {
+      const answer = await channel.ask("effects", { layer: index, position, token });
+      if (number !== asked || effects?.position !== state.position || answer.error) return;
+      effects.patched = answer.patched;
+      effects.found.push(...answer.effects.map((effect, head) => ({ layer: index, head, effect })));
+      effects.left -= 1;
+      drawPredictions({ returned });
+    }
+  }
+  function sayEffects(returned) {
+    if (look.kind === "output" || !rows.length || (returned && returned.share === null)) return [];
+    if (!effects || effects.position !== state.position) return [button(look.aligned ? t`Patch each head alone` : t`Take out each head alone`, () => tryEach(returned))];
+    const most = effects.found.filter(({ effect }) => effect !== null).sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect)).slice(0, 8);
+    const token = visible(rows.find(({ id }) => id === effects.token)?.token ?? "");
+    return [html("p", {}, effects.patched ? t`Share of the difference that each head alone returns:` : t`Change of the log-probability of “${token}” without each head alone:`, effects.left ? ` ${t`${effects.left} layers left`}` : ""),
+      html("p", { class: "chips effects" }, ...most.map(({ layer, head, effect }) => button(`${layer}.${head} ${effects.patched ? `${Math.round(100 * effect)}%` : signed(effect)}`, () => { follow({ layer, head }); writeAddress(); })))];
+  }
+  function sayShares() {
+    const here = shares.find(({ layer, head }) => layer === state.layer && head === state.head);
+    if (!here) return [];
+    const mean = (part) => share(shares.reduce((sum, one) => sum + one[part], 0) / shares.length), most = shares.reduce((a, b) => (b.prompt > a.prompt ? b : a));
+    return [t`Head ${nameOf([state.layer, state.head])}: ${share(here.prompt)} on the prompt, ${share(here.written)} on what was written, ${share(here.itself)} on the token itself; all heads: ${mean("prompt")}, ${mean("written")}, ${mean("itself")}. Most on the prompt: ${nameOf([most.layer, most.head])} (${share(most.prompt)}).`];
   }
 
   function titleOfPredictions() {
@@ -159,17 +194,18 @@ function mountLive(root, channel, data, changed = () => {}) {
       const line = html("tr", { class: [one.actual ? "actual" : "", one.id === followed ? "followed" : ""].join(" ").trim() }, html("th", { scope: "row" }, name), bar(one.before, "before"));
       if (two) line.append(bar(one.after, "after"));
       if (columns.includes(t`second text`)) line.append(bar(one.other, "second"));
-      if (two) line.addEventListener("click", () => { followed = one.id; drawPredictions({ returned }); });
+      line.addEventListener("click", () => { followed = one.id; effects = null; drawPredictions({ returned }); });
       body.append(line);
     });
     list.append(body);
     const lines = [];
     if (look.loss) lines.push(sayLoss(look.loss));
-    const one = two && (rows.find(({ id }) => id === followed) ?? rows.find(({ actual }) => actual) ?? rows.reduce((a, b) => (b.before > a?.before ? b : a), rows[0]));
+    const one = two && chosenToken();
     if (one) lines.push(t`log-probability of “${visible(one.token)}”: ${say(one.before)} → ${say(one.after)} (${signed(one.after - one.before)})`);
     if (returned) lines.push(sayReturned(returned, two && state.by === "other"));
     if (look.kind === "output") lines.push(t`This model predicts no tokens: it has no output layer.`);
-    predicted.replaceChildren(...(rows.length ? [list] : []), ...lines.map((line) => html("p", {}, line)), ...(look.kind === "next" || look.kind === "translation" ? [writer()] : []), ...changes());
+    lines.push(...sayShares());
+    predicted.replaceChildren(...(rows.length ? [list] : []), ...lines.map((line) => html("p", {}, line)), ...sayEffects(returned), ...(look.kind === "next" || look.kind === "translation" ? [writer()] : []), ...changes());
   }
   const signed = (value) => (value > 0 ? `+${say(value)}` : say(value));
   const sayLoss = ({ before, after, count }) => (look.kind === "masked" ? t`Loss ${say(before)} → ${say(after)} nats a token (${signed(after - before)}; ${count} tokens, masked at random)` : after === null ? t`Loss ${say(before)} nats a token (${count} tokens)` : t`Loss ${say(before)} → ${say(after)} nats a token (${signed(after - before)}; ${count} tokens)`);
