@@ -236,6 +236,8 @@ class Weights:
         ):
             value, output = self.direct(layer.key, heads.value), self.written(number, heads.output, self.end)
             output = output if self.end is None or self.end.fold is None else output * self.end.fold.gain
+            # W_E W_V W_O W_U, a matrix over the vocabulary, has the same eigenvalues besides 0 as this product, r x r;
+            # positive ones copy (Elhage et al. 2021, A Mathematical Framework for Transformer Circuits)
             products = output @ (both @ value)
             roots = np.linalg.eigvals(products)
             size = np.abs(roots).sum(-1)
@@ -246,6 +248,7 @@ class Weights:
         if heads.query is not None and heads.key is not None:
             query, key = self.direct(layer.query, heads.query), self.direct(layer.key, heads.key)
             centred, turned = second - np.outer(mean, mean), key.swapaxes(1, 2)
+            # the mean score of a token with itself, and the standard deviation of the score of two random tokens
             products = turned @ centred @ query
             spread = np.einsum("hij,hji->h", turned @ centred @ key, query.swapaxes(1, 2) @ second @ query)
             measured["same_token"] = np.trace(products, axis1=1, axis2=2) / np.sqrt(

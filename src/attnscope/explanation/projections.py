@@ -392,7 +392,7 @@ def factor_of(target: Tensor, candidate: Tensor, limit: float | None = None) -> 
     largest = float(wide_target.abs().max())
     if power == 0 or largest == 0:  # a planted layer may be zero: zero is zero
         return 1.0 if power == 0 and largest == 0 else None
-    factor = float((wide_target * wide).sum()) / power
+    factor = float((wide_target * wide).sum()) / power  # by least squares, checked at the largest difference
     if factor <= 0 or float((wide_target - factor * wide).abs().max()) > limit * largest:
         return None
     return 1.0 if abs(factor - 1) < limit else factor

@@ -54,6 +54,7 @@ class Fold:
         rows, like = self.of(received), next(norm.parameters(), received)
         device = rows.device if like.is_meta else like.device  # the norm may be on another device than the rows
         bias = norm.forward(torch.zeros(1, rows.shape[-1], dtype=like.dtype, device=device))[0].double().to(rows.device)
+        # the least-squares factor from the folded rows to what the norm returned
         size = ((returned - bias) * rows).sum(-1, keepdim=True) / (rows * rows).sum(-1, keepdim=True).clamp(min=1e-300)
         return size, bias
 
@@ -65,6 +66,8 @@ def fold_of(norm: nn.Module, width: int) -> Fold | None:
         # not copied: hooks, and that of accelerate, which knows all weights
         hook, hooks = vars(norm).get("_hf_hook"), vars(norm)["_forward_hooks"]
         norm = deepcopy(norm, {id(hook): hook, id(hooks): type(hooks)()}).cpu().double()
+    # rows so large that the norm's epsilon does not matter; negated too, so that a bias cancels in the difference; and
+    # moved by a constant, which a LayerNorm takes out and an RMSNorm does not
     rng = np.random.default_rng(0)
     rows = torch.from_numpy(1e4 * np.stack([rng.permutation(np.resize([1.0, -1.0], width)), rng.normal(size=width)]))
     out = type(norm).forward(norm, torch.cat([rows, -rows, rows + 1e4]))
@@ -192,6 +195,7 @@ def position_part(
     for table in tables:
         for rest in (start, start - sum(others)):
             both = torch.stack([word, table]).flatten(1)
+            # least squares on two columns; words may be scaled before positions are added
             factors = torch.linalg.pinv(both @ both.T) @ (both @ rest.flatten())
             if float((rest.flatten() - factors @ both).abs().max()) <= limit * float(rest.abs().max()):
                 return factors[1] * table

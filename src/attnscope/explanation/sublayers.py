@@ -96,6 +96,7 @@ class ModuleRun(NamedTuple):
         """Whether the first and last tokens of its output depend on the tokens between them."""
         if self.received is None:
             return False
+        # the gradient of the sum of the first and the last row reaches the rows between them only through mixing
         ends = torch.zeros_like(self.like)
         rows = ends.view(-1, ends.shape[-1])
         rows[0] = rows[-1] = 1

@@ -94,7 +94,7 @@ def jensen_shannon(
 Objective = Literal["top_weight", "distance"]
 LONGEST_PROGRAM = 2048  # keys: a row is a linear program with one variable for each key
 _EXACT = 1e-12  # singular values below this share of the largest belong to redundant constraints
-_STEPS = 20
+_STEPS, _STARTS = 20, 4
 _LEAST_WEIGHT = 1e-11  # weight that is part of a vertex
 _FINE = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}  # the finest that HiGHS takes
 _MOVED = 1e-6  # of the weight: less is the solver's rounding
@@ -106,7 +106,6 @@ def adversarial_weights(
     *,
     objective: Objective = "top_weight",
     allowed: Allowed = None,
-    starts: int = 4,
     seed: int = 0,
 ) -> xr.Dataset:
     r"""Find weights that differ most from a head's own and give exactly the same output.
@@ -133,7 +132,7 @@ def adversarial_weights(
             program, top = _Row(row, values[keys]), np.zeros_like(row)
             top[row.argmax()] = 1.0
             of_top = objective == "top_weight"
-            changed[query, keys] = program.solved(top) if of_top else program.furthest(starts, generator)
+            changed[query, keys] = program.solved(top) if of_top else program.furthest(generator)
     return _described(weights, changed, values)
 
 
@@ -147,10 +146,10 @@ class _Row:
         self.weights, self.basis = weights, basis[:, size > _EXACT * size.max(initial=0.0)]
         self.kept = weights @ self.basis
 
-    def furthest(self, starts: int, generator: np.random.Generator) -> Float[np.ndarray, " key"]:
+    def furthest(self, generator: np.random.Generator) -> Float[np.ndarray, " key"]:
         """From several vertices, follow the tangent of the distance from vertex to vertex."""
         reached: list[np.ndarray] = []
-        for cost in [self.weights, *generator.normal(size=(starts, self.weights.size))]:
+        for cost in [self.weights, *generator.normal(size=(_STARTS, self.weights.size))]:
             reached.append(self.solved(cost))
             for _ in range(_STEPS):
                 further = self.solved(-np.sign(reached[-1] - self.weights))
@@ -198,16 +197,12 @@ FLOW_TOKENS = 64  # a maximum flow through 12 layers of 64 tokens takes half a s
 
 
 def attention_flow(
-    weights: Float[np.ndarray, "layer query key"],
-    queries: Sequence[int] | None = None,
-    *,
-    residual: float = 0.5,
-    limit: int = FLOW_TOKENS,
+    weights: Float[np.ndarray, "layer query key"], queries: Sequence[int] | None = None, *, limit: int = FLOW_TOKENS
 ) -> Float[np.ndarray, "chosen token"]:
     r"""Maximum flow from a token after the last layer to each input token.
 
     The layers are a graph whose edge from i in layer l to j below has the capacity
-    :math:`\tilde A_l = \rho I + (1-\rho)A_l`, as in rollout. Rollout is one such flow, so the maximum is at least as
+    :math:`\tilde A_l = (I + A_l) / 2`, as in rollout. Rollout is one such flow, so the maximum is at least as
     large. It is at most 1.
 
     Abnar and Zuidema (2020), Quantifying Attention Flow in Transformers, ACL 2020, section 3.
@@ -218,7 +213,7 @@ def attention_flow(
             f"found {tokens} tokens; attention flow takes at most {limit}, because its cost grows with the fourth "
             "power of the length. Use a shorter text, or rollout"
         )
-    capacities = residual * np.eye(tokens) + (1 - residual) * weights
+    capacities = (np.eye(tokens) + weights) / 2
     import networkx as nx
 
     graph = nx.DiGraph()

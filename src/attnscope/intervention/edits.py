@@ -13,6 +13,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
+from attnscope.explanation.study import FEW_TEXTS
 from attnscope.intervention.arrays import permuted_weights
 from attnscope.intervention.pairs import one_token
 from attnscope.intervention.predictions import PredictionBatch, PredictionSession
@@ -161,10 +162,10 @@ class _Knocked:
 
 
 def shuffled_weights(
-    session: PredictionSession, *, texts: int = 8, seed: int = 0, cells: Collection[tuple[int, int]] | None = None
+    session: PredictionSession, *, seed: int = 0, cells: Collection[tuple[int, int]] | None = None
 ) -> xr.Dataset:
     """Shuffle each row of a head's weights among the keys that it may attend to, one head (of `cells`) at a time."""
-    slices = [part for part in session.slices() if part.start < texts]
+    slices = [part for part in session.slices() if part.start < FEW_TEXTS]
     documents = session.documents[: slices[-1].stop]
     parts: list[np.ndarray] = []  # (text, score, layer, head)
     for part in slices:

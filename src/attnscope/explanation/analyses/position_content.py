@@ -319,8 +319,10 @@ def _dataset(
     key_only[np.broadcast_to(forbidden, key_only.shape)] = np.nan
     variables: dict[str, Any] = {}
 
-    def add(name: str, values: np.ndarray, dims: tuple[str, ...], *words: str, over_texts: bool = False) -> None:
-        dims, about = ("layer", "head", *dims), dict(zip(("long_name", "units"), words, strict=True))
+    def add(
+        name: str, values: np.ndarray, dims: tuple[str, ...], long_name: str, units: str, *, over_texts: bool = False
+    ) -> None:
+        dims, about = ("layer", "head", *dims), {"long_name": long_name, "units": units}
         if over_texts:
             variables.update(with_interval(name, dims, values, over, draws=draws, seed=seed, attrs=about))
         else:
