@@ -193,11 +193,16 @@ class PicturedModel:
     processor: Any  # puts images into a text
     pieces: frozenset[int]  # tokens for pieces of an image or a frame
 
-    def read(self, item: PicturedText, template: str | None = None) -> tuple[Expanded, dict[str, Any]]:
-        """Tokens and arguments of the forward pass for a text with images or videos."""
+    def read(
+        self, item: PicturedText, template: str | None = None, *, to_continue: bool = False
+    ) -> tuple[Expanded, dict[str, Any]]:
+        """Tokens and arguments of the forward pass for a text with images or videos.
+
+        With `to_continue` a text has no end token, and a chat ends before the assistant's answer.
+        """
         text, contents = item.text, None
         if text is None:
-            text, contents = written_in_parts(item, self.processor, template)
+            text, contents = written_in_parts(item, self.processor, template, to_answer=to_continue)
         for kind, items in ((IMAGE, item.images), (VIDEO, item.videos)):
             text = self._marked(text, kind, len(items), item)
         count = len(item.images) + len(item.videos)
@@ -232,6 +237,10 @@ class PicturedModel:
         if contents is not None:
             regions = tuple(part._replace(start=gained(part.start), end=gained(part.end)) for part in contents)
         images, videos = (_written(replaced, kind) for kind in (IMAGE, VIDEO))
+        if to_continue:
+            last = max((at for at, (start, end) in enumerate(spans, 1) if end > start), default=len(spans))
+            inputs = {name: _first_tokens(value, len(spans), last) for name, value in inputs.items()}
+            spans = spans[:last]
         ids = tuple(inputs["input_ids"][0].tolist())
         text_with_images = Expanded(item.name, expanded, ids, tuple(spans), images, self.pieces, regions, videos)
         return text_with_images, {name: self._placed(value) for name, value in inputs.items()}
@@ -335,6 +344,12 @@ class PicturedModel:
         settings = {name: value for name, value in vars(self.processor).items() if isinstance(value, plain)}
         readers = (getattr(self.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO))
         return processors.hash_of_settings(settings, *(reader.to_dict() for reader in readers if reader is not None))
+
+
+def _first_tokens(value: Any, tokens: int, count: int) -> Any:
+    """The first tokens of an argument with a number for each token; others as they are."""
+    is_of_tokens = isinstance(value, torch.Tensor) and value.shape == (1, tokens)
+    return value[:, :count] if is_of_tokens else value
 
 
 class _StopForwardError(Exception):

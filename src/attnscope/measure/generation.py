@@ -153,12 +153,7 @@ def read_prompts(
     patterns: Mapping[str, str],
 ) -> tuple[Any, int, int, list[Window]]:
     """The texts, the longest prompt and the new part in tokens, and the prompts."""
-    if not loaded.model.can_generate():
-        is_bundled = loaded.name == MODEL.name
-        name = "the bundled masked language model" if is_bundled else type(loaded.model).__name__
-        raise AttnscopeError(
-            f"{name} cannot generate: give a causal model, such as bundled:tasks, or an encoder-decoder"
-        )
+    check_generates(loaded)
     texts = corpus.read_with(loaded.tokenizer, to_answer=True) if isinstance(corpus, Chats) else corpus
     if new_tokens is None:
         whole = window_length(loaded, None)
@@ -167,6 +162,16 @@ def read_prompts(
     prompts = prompts_of(texts, loaded, length=length, limit=limit)
     reject_unmatched(prompts, patterns)
     return texts, length, new_tokens, prompts
+
+
+def check_generates(loaded: LoadedModel) -> None:
+    """Reject a model that writes no text."""
+    if not loaded.model.can_generate():
+        is_bundled = loaded.name == MODEL.name
+        name = "the bundled masked language model" if is_bundled else type(loaded.model).__name__
+        raise AttnscopeError(
+            f"{name} cannot generate: give a causal model, such as bundled:tasks, or an encoder-decoder"
+        )
 
 
 _NEW_TOKENS = 64  # by default
@@ -239,7 +244,7 @@ class Generation(Job):
         prompts = [self.prompts[number] for number in numbers]
         spans = [spans_of(prompt, self.patterns, self.grouping) for prompt in prompts]
         model: Any = self.loaded.model
-        call = GenerationCall(model, model.generate, (), self._arguments(prompts))
+        call = self._call(numbers, prompts)
         with own_random_numbers(), quiet(), explaining(f"{self.loaded.name} fails to generate", "Try another cache"):
             torch.manual_seed(self.settings["seed"] + numbers.start)
             _, texts = call.run(spans)
@@ -251,6 +256,7 @@ class Generation(Job):
             step=new,
             text_position=new + (1 if model.config.is_encoder_decoder else longest),
             source_position=longest,
+            **self._sizes(),
         )
         if numbers.start == 0:  # in the first piece, so that a run that resumes has it too
             away = call.full_pass_difference(texts[0])
@@ -269,18 +275,31 @@ class Generation(Job):
         )
         return results.rename(sequence="window")
 
-    def _arguments(self, prompts: Sequence[Window]) -> dict[str, Any]:
-        """Arguments of `generate`: the prompts in a batch, padded on the left (for an encoder on the right)."""
-        model, settings = self.loaded.model, self.settings
-        device = device_of(model)
-        candidates = (self.loaded.tokenizer.pad_token_id, model.generation_config.pad_token_id, 0)
-        pad = next(token for token in candidates if token is not None)
-        left = not model.config.is_encoder_decoder
+    def _sizes(self) -> dict[str, int]:
+        """Sizes of further dimensions, to which all texts are padded."""
+        return {}
+
+    def _call(self, numbers: Sequence[int], prompts: Sequence[Window]) -> GenerationCall:  # noqa: ARG002
+        """The call of `generate`: the prompts in a batch, padded on the left (for an encoder on the right)."""
+        model: Any = self.loaded.model
+        device, left = device_of(model), not model.config.is_encoder_decoder
+        inputs = {
+            "input_ids": padded([prompt.ids for prompt in prompts], self._pad, left=left).to(device),
+            "attention_mask": padded([[1] * len(prompt) for prompt in prompts], left=left).to(device),
+        }
+        return GenerationCall(model, model.generate, (), inputs | self._options())
+
+    @property
+    def _pad(self) -> int:
+        candidates = (self.loaded.tokenizer.pad_token_id, self.loaded.model.generation_config.pad_token_id, 0)
+        return next(token for token in candidates if token is not None)
+
+    def _options(self) -> dict[str, Any]:
+        """Arguments of `generate` besides the prompts."""
+        settings = self.settings
         drawn = {"temperature": settings["temperature"], "top_p": settings["top_p"], "top_k": 0}
         return {
-            "input_ids": padded([prompt.ids for prompt in prompts], pad, left=left).to(device),
-            "attention_mask": padded([[1] * len(prompt) for prompt in prompts], left=left).to(device),
-            "pad_token_id": pad,
+            "pad_token_id": self._pad,
             "max_new_tokens": settings["new_tokens"],
             "num_beams": settings["beams"],
             "do_sample": settings["sample"],

@@ -4,7 +4,7 @@ import copy
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,7 @@ from attnscope.measure.generation_rows import (
     BINS,
     DOUBLINGS,
     OWN,
+    PATCHES,
     POSITIONS,
     PROMPT,
     RANGES,
@@ -53,6 +54,7 @@ _WORDS = {
     f"{EQUAL}mean_offset": Wording("Mean offset (negative is left), under uniform attention", "tokens"),
     POSITIONS: Wording("Weight on each span predicted from offsets alone", "share"),
     BINS: Wording("Weight in each bin of offsets", "share"),
+    PATCHES: Wording("Weight on each patch of the images", "share"),
     "top_key": Wording("Position of the key with the largest weight", "tokens"),
 }
 
@@ -89,8 +91,11 @@ Layer = tuple[str, int]  # name of a module, and the number of its call in a pas
 class GenerationObserver:
     """Measures, in each pass of a `generate` call, the rows that predict a token."""
 
-    def __init__(self, sites: Mapping[Layer, Site], prompts: Prompts, *, is_pair: bool) -> None:
+    def __init__(
+        self, sites: Mapping[Layer, Site], prompts: Prompts, *, is_pair: bool, patches: Sequence[int] = ()
+    ) -> None:
         self.sites, self.prompts, self.is_pair = sites, prompts, is_pair
+        self.patches = torch.tensor(patches) if len(patches) else None
         self.spans = [SOURCE, *prompts.names, START, OWN] if is_pair else [PROMPT, *prompts.names, OWN]
         self.passes: list[MeasuredPass] = []
         self.prompt = None if is_pair or prompts.ids is None else prompts.ids.shape[1]  # its length
@@ -114,7 +119,8 @@ class GenerationObserver:
         if (is_cross, device) not in self._marks:
             length = call.key.shape[2] if is_cross else self.prompt or 0
             marks = self.prompts.marks(now.batch, length, self._side(layer_site.kind))
-            self._marks[is_cross, device] = KeyMarks(marks.padding.to(device), marks.spans.to(device))
+            patches = None if self.patches is None else self.patches.to(device)
+            self._marks[is_cross, device] = KeyMarks(marks.padding.to(device), marks.spans.to(device), patches)
         marks = self._marks[is_cross, device]
         measured = measure_rows(call, now.queries - now.rows, now.start, marks, is_cross=is_cross)
         states = measured["entropy"].transpose(1, 2)
@@ -218,7 +224,7 @@ class GenerationObserver:
         data: dict[str, Any] = {}
         for name, values in measured.items():
             of_head = () if name.startswith(EQUAL) else ("head",)
-            along = ("span",) if name.endswith(SPANS) else ("offset_bin",) if name == BINS else ()
+            along = {BINS: ("offset_bin",), PATCHES: ("patch",)}.get(name, ("span",) if name.endswith(SPANS) else ())
             data[name] = (("step", "layer", *of_head, *along), values, (_WORDS.get(name) or wording(name)).attributes)
         whole = [*[-1] * (length - padding - len(prompt)), *prompt, *new]  # embeddings have no ids
         source = self.prompts.tokens(prompt_number) if self.is_pair else []
@@ -240,6 +246,8 @@ class GenerationObserver:
             "offset_bin": [last for _, last in DOUBLINGS],
             "bin_first": ("offset_bin", [first for first, _ in DOUBLINGS]),
         }
+        if PATCHES in data:
+            coords["patch"] = np.arange(data[PATCHES][1].shape[-1])
         return xr.Dataset(data, coords)
 
 
@@ -260,11 +268,19 @@ class GenerationCall:
     generate: Callable[..., Any]
     positional: tuple[Any, ...]
     named: Mapping[str, Any]
+    decoder: PreTrainedModel | None = None  # the part of a vision-language model that reads the text with its images
+    decoder_sites: Sequence[Site] = ()  # its layers
+    patches: Sequence[int] = ()  # tokens whose weights are kept one by one
+
+    @property
+    def _watched(self) -> PreTrainedModel:
+        return self.model if self.decoder is None else self.decoder
 
     def run(self, spans: GivenSpans | None) -> tuple[Any, list[xr.Dataset]]:
         """Generate and measure each new token: the model's output, and each sequence."""
         self._check()
-        observer = GenerationObserver(self.sites, Prompts(self._ids, self._mask, spans), is_pair=self._is_pair)
+        prompts = Prompts(self._ids, self._mask, spans)
+        observer = GenerationObserver(self.sites, prompts, is_pair=self._is_pair, patches=self.patches)
         named: dict[str, Any] = dict(self.named)
         options = {"return_dict_in_generate": True, "disable_compile": True}  # compiled calls cannot be captured
         if named.get("generation_config") is None:
@@ -272,7 +288,7 @@ class GenerationCall:
         else:
             named["generation_config"] = copy.deepcopy(named["generation_config"])
             named["generation_config"].update(**options)
-        with watching(self.model, observer, weights_suffice=True), observer.reading(self.model):
+        with watching(self._watched, observer, weights_suffice=True), observer.reading(self._watched):
             output = self.generate(*self.positional, **named)
         texts = self._texts(observer, output.sequences.tolist(), getattr(output, "beam_indices", None))
         return output if self._setting("return_dict_in_generate") else output.sequences, texts
@@ -360,6 +376,8 @@ class GenerationCall:
     def sites(self) -> dict[tuple[str, int], Site]:
         """The causal and cross-attention layers, checked on the prompt's beginning."""
         name, device = type(self.model).__name__, device_of(self.model)
+        if self.decoder is not None:  # checked with images before
+            return _numbered([replace(site, kind="causal") for site in self.decoder_sites])
         if self._ids is not None:
             first = self._ids[0] if self._mask is None else self._ids[0][self._mask[0] > 0]
             inputs = {"input_ids": first[:_TRIED].repeat(2 if len(first) == 1 else 1)[None]}
@@ -377,15 +395,20 @@ class GenerationCall:
                 f"{name} does not use transformers' attention registry, and generate() calls its encoder and decoder "
                 "separately: it cannot be watched"
             )
-        calls: dict[str, int] = {}
-        sites: dict[tuple[str, int], Site] = {}
-        for site in captured:
-            number = calls[site.name] = calls.get(site.name, -1) + 1
-            if site.kind != "self":
-                sites[site.name, number] = site
+        sites = _numbered(captured)
         if not sites:
             raise AttnscopeError(f"{name} has no causal layer: generate() needs a causal model")
         return sites
+
+    def _with_images(self, whole: Tensor) -> dict[str, Tensor]:
+        """The arguments of one pass over the final text: those of the prompt, with new tokens that are no images."""
+        arguments = {name: value for name, value in self.named.items() if isinstance(value, Tensor)}
+        prompt, new = self._main.shape, whole.shape[1] - self._main.shape[1]
+        for name, value in arguments.items():
+            if value.shape == prompt:  # a number for each token
+                fill = 1 if name == "attention_mask" else 0
+                arguments[name] = torch.nn.functional.pad(value, (0, new), value=fill)
+        return arguments | {"input_ids": whole}
 
     @torch.no_grad()
     def full_pass_difference(self, text: xr.Dataset) -> float:
@@ -397,13 +420,26 @@ class GenerationCall:
         observer = GenerationObserver(self.sites, Prompts(prompt, None), is_pair=self._is_pair)
         observer.prompt = length
         inputs = {"input_ids": prompt, "decoder_input_ids": whole} if self._is_pair else {"input_ids": whole}
-        with watching(self.model, observer, weights_suffice=True), observer.reading(self.model):
+        if self.decoder is not None:
+            inputs = self._with_images(whole)
+        with watching(self._watched, observer, weights_suffice=True), observer.reading(self._watched):
             self.model(**inputs, use_cache=False)
         rows = observer.rows([0] * len(new), new)
         generated = text.sel(span=observer.spans)
         return max(
             float(np.nanmax(np.abs(generated[name] - rows[name]))) for name in (SPANS, "max_weight", "first_token")
         )
+
+
+def _numbered(captured: Sequence[Site]) -> dict[Layer, Site]:
+    """The causal and cross-attention layers by module and number of its call."""
+    calls: dict[str, int] = {}
+    sites: dict[Layer, Site] = {}
+    for site in captured:
+        number = calls[site.name] = calls.get(site.name, -1) + 1
+        if site.kind != "self":
+            sites[site.name, number] = site
+    return sites
 
 
 def _length(new: Sequence[int], ends: Sequence[int], pad: int | None) -> int:
@@ -427,7 +463,7 @@ def together(
     named = dict.fromkeys([each[0][0], *spans, *(name for names in each for name in names)])
     sizes = {
         name: max(least.get(name, 0), *(text.sizes[name] for text in texts))
-        for name in ("step", "head", "text_position", "source_position")
+        for name in ("step", "head", "patch", "text_position", "source_position")
         if name in first.sizes
     }
     positions = [name for name in sizes if name.endswith("_position")]

@@ -16,7 +16,7 @@ from attnscope.measure.quantities import EQUAL
 from attnscope.measure.rows import fitted_places, row_factors
 from attnscope.support.errors import AttnscopeError
 
-SPANS, BINS = "span_weight", "bin_weight"
+SPANS, BINS, PATCHES = "span_weight", "bin_weight", "patch_weight"
 POSITIONS = f"position_{SPANS}"
 _REACH = 1 << 17  # tokens: larger distances are in the last bin
 _PARTS = 4  # of a doubling, so that a head's decay within a bin is small
@@ -39,6 +39,7 @@ class KeyMarks:
     # ``(batch, position, span)``: 1 at the positions of each span, NaN for a span that the text or the side lacks; the
     # last position stands for all later ones
     spans: Tensor
+    patches: Tensor | None = None  # ``(patch,)``: positions of the patches of images, of a batch without padding
 
     def columns(self, keys: int, shift: int) -> Tensor:
         """The spans of keys, the first of them at position `shift`, ``(batch, key, span)``."""
@@ -70,7 +71,12 @@ def measure_rows(call: AttentionCall, first: int, start: int, marks: KeyMarks, *
     even = allowed[:, :1].double()
     even = even / even.sum(-1, keepdim=True).clamp_min(1.0)
     largest, top = weights.max(-1)
+    on_patches: dict[str, Tensor] = {}
+    if marks.patches is not None:
+        at = marks.patches - shift  # below 0 for a patch that has left the cache of a sliding window
+        on_patches[PATCHES] = (weights[..., at.clamp(0, keys - 1)] * (at >= 0)).float()
     return {
+        **on_patches,
         "max_weight": largest,
         "top_key": (top - first_key).double(),
         BINS: _bins(weights, None if is_cross else start - shift),

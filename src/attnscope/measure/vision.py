@@ -30,7 +30,7 @@ from attnscope.measure.reader import Read, Reader
 from attnscope.options import ScanReading
 from attnscope.read.files import decode_utf8, read_bytes
 from attnscope.read.groups import ROLES, GroupedWindows, Grouping, check_names, grouping_of
-from attnscope.read.image_text import PicturedText, PicturedTexts, picture_groups, pictured_window
+from attnscope.read.image_text import Expanded, PicturedText, PicturedTexts, picture_groups, pictured_window
 from attnscope.read.picture_parts import IMAGE, VIDEO
 from attnscope.read.videos import Clip, Video, Videos
 from attnscope.read.windows import Window
@@ -45,6 +45,7 @@ class ImageTextReader(Reader):
 
     accepts = frozenset({"groups", "chat", "chat_template"})
     packages = ("pillow",)
+    to_continue = False  # whether the texts are prompts
 
     def __init__(self, model: Model, texts: PicturedTexts, settings: ScanReading) -> None:
         names = (*choose(settings["statistics"]), *OF_GROUPS)
@@ -93,8 +94,12 @@ class ImageTextReader(Reader):
         template = None if self.template is None else short_hash(self.template)
         return super().signature_settings() | {"groups": self.grouping.signature, "template": template}
 
+    def inputs_of(self, item: PicturedText) -> tuple[Expanded, Named]:
+        """The tokens of a text with its images, and the model's arguments."""
+        return self.pictured.read(item, self.template, to_continue=self.to_continue)
+
     def _place(self, item: PicturedText) -> Placed:
-        expanded, inputs = self.pictured.read(item, self.template)
+        expanded, inputs = self.inputs_of(item)
         most = configured_length(self.model.config.get_text_config())
         if most is not None and 0 < most < len(expanded.ids):
             raise AttnscopeError(
@@ -171,7 +176,7 @@ class ImageTextReader(Reader):
         return self.texts
 
     def read(self, items: Sequence[PicturedText], numbers: Sequence[int]) -> Read:
-        _, inputs = self.pictured.read(items[0], self.template)
+        _, inputs = self.inputs_of(items[0])
         windows = [self.placed[numbers[0]].window]
         return Read(WindowBatch.with_arguments(inputs, windows, device_of(self.model)), windows)
 
@@ -181,8 +186,12 @@ class ImageTextReader(Reader):
 
     def illustrated(self, sample: xr.Dataset, items: Sequence[PicturedText], reads: Sequence[Read]) -> xr.Dataset:
         inputs = [read.batch.inputs(self.model) for read in reads]
-        processors = {kind: getattr(self.pictured.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO)}
-        return with_views(sample, self.placed[: len(items)], items, inputs, processors)
+        return with_views(sample, self.placed[: len(items)], items, inputs, self.processors)
+
+    @property
+    def processors(self) -> Named:
+        """The processors of images and videos."""
+        return {kind: getattr(self.pictured.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO)}
 
 
 @dataclass(frozen=True)
@@ -266,12 +275,7 @@ def with_views(
         for tile in window_tiles.tiles:
             tokens = np.array([token for token in tile.tokens if token < of.shape[1]], dtype=int)
             of[window, tokens], position[window, tokens] = len(views), np.arange(len(tokens))
-            pixels = pixels_of(inputs[window], tile.key)
-            picture = (
-                jpeg(pixels[tile.source], processors[tile.kind])
-                if pixels is not None and tile.source >= 0
-                else jpeg_of(_original(texts[window], window_tiles, tile), tile.columns / tile.rows)
-            )
+            picture = picture_of(tile, window_tiles, texts[window : window + 1], inputs[window], processors)
             views.append((window, tile, picture))
     if not views:
         return sample
@@ -284,6 +288,14 @@ def with_views(
         view_rows=("view", np.array([tile.rows for _, tile, _ in views])),
         view_columns=("view", np.array([tile.columns for _, tile, _ in views])),
     )
+
+
+def picture_of(tile: Tile, placed: Placed, texts: Sequence[PicturedText], inputs: Named, processors: Named) -> str:
+    """A tile as the model reads it, or its part of the text's image, as base64 of a small JPEG."""
+    pixels = pixels_of(inputs, tile.key)
+    if pixels is not None and tile.source >= 0:
+        return jpeg(pixels[tile.source], processors[tile.kind])
+    return jpeg_of(_original(texts[0], placed, tile), tile.columns / tile.rows)
 
 
 def _original(text: PicturedText, placed: Placed, tile: Tile) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from attnscope.read.chats import Region, roles_of, written_out
+from attnscope.read.chats import Region, group_of_role, roles_of, written_out
 from attnscope.read.files import (
     check_characters,
     file_mode,
@@ -185,14 +185,23 @@ def _image(source: Any, name: str, folder: Path | None) -> Any:
     return path
 
 
-def written_in_parts(item: PicturedText, processor: Any, template: str | None = None) -> tuple[str, list[Region]]:
-    """A chat as a template writes it, and the positions of the texts of its messages."""
+def written_in_parts(
+    item: PicturedText, processor: Any, template: str | None = None, *, to_answer: bool = False
+) -> tuple[str, list[Region]]:
+    """A chat as a template writes it, and the positions of the texts of its messages; if asked, up to the answer."""
     template = template or getattr(processor, "chat_template", None) or processor.tokenizer.chat_template
     if not template:
         raise AttnscopeError(
             f"{item.name} is a chat, but the processor has no chat template: give a Jinja file (--chat-template FILE)"
         )
-    return written_out(list(item.messages), item.name, processor, template)
+    messages = list(item.messages)
+    while to_answer and messages and group_of_role(messages[-1]["role"]) == "assistant":
+        messages.pop()
+    if not messages:
+        raise AttnscopeError(f"{item.name}: only the assistant speaks, so there is nothing to answer")
+    return written_out(
+        messages, item.name, processor, template, **({"add_generation_prompt": True} if to_answer else {})
+    )
 
 
 TEXT, SPECIAL, FRAME = "text", "special", "frame"
@@ -260,7 +269,8 @@ def pictured_window(
         for number, token in enumerate(of_piece, start=1):
             special[token], roles[token] = False, name
             tokens[token] = places.get(token, f"{name} piece {number}")
-    return Window(expanded.ids, tuple(special), tuple(spans), expanded.name, 0, tuple(tokens), roles=tuple(roles))
+    named = {"roles": tuple(roles), "text": expanded.text}
+    return Window(expanded.ids, tuple(special), tuple(spans), expanded.name, 0, tuple(tokens), **named)
 
 
 def picture_groups(windows: Sequence[Window]) -> tuple[list[Window], list[str]]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ("attnscope generate gpt2 --prompt 'The tide is'", "one prompt"),
         ("attnscope generate gpt2 prompts.txt --by-line --limit 20", "prompts, one a line"),
         ("attnscope generate ./chat-model chats.jsonl --groups roles", "chats, by role"),
+        ("attnscope generate ./vision-language-model pictures.jsonl", "texts with images"),
     )
 )
 def generate(
@@ -27,7 +28,8 @@ def generate(
     texts: Annotated[
         Sources,
         "Continue these texts: in quotes, or files or folders of text or their URLs; - is standard input. See "
-        "`attnscope.scan`; the beginning of each text is a prompt. An encoder-decoder reads it with its encoder.",
+        "`attnscope.scan`; the beginning of each text is a prompt. An encoder-decoder reads it with its encoder. A "
+        "vision-language model continues texts with images: JSON Lines of ``text`` or ``messages``, and ``image``.",
     ] = None,
     *,
     new_tokens: Annotated[
@@ -74,7 +76,10 @@ def generate(
         ``first_token``, ``mean_offset`` (key minus query, tokens), ``top_key`` (position of the key with the largest
         weight), ``bin_weight`` over ``offset_bin``. ``equal_span_weight``, ...: uniform attention over the same keys;
         ``position_span_weight``: predicted from the head's offsets and first token alone. NaN after the end of a text.
-        Coordinates ``token_id`` (of the chosen token) and ``position`` (of the query, from the start of the text), over
+        Texts with images have the spans ``image`` (``image 1``, ... of several), ``text`` and ``special``, or the roles
+        of chats; ``patch_weight`` over ``patch``: weight on each patch, row by row in the images ``view``, which have
+        ``view_rows``, ``view_columns`` and ``view_picture`` (JPEG, base64). Coordinates ``token_id`` (of the chosen
+        token) and ``position`` (of the query, from the start of the text), over
         ``sequence, step``; ``text_token`` has the whole texts, ``written`` the new part.
 
     Raises
@@ -93,10 +98,12 @@ def generate(
     from collections.abc import Iterator
     from functools import partial
 
-    from attnscope.capture.modalities import reject_modalities
+    from attnscope.capture.modalities import modality_of, reject_modalities
     from attnscope.measure.generation import CACHES, Generation, check_spans, read_prompts
+    from attnscope.measure.pictured_generation import PicturedGeneration, open_prompts
     from attnscope.measure.texts import beyond_note, grouping_for, read_sides
     from attnscope.opened import Opened
+    from attnscope.read.image_text import PicturedTexts
     from attnscope.read.sources import as_list
     from attnscope.support.errors import AttnscopeError
     from attnscope.support.progress import no_progress
@@ -111,18 +118,8 @@ def generate(
     check_spans(patterns)
 
     texts = as_list(texts) if isinstance(texts, Iterator) else texts
-    reject_modalities("generate", model, texts, field=reading["field"], revision=reading["revision"])
-    session = Opened.of(model, texts)
-    lines: Any = {name: dict(reading)[name] for name in ("field", "by_line", "chat", "chat_template")}
-    corpus, _ = read_sides(session, None, stride=None, **lines)
-    grouping = grouping_for(reading["groups"], corpus)
-    window, limit = reading["window"], reading["limit"]
-    read = partial(read_prompts, corpus=corpus, window=window, new_tokens=new_tokens, limit=limit, patterns=patterns)
-    loaded = session.load(reading, check=read)
-    session.corpus, length, new_tokens, prompts = read(loaded)
-
-    settings = {
-        "new_tokens": new_tokens,
+    limit = reading["limit"]
+    settings: Any = {
         "beams": beams,
         "sample": sample,
         "temperature": temperature,
@@ -132,8 +129,29 @@ def generate(
         "limit": limit,
         "batch_size": batch_size,
     }
+    tell = reading["progress"] or no_progress
+    modality = modality_of(model, texts, field=reading["field"], revision=reading["revision"])
+    if isinstance(modality, PicturedTexts):
+        reader, new_tokens = open_prompts(model, modality, reading, new_tokens, patterns, batch_size)
+        session = Opened.of(model, texts)
+        session.model, session.corpus = reader.loaded, modality
+        prompts = [placed.window for placed in reader.placed]
+        settings |= {"new_tokens": new_tokens, **(reader.reader or {})}
+        job = PicturedGeneration(reader.loaded, prompts, reader.grouping, patterns, settings, tell, reader)
+        return session.run("generate", job, job.signature_settings(reader.reach + 1), reading)
+    reject_modalities("generate", model, texts, field=reading["field"], revision=reading["revision"])
+    session = Opened.of(model, texts)
+    lines: Any = {name: dict(reading)[name] for name in ("field", "by_line", "chat", "chat_template")}
+    corpus, _ = read_sides(session, None, stride=None, **lines)
+    grouping = grouping_for(reading["groups"], corpus)
+    window = reading["window"]
+    read = partial(read_prompts, corpus=corpus, window=window, new_tokens=new_tokens, limit=limit, patterns=patterns)
+    loaded = session.load(reading, check=read)
+    session.corpus, length, new_tokens, prompts = read(loaded)
+
+    settings["new_tokens"] = new_tokens
     grouping = None if grouping is None else grouping.over(prompts)
-    job = Generation(loaded, prompts, grouping, patterns, settings, reading["progress"] or no_progress)
+    job = Generation(loaded, prompts, grouping, patterns, settings, tell)
     longest = max(length, new_tokens) if loaded.model.config.is_encoder_decoder else length + new_tokens
     beyond = beyond_note(loaded, longest, "Texts with their new tokens")
     return session.run("generate", job, job.signature_settings(length), reading, attributes=beyond)
