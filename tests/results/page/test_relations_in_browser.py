@@ -62,6 +62,9 @@ def test_one_text_opens_on_its_sentence_with_every_head_that_is_right(visit, tmp
     found = relations("bundled:pronoun", ANIMAL, query="it", key="animal", untrained=False)
     page = visit(write_page(report_of("relations", found), tmp_path / "report.html"))
     assert page.is_visible("#links svg[role=img]")
+    assert (
+        page.eval_on_selector("#colour", "one => one.selectedOptions[0].textContent") == "weight"
+    )  # as the title says
     drawn = page.text_content("#links svg[role=img]")
     for layer in range(2):
         weight = float(found.weight.sel(layer=layer, head=0)[0])

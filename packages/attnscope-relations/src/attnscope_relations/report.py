@@ -94,7 +94,7 @@ def report(result: xr.Dataset) -> schema.Report:
             *contact_tables(result),
             *translation_tables(result),
         ],
-        colour="above",
+        colour="above" if tested else "weight",  # as the finding says
         result=result,
         method="".join(
             [
