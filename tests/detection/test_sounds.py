@@ -161,6 +161,11 @@ def test_a_card_of_sounds_has_no_losses(place, option):
         attnscope.card(place / "whisper", place / "said", **{option: True})
 
 
+def test_a_model_of_texts_hears_nothing(place):
+    with pytest.raises(AttnscopeError, match=r"not sounds.*Whisper"):
+        attnscope.roles(texts=place / "sounds")
+
+
 def test_texts_have_no_order_of_a_sound():
     with pytest.raises(AttnscopeError, match="sound_order: it needs sounds with transcripts"):
         attnscope.roles(only="sound_order", limit=2)

@@ -11,6 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from attnscope.bundled import MODEL
 from attnscope.capture.modalities import modality_of
 from attnscope.capture.outline import reject_absent
 from attnscope.detection.probes import Probe
@@ -99,8 +100,9 @@ def open_sounds(
     **others: Any,
 ) -> tuple[Opened, SoundReader] | None:
     """A session of one verb over sounds, and their reader; None for other input. Options of texts are rejected."""
-    if model is None or texts is None:
+    if texts is None:
         return None
+    model = MODEL if model is None else model
     sounds = modality_of(model, texts, field=reading["field"], revision=reading["revision"])
     if not isinstance(sounds, Sounds):
         return None

@@ -24,6 +24,7 @@ from attnscope_relations import relations
 from attnscope_relations.contact_regression import save_contact_head
 from attnscope_relations.contacts import SEPARATION, contact_features
 from attnscope_relations.data import linked_texts
+from attnscope_relations.together import folds
 from tests.cli.command import attnscope as command
 
 LETTERS = "ACDEFGHIKLMNPQRSTVWY"
@@ -157,6 +158,80 @@ def test_all_heads_together_find_what_one_head_knows():
     assert float(found.contact_weight.sel(layer=0, head=1)) > 10 * abs(float(found.contact_weight.sel(layer=0, head=0)))
     assert float(found.contact_untrained.sel(cut="L/2")) < 0.3
     assert "All heads together: precision" in report_of("relations", found).finding.sentences[-1]
+
+
+def test_contacts_that_one_head_knows_are_lost_without_it():
+    model, tokenizer = planted()
+    whole = relations(model, proteins(12, least=36), tokenizer=tokenizer, together=True, ablate=True, untrained=False)
+    found = whole.isel(relation=0)
+    assert (int(found.ablated_layer), int(found.ablated_head)) == (0, 1)
+    assert bool(found.ablated_matters)
+    assert float(found.ablated) == pytest.approx(-float(found.margin), abs=0.1)
+    assert abs(float(found.ablated_others)) < 0.02
+    report = report_of("relations", whole)
+    assert any(sentence.startswith("Without head 0.1, the precision at L") for sentence in report.finding.sentences)
+
+
+def test_contacts_without_a_head_are_those_of_hooks_and_regressions_written_out(esm):
+    """The output of a head is 0 before the matrix that reads it, and its own feature is left out."""
+    model, tokenizer = esm
+    objects = proteins(8, least=36)
+    found = relations(model, objects, tokenizer=tokenizer, untrained=False, together=True, ablate=True).isel(relation=0)
+    layer, width = int(found.ablated_layer), model.config.hidden_size // 3
+
+    @torch.no_grad()
+    def features(without):
+        def replaced(_, arguments):
+            states = arguments[0].clone()
+            states[..., without * width : (without + 1) * width] = 0
+            return (states,)
+
+        hooks = []
+        if without is not None:
+            dense = model.esm.encoder.layer[layer].attention.output.dense
+            hooks.append(dense.register_forward_pre_hook(replaced))
+        both = []
+        for protein in objects:
+            out = model(**tokenizer(protein["sequence"], return_tensors="pt"), output_attentions=True)
+            weights = torch.cat(out.attentions).flatten(0, 1)[:, 1:-1, 1:-1]
+            pairs = np.triu_indices(weights.shape[-1], SEPARATION)
+            both.append(average_product_correct(symmetrize(weights))[:, *pairs].double().numpy().T)
+        for hook in hooks:
+            hook.remove()
+        return both
+
+    plain = features(None)
+    contacts = []
+    for protein in objects:
+        length = len(protein["sequence"])
+        pairs = zip(*np.triu_indices(length, SEPARATION), strict=True)
+        contacts.append(np.array([[i + 1, j + 1] in protein["contacts"] for i, j in pairs]))
+    fold = folds(len(objects), 0)
+
+    def precision(of_proteins, left_out):
+        shares = []
+        for at, one in enumerate(of_proteins):
+            others = [other for other in range(len(objects)) if fold[other] != fold[at]]
+            regression = LogisticRegression(
+                C=0.15, l1_ratio=1.0, solver="liblinear", random_state=0, tol=1e-6, max_iter=1000
+            )
+            regression.fit(*(np.concatenate([of[other] for other in others]) for of in (plain, contacts)))
+            weights = regression.coef_[0].copy()
+            weights[left_out] = 0
+            length = len(objects[at]["sequence"])
+            shares.append(contacts[at][np.argsort(-(one @ weights), kind="stable")[:length]].mean())
+        return np.mean(shares)
+
+    whole = precision(plain, [])
+    expected = [precision(features(head), [3 * layer + head]) - whole for head in range(3)]
+    np.testing.assert_allclose(found.ablated_change.sel(layer=layer), expected, atol=1e-6)
+    assert not bool(found.ablated_matters)  # random weights know nothing
+
+
+def test_contacts_of_heads_one_at_a_time_are_not_ablated(esm):
+    model, tokenizer = esm
+    with pytest.raises(AttnscopeError, match="add together"):
+        relations(model, proteins(8), tokenizer=tokenizer, ablate=True)
 
 
 def test_the_regression_is_that_of_scikit_learn_and_esm_reads_it(esm, tmp_path):

@@ -176,7 +176,7 @@ def test_the_head_that_gives_the_times_is_found(whisper, sounds, tmp_path, head)
         (tmp_path / f"{path.stem}.json").write_text(json.dumps(said), encoding="utf-8")
         (tmp_path / f"{path.stem}.txt").write_text(text, encoding="utf-8")
     model.set_attn_implementation("sdpa")
-    found = relations(model, tmp_path, tokenizer=str(whisper), untrained=False)
+    found = relations(model, tmp_path, tokenizer=str(whisper), untrained=False, ablate=True)
     errors = found.set_error.to_series()
     assert errors[CHOSEN] == errors[BEST] == pytest.approx(0, abs=1e-9)
     assert errors[PUBLISHED] > 20
@@ -186,6 +186,91 @@ def test_the_head_that_gives_the_times_is_found(whisper, sounds, tmp_path, head)
     report = report_of("relations", found)
     assert report.finding.sentences[0].startswith("Chosen heads give the begins of words to 0 ms")
     assert report.rows[0]["set"] == CHOSEN
+    of_words = found.isel(relation=0)
+    assert int(of_words.ablated_head) == head
+    assert float(of_words.margin) == pytest.approx(errors["constant pace"])
+    assert float(of_words.ablated) == pytest.approx(-errors["constant pace"])  # nothing is left that gives times
+    assert float(of_words.ablated_others) == 0.0
+    assert bool(of_words.ablated_matters)
+    assert f"Without head 0.{head}, begins of words are" in " ".join(report.finding.sentences)
+
+
+def test_times_without_a_head_are_those_of_hooks_written_out(whisper, sounds, tmp_path):
+    """The sets are those that each half of the sounds chooses when it is read alone."""
+    config = transformers.WhisperConfig.from_pretrained(whisper)
+    config.decoder_layers = 2
+    torch.manual_seed(1)
+    model = transformers.WhisperForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
+    found = relations(model, sounds, tokenizer=str(whisper), untrained=False, ablate=True).isel(relation=0)
+    half = halves_of(len(SENTENCES), 0)
+    sets = {}
+    for side in (False, True):
+        folder = tmp_path / str(side)
+        folder.mkdir()
+        for path in sounds.iterdir():
+            if half[int(path.stem)] == side:
+                (folder / path.name).write_bytes(path.read_bytes())
+        of_half = relations(model, folder, tokenizer=str(whisper), untrained=False)
+        sets[side] = [tuple(one) for one in np.argwhere(of_half.chosen.values).tolist()]
+    layer = found.decoder_layer.values[found.layer.values.tolist().index(int(found.ablated_layer))]
+    projection = model.model.decoder.layers[layer].encoder_attn.out_proj
+    width = config.d_model // config.decoder_attention_heads
+
+    def error(without):
+        def replaced(_, arguments):
+            states = arguments[0].clone()
+            states[..., without * width : (without + 1) * width] = 0
+            return (states,)
+
+        hooks = [] if without is None else [projection.register_forward_pre_hook(replaced)]
+        late, said = 0.0, 0
+        for number, text in enumerate(SENTENCES):
+            rows, words, seconds = eager(model, whisper, sounds / f"{number}.wav")
+            starts = np.array([one["begin"] for one in even(text, seconds)])
+            known = np.flatnonzero(words >= 0)
+            firsts = known[np.unique(words[known], return_index=True)[1]]
+            heads = [one for one in sets[not half[number]] if one != (layer, without)]
+            paced = np.searchsorted(known, firsts) / len(known) * seconds
+            found_begins = begins(rows, heads)[firsts] if heads else paced
+            late += 1000 * np.abs(found_begins - starts).sum()
+            said += len(starts)
+        for hook in hooks:
+            hook.remove()
+        return late / said
+
+    changes = [error(None) - error(head) for head in range(config.decoder_attention_heads)]
+    assert any(changes)
+    np.testing.assert_allclose(found.ablated_change.sel(layer=int(found.ablated_layer)), changes, atol=1e-6)
+    np.testing.assert_allclose(found.set_error.sel(set=CHOSEN), error(None), atol=1e-6)
+
+
+def test_times_by_random_weights_need_no_head(whisper, sounds, tmp_path):
+    config = transformers.WhisperConfig.from_pretrained(whisper)
+    config.decoder_attention_heads = 4
+    generator = np.random.default_rng(0)
+    for path in sounds.glob("*.wav"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+        number = int(path.stem)
+        said = even(SENTENCES[number], 1.0 + 0.1 * number)
+        starts = np.sort(generator.uniform(0, said[-1]["end"] - 0.1, len(said))).round(3).tolist()
+        for one, start, end in zip(said, starts, [*starts[1:], said[-1]["end"]], strict=True):
+            one["begin"], one["end"] = start, max(end, start + 0.01)
+        (tmp_path / f"{number}.json").write_text(json.dumps(said), encoding="utf-8")
+        (tmp_path / f"{number}.txt").write_text(SENTENCES[number], encoding="utf-8")
+    matters = 0
+    for seed in range(10):
+        torch.manual_seed(seed)
+        model = transformers.WhisperForConditionalGeneration(config).eval()
+        found = relations(model, tmp_path, tokenizer=str(whisper), untrained=False, ablate=True)
+        matters += bool(found.ablated_matters.any())
+    assert matters <= 2
+
+
+def test_without_times_there_are_no_errors_to_compare(whisper, sounds, tmp_path):
+    (tmp_path / "0.wav").write_bytes((sounds / "0.wav").read_bytes())
+    (tmp_path / "0.txt").write_text(SENTENCES[0], encoding="utf-8")
+    with pytest.raises(AttnscopeError, match="no sound has times of words"):
+        relations(whisper, tmp_path, ablate=True)
 
 
 def test_the_best_head_is_scored_on_the_sounds_that_did_not_choose_it(whisper, sounds):

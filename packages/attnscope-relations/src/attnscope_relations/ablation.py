@@ -1,4 +1,4 @@
-"""Whether the best head of a relation matters: how a model prefers right texts to wrong ones, without it."""
+"""Whether the best head of a relation matters: right and wrong texts, times of words and contacts without it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from attnscope.capture.watching import capture_of, only_weights
 from attnscope.intervention.ablation import changes_by_sets
 from attnscope.intervention.predictions import PredictionSession
 from attnscope.intervention.questions import kind_of_question
@@ -18,19 +19,47 @@ from attnscope.statistics.discovery import significant
 from attnscope.statistics.units import numbered, units_in
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
+from attnscope_relations.contacts import is_protein
 from attnscope_relations.data import PAIR, LinkedText
 from attnscope_relations.summary import TIE, chances, interval_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
     from attnscope.capture.borrow import LoadedModel
+    from attnscope.capture.watch import Site
     from attnscope_relations.measure import RelationReader
 
 _OTHERS = 16  # heads of the same layer, at most, that are ablated too
 _CELLS = ("relation", "layer", "head")
+Head = tuple[int, int]  # number of the layer and of the head
 
 
-def check_answers(loaded: LoadedModel, texts: Sequence[LinkedText]) -> None:
+def silenced(site: Site, output: Tensor, without: Head | None) -> Tensor:
+    """The output of a call ``(batch, head, query, width)``, with that of one head set to 0."""
+    if without is None or site.index != without[0]:
+        return output
+    output = output.clone()
+    output[:, without[1]] = 0
+    return output
+
+
+def check_outputs(model: PreTrainedModel) -> None:
+    """Raise an error if outputs of heads cannot be replaced."""
+    if capture_of(model) != "registry":
+        raise AttnscopeError(only_weights(model))
+
+
+def check_ablation(loaded: LoadedModel, texts: Sequence[LinkedText], *, together: bool) -> None:
     """Raise an error if there is no behaviour to ask for."""
+    if any(map(is_protein, texts)):
+        if not together:
+            raise AttnscopeError(
+                "ablate (--ablate) measures the contacts that all heads give together: add together (--together)"
+            )
+        check_outputs(loaded.model)
+        return
     if not any(text.answers for text in texts):
         raise AttnscopeError(
             f"ablate (--ablate) compares right texts with wrong ones, and no text has them: add good and bad, {PAIR}"
@@ -80,7 +109,9 @@ def ablated(reader: RelationReader, results: xr.Dataset, summary: xr.Dataset) ->
     changes = changes_by_sets(session, [sets] * len(session.slices()), "mean")
     falls = asked.margins(-changes * predictions[:, None], len(reader.windows))
     margins = asked.margins(-loss * predictions, len(reader.windows))
-    return _summarised(reader, results, of_relations, cells, margins, dict(zip(every, falls.T, strict=True)))
+    changes = dict(zip(every, falls.T, strict=True))
+    ones = np.ones(len(reader.windows))
+    return summarised(results, of_relations, cells, margins, changes, ones, reader.settings["seed"], "nats")
 
 
 def _texts_of_relations(reader: RelationReader, asked: _Asked, summary: xr.Dataset) -> dict[int, list[int]]:
@@ -108,10 +139,14 @@ def _cells(reader: RelationReader, summary: xr.Dataset, relation: int) -> list[t
     ranked = (of_relation.score + TIE * of_relation.weight).transpose("layer", "head").values
     ranked = np.where(carries.transpose("layer", "head").values, ranked, -1.0) if carries.any() else ranked
     layer, head = np.unravel_index(np.nanargmax(ranked), ranked.shape)
-    best = int(summary.layer[layer]), int(head)
-    heads = next(site.heads for site in reader.measured if site.index == best[0])
+    return cells_of((int(summary.layer[layer]), int(head)), reader.measured, reader.settings["seed"])
+
+
+def cells_of(best: Head, sites: Sequence[Site], seed: int) -> list[Head]:
+    """A head, then others of its layer: at most 16, a random choice."""
+    heads = next(site.heads for site in sites if site.index == best[0])
     others = [(best[0], head) for head in range(heads) if head != best[1]]
-    random = np.random.default_rng(reader.settings["seed"])
+    random = np.random.default_rng(seed)
     chosen = sorted(random.permutation(len(others))[:_OTHERS].tolist())
     return [best, *(others[at] for at in chosen)]
 
@@ -204,16 +239,22 @@ _MEANS = ("margin", "ablated", "ablated_others", "ablated_beyond")
 _ENDS = ("", "_low", "_high")
 
 
-def _summarised(
-    reader: RelationReader,
+def summarised(
     results: xr.Dataset,
-    of_relations: dict[int, list[int]],
-    cells: dict[int, list[tuple[int, int]]],
+    of_relations: Mapping[int, Sequence[int] | np.ndarray],
+    cells: Mapping[int, Sequence[Head]],
     margins: np.ndarray,
-    changes: dict[tuple[int, int], np.ndarray],
+    changes: Mapping[Head, np.ndarray],
+    sizes: np.ndarray,
+    seed: int,
+    units: str,
 ) -> xr.Dataset:
-    """Means over texts with intervals by document, from margins and their changes ``(text,)``."""
-    relations, layers = len(reader.relations), results.layer.values.tolist()
+    """Means with intervals by unit, from margins and their changes, which are sums over each window ``(window,)``.
+
+    `of_relations` has the windows of each relation, `cells` its best head and then others, `sizes` how many a window
+    counts.
+    """
+    relations, layers = results.sizes["relation"], results.layer.values.tolist()
     unit = numbered(units_in(results)[0])[0]
     columns = {f"{name}{end}": np.full(relations, np.nan) for name in _MEANS for end in _ENDS}
     columns |= {name: np.full(relations, np.nan) for name in ("margin_right", "ablated_rank")}
@@ -221,30 +262,31 @@ def _summarised(
     p = np.full((2, relations), np.nan)
     pairs = np.zeros(relations, dtype=int)
     of_heads = np.full((relations, len(layers), results.sizes["head"]), np.nan)
-    for relation, texts in of_relations.items():
-        best, *others = (changes[cell][texts] for cell in cells[relation])
-        other = np.mean(others, 0) if others else np.full(len(texts), np.nan)
-        number = np.bincount(unit[texts]).astype(float)
-        for name, values in zip(_MEANS, (margins[texts], best, other, best - other), strict=True):
-            sums = np.bincount(unit[texts], weights=values)
-            for end, value in zip(_ENDS, interval_of(sums, number, reader.settings["seed"]), strict=True):
+    for relation, windows in of_relations.items():
+        best, *others = (changes[cell][windows] for cell in cells[relation])
+        other = np.mean(others, 0) if others else np.full(len(windows), np.nan)
+        number = np.bincount(unit[windows], weights=sizes[windows])
+        whole = sizes[windows].sum()
+        for name, values in zip(_MEANS, (margins[windows], best, other, best - other), strict=True):
+            sums = np.bincount(unit[windows], weights=values)
+            for end, value in zip(_ENDS, interval_of(sums, number, seed), strict=True):
                 columns[f"{name}{end}"][relation] = value
             if name in {"ablated", "ablated_beyond"}:
                 p[int(name == "ablated"), relation] = chances(sums[:, None, None, None], number[:, None]).item()
-        columns["margin_right"][relation], pairs[relation] = (margins[texts] > 0).mean(), len(texts)
+        columns["margin_right"][relation], pairs[relation] = (margins[windows] > 0).mean(), len(windows)
         columns["ablated_layer"][relation], columns["ablated_head"][relation] = cells[relation][0]
         if others:
-            further = sum(bool(one.mean() <= best.mean()) for one in others)
+            further = sum(bool(one.sum() <= best.sum()) for one in others)
             columns["ablated_rank"][relation] = (1 + further) / (1 + len(others))
         for layer, head in cells[relation]:
-            of_heads[relation, layers.index(layer), head] = changes[layer, head][texts].mean()
+            of_heads[relation, layers.index(layer), head] = changes[layer, head][windows].sum() / whole
     largest = np.fmax(*p)  # of two tests together, or of one in a layer of one head
     variables: dict[str, Any] = {name: ("relation", values) for name, values in columns.items()}
     variables |= {
         "ablated_pairs": ("relation", pairs),
         "ablated_p": ("relation", largest),
         "ablated_matters": ("relation", matters(columns, largest)),
-        "ablated_change": (_CELLS, of_heads, {"long_name": "Change of the margin without the head", "units": "nats"}),
+        "ablated_change": (_CELLS, of_heads, {"long_name": "Change of the margin without the head", "units": units}),
     }
     return xr.Dataset(variables)
 

@@ -17,7 +17,8 @@ from attnscope.statistics.units import LEAST, membership, numbered, units_in
 from attnscope.store.arrays import of_layers
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
-from attnscope_relations.contacts import CUTS, ranked_by_separation
+from attnscope_relations.ablation import Head, cells_of, silenced, summarised
+from attnscope_relations.contacts import CUTS, RELATION, ranked_by_separation
 from attnscope_relations.summary import SIZE, chances, halves_of, interval_of
 from attnscope_relations.together import FOLDS, folds
 
@@ -34,9 +35,10 @@ _ROOM = 1 << 30  # bytes of features that are kept
 _PAIRS = 200_000  # to which one regression is fitted, at most: a random choice
 
 Features = Mapping[int, np.ndarray]  # of the protein of each window, ``(feature, pair)``: the heads of all layers
+Fit = tuple[np.ndarray, float]  # coefficients ``(feature,)`` and intercept
 
 
-def contacts_together(reader: RelationReader, results: xr.Dataset) -> dict[str, Any]:
+def contacts_together(reader: RelationReader, results: xr.Dataset, precision: xr.DataArray) -> dict[str, Any]:
     """Precision of all heads together, by the regression of other proteins, and its weights, as variables.
 
     ``contact_shown``: significantly above pairs ranked by their separation, the contacts of other proteins, all pairs
@@ -48,6 +50,8 @@ def contacts_together(reader: RelationReader, results: xr.Dataset) -> dict[str, 
     windows = _within_room(reader, of_window, seed)
     present = np.unique(of_window[windows])
     if len(present) < LEAST:
+        if reader.ablate:
+            reader.notes["ablation"] = f"No head was ablated: contacts are put together from {LEAST} proteins on."
         return {}
     if len(windows) < sum(protein is not None for protein in reader.proteins.proteins):
         reader.notes["contacts"] = (
@@ -57,7 +61,8 @@ def contacts_together(reader: RelationReader, results: xr.Dataset) -> dict[str, 
     of_unit = dict(zip(present.tolist(), folds(len(present), seed).tolist(), strict=True))
     fold = {number: of_unit[int(of_window[number])] for number in windows}
     features = gathered(reader, windows)
-    scores = _crossed(reader, features, fold, seed)
+    fits = _fits(reader, features, fold, seed)
+    scores = _scores(features, fold, fits)
     sums, proteins = _precision(reader, scores, of_window, present)
     separation = ranked_by_separation(results, membership(units), halves_of(int(of_window.max()) + 1, seed))
     baselines = {
@@ -73,7 +78,8 @@ def contacts_together(reader: RelationReader, results: xr.Dataset) -> dict[str, 
     }
     fresh = reader.with_fresh_weights(partial(gathered, reader, windows)) if reader.untrained else None
     if fresh is not None:
-        baselines["untrained"], _ = _precision(reader, _crossed(reader, fresh, fold, seed), of_window, present)
+        of_fresh = _scores(fresh, fold, _fits(reader, fresh, fold, seed))
+        baselines["untrained"], _ = _precision(reader, of_fresh, of_window, present)
     each = np.repeat(proteins[:, None], len(CUTS), 1)
     differences = [(sums - values)[..., None, None] for values in baselines.values()]
     p = np.max([chances(difference, each)[:, 0, 0] for difference in differences], 0)
@@ -94,6 +100,11 @@ def contacts_together(reader: RelationReader, results: xr.Dataset) -> dict[str, 
     }
     if "untrained" in baselines:
         variables["contact_untrained"] = ("cut", baselines["untrained"].sum(0) / proteins.sum())
+    if reader.ablate:
+        at_length = precision.transpose("cut", "layer", "head").values[0]
+        layer, head = np.unravel_index(np.nanargmax(at_length), at_length.shape)
+        best = int(results.layer[layer]), int(head)
+        variables |= _ablated(reader, results, best, scores, separation, fold, fits).data_vars
     return variables
 
 
@@ -119,8 +130,8 @@ def _within_room(reader: RelationReader, of_window: np.ndarray, seed: int) -> li
     return sorted(windows)
 
 
-def gathered(reader: RelationReader, windows: Sequence[int]) -> dict[int, np.ndarray]:
-    """The features of the pairs of some windows, in one pass over them."""
+def gathered(reader: RelationReader, windows: Sequence[int], without: Head | None = None) -> dict[int, np.ndarray]:
+    """The features of the pairs of some windows, in one pass over them; `without` the output of a head, if given."""
     features: dict[int, np.ndarray] = {}
     measured = {site.index for site in reader.measured}
     of_reader: Any = reader.windows
@@ -138,14 +149,14 @@ def gathered(reader: RelationReader, windows: Sequence[int]) -> dict[int, np.nda
             layers.append(
                 [protein.at_pairs(protein.features(one)).cpu().numpy() for protein, one in zip(proteins, weights)]  # noqa: B905 weights may have rows of padding
             )
-            return output
+            return silenced(site, output, without)
 
         reader.run(reader.read([of_reader[number] for number in numbers], numbers), look, numbers)
         features |= {number: np.concatenate([layer[at] for layer in layers]) for at, number in enumerate(numbers)}
     return features
 
 
-def _fitted(reader: RelationReader, features: Features, windows: Sequence[int], seed: int) -> tuple[np.ndarray, float]:
+def _fitted(reader: RelationReader, features: Features, windows: Sequence[int], seed: int) -> Fit:
     """Coefficients ``(feature,)`` and intercept of the regression for the proteins of some windows."""
     from sklearn.linear_model import LogisticRegression
 
@@ -163,16 +174,55 @@ def _fitted(reader: RelationReader, features: Features, windows: Sequence[int], 
     return regression.coef_[0], float(regression.intercept_[0])
 
 
-def _crossed(reader: RelationReader, features: Features, fold: Mapping[int, int], seed: int) -> dict[int, Tensor]:
+def _fits(reader: RelationReader, features: Features, fold: Mapping[int, int], seed: int) -> list[Fit]:
+    """The regression of the other folds, for each fold."""
+    others = [[number for number in features if fold[number] != part] for part in range(FOLDS)]
+    return [_fitted(reader, features, some, seed) for some in others]
+
+
+def _scores(features: Features, fold: Mapping[int, int], fits: Sequence[Fit]) -> dict[int, Tensor]:
     """Log odds of the pairs of each protein, ``(1, pair)``, by the regression of the other folds."""
     scores: dict[int, Tensor] = {}
-    for part in range(FOLDS):
-        others = [number for number in features if fold[number] != part]
-        weights, bias = _fitted(reader, features, others, seed)
-        for number in features:
-            if fold[number] == part:
-                scores[number] = torch.from_numpy((weights @ features[number] + bias)[None])
+    for number, of_protein in features.items():
+        weights, bias = fits[fold[number]]
+        scores[number] = torch.from_numpy((weights @ of_protein + bias)[None])
     return scores
+
+
+def _ablated(
+    reader: RelationReader,
+    results: xr.Dataset,
+    best: Head,
+    scores: Mapping[int, Tensor],
+    separation: np.ndarray,
+    fold: Mapping[int, int],
+    fits: Sequence[Fit],
+) -> xr.Dataset:
+    """Precision at L of all heads together without the best one, and without others of its layer.
+
+    The margin is the precision less that of pairs ranked by their separation. A head is taken out by an
+    output of 0, and the regression leaves its feature out.
+    """
+    windows, seed = [*fold], reader.settings["seed"]
+
+    def precision(scores: Mapping[int, Tensor]) -> np.ndarray:
+        """At L, of each window; 0 without a protein."""
+        of_windows = np.zeros(results.sizes["window"])
+        of_windows[windows] = [_protein(reader, number).precision(scores[number])[0, 0] for number in windows]
+        return of_windows
+
+    cells = cells_of(best, reader.measured, seed)
+    first = sum(site.heads for site in reader.measured if site.index < best[0])
+    plain = precision(scores)
+    changes: dict[Head, np.ndarray] = {}
+    for cell in cells:
+        features = gathered(reader, windows, cell)
+        for of_protein in features.values():
+            of_protein[first + cell[1]] = 0
+        changes[cell] = precision(_scores(features, fold, fits)) - plain
+    relation = reader.relations.index(RELATION)
+    margins, ones = plain - separation[:, 0], np.ones(len(plain))
+    return summarised(results, {relation: windows}, {relation: cells}, margins, changes, ones, seed, "share")
 
 
 def _precision(

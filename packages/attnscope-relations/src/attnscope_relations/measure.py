@@ -73,9 +73,9 @@ class RelationReader(TextReader):
         session = Opened.of(model, sources)
         loaded = session.load(settings)
         if ablate:
-            from attnscope_relations.ablation import check_answers
+            from attnscope_relations.ablation import check_ablation
 
-            check_answers(loaded, texts)
+            check_ablation(loaded, texts, together=together)
         texts = for_tokenizer(texts, loaded.tokenizer)
         sources = [text.text for text in texts]
         words = _rule(texts, settings)
@@ -225,8 +225,8 @@ class RelationReader(TextReader):
                 if self.proteins:
                     from attnscope_relations.contact_regression import contacts_together
 
-                    parts.append(xr.Dataset(contacts_together(self, results)))
-            if self.ablate:
+                    parts.append(xr.Dataset(contacts_together(self, results, parts[0].precision)))
+            if self.ablate and not self.proteins:
                 from attnscope_relations.ablation import ablated
 
                 parts.append(ablated(self, results, parts[0]))

@@ -29,10 +29,11 @@ from attnscope.store.arrays import in_a_row
 from attnscope.store.run import Work
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
+from attnscope_relations.ablation import Head, check_outputs, silenced
 from attnscope_relations.shown import shown_sounds
 from attnscope_relations.speech_summary import summary_of_order, summary_of_times
 from attnscope_relations.warping import filtered, first_frames
-from attnscope_relations.word_times import Said, said_in
+from attnscope_relations.word_times import READERS, Said, said_in
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
@@ -114,7 +115,9 @@ class SpeechReader(SoundReader):
 
     command = "relations"
 
-    def __init__(self, model: Model, sounds: Sounds, settings: ScanReading, *, untrained: bool) -> None:
+    def __init__(
+        self, model: Model, sounds: Sounds, settings: ScanReading, *, untrained: bool, ablate: bool = False
+    ) -> None:
         beside = sounds.beside(".wav")
         names = [f"sound {number}" if path is None else path.stem for number, path in enumerate(beside, start=1)]
         self.said = [said_in(path, name) for path, name in zip(beside, names, strict=True)]
@@ -123,8 +126,15 @@ class SpeechReader(SoundReader):
             raise AttnscopeError(
                 f"{count(timed, 'sound')} of {len(self.said)} have times of words; expected times for all, or for none"
             )
-        self.untrained, self.has_times = untrained, timed > 0
+        if ablate and not timed:
+            raise AttnscopeError(
+                f"ablate (--ablate) measures errors of times, and no sound has times of words next to it "
+                f"({', '.join(READERS)}): add them, or leave it out"
+            )
+        self.untrained, self.has_times, self.ablate = untrained, timed > 0, ablate
         super().__init__(model, sounds, _with_targets(settings, self.said))
+        if ablate:
+            check_outputs(self.model)
         self.origin, self.show = model, ()
         self.sites = [site for site in self.sites if site.kind == "cross"]
         if not self.has_decoder or not self.sites:
@@ -193,7 +203,7 @@ class SpeechReader(SoundReader):
     def _with_other_sound(self, number: int) -> Piece | None:
         """The transcript of a sound with another sound, which has other words."""
         other = self._other(number)
-        if other is None or self.decoder_inputs is None:
+        if other is None:
             return None
         sound = self.sounds[other]
         return Piece(sound.name, 0, sound.at_rate(self.speech.rate), self.decoder_inputs[number])
@@ -207,18 +217,24 @@ class SpeechReader(SoundReader):
     def signature_settings(self) -> dict[str, Any]:
         signed = super().signature_settings()
         times = hashlib.sha256(json.dumps([[said.words, said.times] for said in self.said]).encode()).hexdigest()[:16]
-        return {name: signed[name] for name in ("limit", "seed")} | {"times": times, "untrained": self.untrained}
+        return {name: signed[name] for name in ("limit", "seed")} | {
+            "times": times,
+            "untrained": self.untrained,
+            **({"ablate": True} if self.ablate else {}),
+        }
 
     def work(self) -> Work:
         """A pass over the sounds, one with fresh weights, and two more for sets of heads or one for other sounds."""
         copies = 1 if self.model.dtype.itemsize > 2 else 3  # noqa: PLR2004
         passes = 3.0 + self.untrained if self.has_times else 2.0 * (1 + self.untrained)
+        passes += self.ablate * (1 + max(site.heads for site in self.sites))
         return replace(super().work(), passes=passes, copies=copies)
 
-    def rows_of(self, piece: Piece, number: int, look: Callable[[Tensor], None]) -> int:
+    def rows_of(self, piece: Piece, number: int, look: Callable[[Tensor], None], without: Head | None = None) -> int:
         """Hand on the rows of each layer, ``(head, token, frame)``; returns the number of frames with sound.
 
-        Row i predicts token i of the text, and the last row its end. Each adds up to 1 over the frames with sound.
+        Row i predicts token i of the text, and the last row its end. Each adds up to 1 over the frames with sound. The
+        output of a head may be set to 0 (`without`).
         """
         read = self.read([piece], [number])
         frames = read.windows[0].special.count(False)
@@ -230,7 +246,7 @@ class SpeechReader(SoundReader):
             output, weights = attend_in_full(call)
             of_rows = weights[0, :, rows, :frames].float()
             look(of_rows / of_rows.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny))
-            return output
+            return silenced(site, output, without)
 
         self.run(read, observe, [number])
         return frames
@@ -323,10 +339,11 @@ class SpeechReader(SoundReader):
             "window_at_offset": (("window", "relation", "offset"), at_shifts[None, None].astype(float)),
         }
 
-    def maps(self, members: np.ndarray) -> Iterator[np.ndarray]:
+    def maps(self, members: np.ndarray, without: Head | None = None) -> Iterator[np.ndarray]:
         """The mean of each sound over sets of heads, ``(set, layer, head)``, of filtered rows: ``(set, token, frame)``.
 
-        The sounds are read again, so that memory holds these means alone.
+        The sounds are read again, so that memory holds these means alone; `without` the output of a head, if one is
+        given.
         """
         shares = torch.tensor(members / members.sum((1, 2), keepdims=True), dtype=torch.float32)
         for number, piece in enumerate(self.items()):
@@ -336,7 +353,7 @@ class SpeechReader(SoundReader):
                 of_layer = shares[:, len(parts), : len(rows)].to(rows.device)
                 parts.append(torch.einsum("sh,htf->stf", of_layer, filtered(rows)).cpu())
 
-            self.rows_of(piece, number, look)
+            self.rows_of(piece, number, look, without)
             yield torch.stack(parts).sum(0).numpy()
 
     @property

@@ -9,6 +9,7 @@ from attnscope.report import schema
 from attnscope.statistics.effects import INTERVALS
 from attnscope.statistics.units import LEAST
 from attnscope.support.numbers import count
+from attnscope_relations.ablation_report import IN_LISTS, ablation_method, ablation_sentences, ablation_tables
 from attnscope_relations.speech_summary import ALL, CHOSEN, PUBLISHED
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def speech_report(result: xr.Dataset) -> schema.Report:
         title=f"Words and their sound in {result.attrs['model']}",
         read=f"{int(result.tokens.sum()):,} tokens of words in {describe_corpus(result)}",
         finding=schema.Finding(
-            sentences + _of_list(result, listed),
+            [*sentences, *ablation_sentences(result), *_of_list(result, listed)],
             f"95% intervals over {called}" if result.sizes["window"] >= LEAST else f"no interval: fewer than {LEAST}",
             named,
             sentences[0],
@@ -63,9 +64,10 @@ def speech_report(result: xr.Dataset) -> schema.Report:
         tables=[
             *([schema.Table("sets", "Errors of the begins of words, by sets of heads", _SETS, sets)] if timed else []),
             schema.Table("heads", "Heads of the decoder", _TIMED_HEADS if timed else _ORDERED_HEADS, heads),
+            *ablation_tables(result),
         ],
         result=result,
-        method=f"{_TIMED if timed else _ORDERED}{INTERVALS}",
+        method=f"{_TIMED if timed else _ORDERED}{ablation_method(result)}{INTERVALS}",
         notes=notes,
         care=_PAIRS | (_CHOICE if timed else _UNTIMED),
     )
@@ -149,8 +151,6 @@ def _of_list(result: xr.Dataset, listed: list[schema.Row]) -> list[str]:
     ]
 
 
-_IN_LISTS = schema.Quantity("in_lists", "head", meaning="layer of the decoder and head, as in lists of alignment heads")
-_LABELS = (*(schema.Quantity(name, unit="count", detail="data") for name in ("layer", "head")), _IN_LISTS)
 _CORRELATION = schema.Quantity(
     "correlation",
     unit="share",
@@ -184,7 +184,7 @@ _SETS = (
     ),
 )
 _TIMED_HEADS = (
-    *_LABELS,
+    *IN_LISTS,
     schema.Quantity(
         "error",
         "error, ms",
@@ -211,7 +211,7 @@ _TIMED_HEADS = (
     _PUBLISHED,
 )
 _ORDERED_HEADS = (
-    *_LABELS,
+    *IN_LISTS,
     _CORRELATION,
     schema.Quantity("exchanged_correlation", "other sound", "share", "the same while the decoder hears another one"),
     schema.Quantity("untrained", unit="share", meaning="the same with fresh weights"),

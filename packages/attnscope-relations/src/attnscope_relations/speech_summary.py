@@ -11,6 +11,7 @@ import xarray as xr
 from attnscope.detection.head_files import agreement
 from attnscope.statistics.discovery import significant
 from attnscope.statistics.units import membership, units_in
+from attnscope_relations.ablation import Head, cells_of, summarised
 from attnscope_relations.summary import by_unit, chances, halves_of, interval_of, share, summary_of
 
 if TYPE_CHECKING:
@@ -62,7 +63,24 @@ def summary_of_times(results: xr.Dataset, untrained: xr.Dataset | None, reader: 
     variables["chosen"] = (_HEADS, choice.whole)
     variables["set_order"] = (_HEADS, choice.order)
     summary = summary.assign(variables).assign_coords(set=np.array(names, dtype=object))
+    if reader.ablate:
+        summary = summary.assign(_ablated(results, summary, choice, reader))
     return summary.assign(_listed(summary, reader, ("weight", "error", "correlation")))
+
+
+def _ablated(results: xr.Dataset, summary: xr.Dataset, choice: _Choice, reader: SpeechReader) -> xr.Dataset:
+    """Errors of the begins of words without the best head, and without others of its layer.
+
+    The margin is how much closer than a constant pace the set is that the other half of the sounds chose.
+    """
+    best = np.unravel_index(np.nanargmin(summary.error.values), summary.error.shape)
+    cells = cells_of((int(results.layer[best[0]]), int(best[1])), reader.sites, reader.settings["seed"])
+    pace = _paced(choice.spoken, reader.durations)
+    plain = choice.errors_of_chosen()
+    changes = {cell: plain - choice.errors_of_chosen(cell) for cell in cells}
+    every = np.arange(len(plain))
+    sizes = results.window_words.values
+    return summarised(results, {0: every}, {0: cells}, pace - plain, changes, sizes, reader.settings["seed"], "ms")
 
 
 def summary_of_order(results: xr.Dataset, untrained: xr.Dataset | None, reader: SpeechReader) -> xr.Dataset:
@@ -189,6 +207,30 @@ class _Choice:
     def whole(self) -> np.ndarray:
         """The set that is chosen on all sounds, ``(layer, head)``."""
         return self.order >= 0
+
+    def errors_of_chosen(self, without: Head | None = None) -> np.ndarray:
+        """Errors, summed over the words of each sound, of the set of the other half; of the whole set without halves.
+
+        The head to do `without` has an output of 0, and no set has its weights. Where no other head is left, times are
+        those of a constant pace.
+        """
+        has_halves = len(self.parts) > 2  # noqa: PLR2004 two halves, and all sounds
+        sets = self.sets[:2] if has_halves else self.sets[:1]
+        members = np.zeros((len(sets), *self.shape))
+        for row, heads in zip(members, sets, strict=True):
+            row.flat[heads] = 1
+        if without is not None:
+            row_of_layer = [site.index for site in self.reader.sites].index(without[0])
+            members[:, row_of_layer, without[1]] = 0
+        is_empty = members.sum((1, 2)) == 0
+        members[is_empty] = 1  # of which nothing is used
+        maps = self.reader.maps(members, without)
+        found = np.stack(
+            [spoken.begin_errors(map_, self.reader.seconds) for spoken, map_ in zip(self.spoken, maps, strict=True)]
+        )
+        paced = _paced(self.spoken, self.reader.durations)
+        found = np.where(is_empty, paced[:, None], found)
+        return np.where(self.sides, found[:, 0], found[:, -1])
 
     def errors(self) -> tuple[list[str], np.ndarray, list[float]]:
         """Names of sets; their errors, summed over words, ``(sound, set)``; and their sizes."""
