@@ -104,7 +104,8 @@ def contacts_together(reader: RelationReader, results: xr.Dataset, precision: xr
         at_length = precision.transpose("cut", "layer", "head").values[0]
         layer, head = np.unravel_index(np.nanargmax(at_length), at_length.shape)
         best = int(results.layer[layer]), int(head)
-        variables |= _ablated(reader, results, best, scores, separation, fold, fits).data_vars
+        ablated = _ablated(reader, results, best, scores, separation, fold, fits)
+        variables |= {str(name): values for name, values in ablated.data_vars.items()}
     return variables
 
 
