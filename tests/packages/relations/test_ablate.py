@@ -199,6 +199,15 @@ def test_minimal_pairs_are_read_from_a_file(tmp_path):
     assert all(row["pairs"] == 12 for row in rows)
 
 
+def test_a_minimal_pair_names_its_relation():
+    texts = linked_texts(PAIRS.with_name("coreference-choice.jsonl"))
+    text = texts[0]
+    written = {link.relation: [text.text[slice(*span)] for span in (link.query, *link.keys)] for link in text.links}
+    assert written == {"coreference": ["He", "Peter"], "coreference" + BEFORE: [".", "Peter"]}
+    assert len(texts) == 40
+    assert len({text.document for text in texts}) == 20
+
+
 def test_the_word_before_a_verb_may_be_its_subject():
     (text,) = linked_texts([{"good": "Cats sleep.", "bad": "Cats sleeps.", "verb": [5, 10], "subject": [0, 4]}])
     assert [link.relation for link in text.links] == [AGREEMENT]

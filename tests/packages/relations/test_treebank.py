@@ -240,6 +240,27 @@ def test_a_mention_follows_its_antecedent_and_what_stands_between_is_marked():
         assert 2 <= len(re.findall(r"[.?!](?= |$)", passage["text"])) <= 4, passage["id"]
 
 
+def test_choices_of_a_pronoun_are_balanced():
+    """Each situation is there with either person, and pronouns, first and second names are right equally often."""
+    pairs = objects("coreference-choice.jsonl")
+    assert len(pairs) == 40
+    for pair in pairs:
+        good, (start, end) = pair["good"], pair["verb"]
+        other = {"He": "She", "She": "He"}[good[start:end]]
+        assert pair["bad"] == good[:start] + other + good[end:]
+        assert all(covers_words(good, pair[name]) for name in ("verb", "subject", "competitor"))
+        assert max(pair["subject"][1], pair["competitor"][1]) < start
+    situations = {pair["document"]: [] for pair in pairs}
+    for pair in pairs:
+        right, wrong = (pair["good"][slice(*pair[name])] for name in ("subject", "competitor"))
+        text = pair["good"].replace(right, "RIGHT").replace(wrong, "WRONG")
+        situations[pair["document"]].append((right, wrong, text[: text.index(". ")]))
+    for (right, wrong, text), (right_too, wrong_too, text_too) in situations.values():
+        assert (right, wrong, text) == (wrong_too, right_too, text_too)
+    assert sum(pair["good"][slice(*pair["verb"])] == "She" for pair in pairs) == 20
+    assert sum(pair["subject"][0] < pair["competitor"][0] for pair in pairs) == 20
+
+
 def test_a_minimal_pair_differs_in_the_word_that_agrees():
     pairs = objects("agreement.jsonl")
     assert len(pairs) == 67
