@@ -1,15 +1,18 @@
-"""Pictures of a scan's report for the documentation, from the bundled model.
+"""Pictures of a scan's report and of the live view for the documentation, from the bundled models.
 
-python scripts/report_pictures.py          # docs/images/report*.png; needs Chromium
+python scripts/report_pictures.py          # docs/images/report*.png and live.png; needs Chromium
 """
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 import attnscope
 from attnscope.results.reports import report_of, write_page
@@ -42,7 +45,29 @@ def main() -> None:
             page.evaluate(f"location.hash = '#{head}/{tab}'")
             page.wait_for_timeout(500)
             page.locator(selector).screenshot(path=IMAGES / f"{name}.png")
+        take_live(page)
         browser.close()
+
+
+def take_live(page: Page) -> None:
+    """The live view of two sentences, with a head patched."""
+    command = [sys.executable, "-m", "attnscope", "view", "bundled:tasks", "The car near the rivers", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603
+        assert server.stdout is not None  # noqa: S101
+        (address,) = re.findall(r"http://\S+", server.stdout.readline())
+        page.goto(address)
+        page.locator(".predicted tbody tr").first.wait_for()
+        page.get_by_role("button", name="Compare with a second text").click()
+        page.get_by_label("Second text", exact=True).fill("The cars near the rivers")
+        page.get_by_role("button", name="Patch each head alone").click()
+        page.locator(".effects button").first.wait_for()
+        page.wait_for_timeout(3000)
+        page.get_by_label("Layer 1, head 3", exact=True).click()
+        page.get_by_role("button", name="Patch head 1.3 from the second text").click()
+        page.locator("p", has_text="of the difference between the texts returns").wait_for()
+        page.wait_for_timeout(500)
+        page.screenshot(path=IMAGES / "live.png", full_page=True)
+        server.terminate()
 
 
 if __name__ == "__main__":

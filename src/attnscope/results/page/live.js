@@ -15,7 +15,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     text: "", target: null, other: null, removed: [], by: "zero", written: [], shows: "text", layer: 0, head: 0, token: null, position: null, temperature: 1, ...data.start,
   };
   const undone = [], known = new Map();
-  let view = null, look = null, thumbs = [], asked = 0, rows = [], shares = [], followed = null, effects = null;
+  let view = null, look = null, thumbs = [], asked = 0, rows = [], returned = null, shares = [], followed = null, effects = null;
   const box = (name, tag = "div", attributes = {}) => html(tag, { class: name, ...attributes });
   const button = (name, act, attributes = {}) => {
     const made = html("button", { type: "button", ...attributes }, name);
@@ -85,7 +85,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     status.hidden = !answer.error;
     if (answer.error) return;
     look = answer;
-    effects = null;
+    if (effects?.of !== ofEffects()) effects = null;
     thumbs = answer.bytes;
     known.clear();
     if (!thumbs[{ text: 0, other: 1, difference: 2 }[state.shows]]) state.shows = "text";
@@ -133,36 +133,40 @@ function mountLive(root, channel, data, changed = () => {}) {
 
   async function predict() {
     const number = asked, position = state.position;
-    if (look.kind === "output") { drawPredictions({ rows: [], returned: null }); return; }
+    if (look.kind === "output") { drawPredictions(); return; }
     const answer = await channel.ask("predict", { position, temperature: state.temperature });
     if (number !== asked || position !== state.position) return;
     if (answer.error) { status.hidden = false; status.textContent = answer.error; return; }
-    rows = answer.rows;
+    ({ rows, returned } = answer);
     shares = [];
-    drawPredictions(answer);
+    drawPredictions();
     if (look.kind === "next" && state.written.length) {
       ({ shares = [] } = await channel.ask("shares", { position }));
-      if (number === asked && position === state.position) drawPredictions(answer);
+      if (number === asked && position === state.position) drawPredictions();
     }
   }
   const chosenToken = () => rows.find(({ id }) => id === followed) ?? rows.find(({ actual }) => actual) ?? rows.reduce((best, one) => (one.before > best.before ? one : best), rows[0]);
 
+  /** What effects depend on, besides the position: they are of single heads, whichever are out. */
+  const ofEffects = () => JSON.stringify([state.text, state.target, state.other, state.written, state.other === null ? state.by : ""]);
+
   /** Take out each head alone, or patch it, layer after layer. */
-  async function tryEach(returned) {
-    const number = asked, token = chosenToken().id, position = state.position;
-    effects = { token, position, found: [], left: look.layers.length };
+  async function tryEach() {
+    const token = chosenToken().id, position = state.position;
+    const mine = { token, position, found: [], left: look.layers.length, of: ofEffects() };
+    effects = mine;
     for (const { index } of look.layers) {
       const answer = await channel.ask("effects", { layer: index, position, token });
-      if (number !== asked || effects?.position !== state.position || answer.error) return;
-      effects.patched = answer.patched;
-      effects.found.push(...answer.effects.map((effect, head) => ({ layer: index, head, effect })));
-      effects.left -= 1;
-      drawPredictions({ returned });
+      if (effects !== mine || mine.position !== state.position || answer.error) return;
+      mine.patched = answer.patched;
+      mine.found.push(...answer.effects.map((effect, head) => ({ layer: index, head, effect })));
+      mine.left -= 1;
+      drawPredictions();
     }
   }
-  function sayEffects(returned) {
+  function sayEffects() {
     if (look.kind === "output" || !rows.length || (returned && returned.share === null)) return [];
-    if (!effects || effects.position !== state.position) return [button(look.aligned ? t`Patch each head alone` : t`Take out each head alone`, () => tryEach(returned))];
+    if (!effects || effects.position !== state.position) return [button(look.aligned ? t`Patch each head alone` : t`Take out each head alone`, tryEach)];
     const most = effects.found.filter(({ effect }) => effect !== null).sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect)).slice(0, 8);
     const token = visible(rows.find(({ id }) => id === effects.token)?.token ?? "");
     return [html("p", {}, effects.patched ? t`Share of the difference that each head alone returns:` : t`Change of the log-probability of “${token}” without each head alone:`, effects.left ? ` ${t`${effects.left} layers left`}` : ""),
@@ -182,7 +186,7 @@ function mountLive(root, channel, data, changed = () => {}) {
   }
   const writes = () => (look.kind === "next" || look.kind === "translation") && state.position === lastPosition();
 
-  function drawPredictions({ returned }) {
+  function drawPredictions() {
     const two = state.removed.length > 0, list = html("table", {}, html("caption", {}, titleOfPredictions()));
     const columns = [t`token`, two ? t`before` : t`probability`, ...(two ? [t`after`] : []), ...(state.other !== null && look.aligned ? [t`second text`] : [])];
     list.append(html("thead", {}, html("tr", {}, ...columns.map((name) => html("th", { scope: "col" }, name)))));
@@ -194,7 +198,7 @@ function mountLive(root, channel, data, changed = () => {}) {
       const line = html("tr", { class: [one.actual ? "actual" : "", one.id === followed ? "followed" : ""].join(" ").trim() }, html("th", { scope: "row" }, name), bar(one.before, "before"));
       if (two) line.append(bar(one.after, "after"));
       if (columns.includes(t`second text`)) line.append(bar(one.other, "second"));
-      line.addEventListener("click", () => { followed = one.id; effects = null; drawPredictions({ returned }); });
+      line.addEventListener("click", () => { followed = one.id; effects = null; drawPredictions(); });
       body.append(line);
     });
     list.append(body);
@@ -205,14 +209,14 @@ function mountLive(root, channel, data, changed = () => {}) {
     if (returned) lines.push(sayReturned(returned, two && state.by === "other"));
     if (look.kind === "output") lines.push(t`This model predicts no tokens: it has no output layer.`);
     lines.push(...sayShares());
-    predicted.replaceChildren(...(rows.length ? [list] : []), ...lines.map((line) => html("p", {}, line)), ...sayEffects(returned), ...(look.kind === "next" || look.kind === "translation" ? [writer()] : []), ...changes());
+    predicted.replaceChildren(...(rows.length ? [list] : []), ...lines.map((line) => html("p", {}, line)), ...sayEffects(), ...(look.kind === "next" || look.kind === "translation" ? [writer()] : []), ...changes());
   }
   const signed = (value) => (value > 0 ? `+${say(value)}` : say(value));
   const sayLoss = ({ before, after, count }) => (look.kind === "masked" ? t`Loss ${say(before)} → ${say(after)} nats a token (${signed(after - before)}; ${count} tokens, masked at random)` : after === null ? t`Loss ${say(before)} nats a token (${count} tokens)` : t`Loss ${say(before)} → ${say(after)} nats a token (${signed(after - before)}; ${count} tokens)`);
-  function sayReturned({ answer, wrong, share: returned, margins }, patched) {
-    if (returned === null) return t`Both texts predict “${visible(answer)}” here: nothing can return.`;
+  function sayReturned({ answer, wrong, share: back, margins }, patched) {
+    if (back === null) return t`Both texts predict “${visible(answer)}” here: nothing can return.`;
     const [here, , there] = margins.map((value) => say(value));
-    return patched ? t`“${visible(answer)}” over “${visible(wrong)}”: ${Math.round(100 * returned)}% of the difference between the texts returns.`
+    return patched ? t`“${visible(answer)}” over “${visible(wrong)}”: ${Math.round(100 * back)}% of the difference between the texts returns.`
       : t`“${visible(answer)}” over “${visible(wrong)}”: logit difference ${here} here, ${there} in the second text.`;
   }
 
