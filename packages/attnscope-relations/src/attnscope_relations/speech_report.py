@@ -10,7 +10,7 @@ from attnscope.statistics.effects import INTERVALS
 from attnscope.statistics.units import LEAST
 from attnscope.support.numbers import count
 from attnscope_relations.ablation_report import IN_LISTS, ablation_method, ablation_sentences, ablation_tables
-from attnscope_relations.speech_summary import ALL, CHOSEN, PUBLISHED
+from attnscope_relations.speech_summary import ALL, CHOSEN, PACE, PUBLISHED
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -114,7 +114,9 @@ def _named(rows: list[schema.Row]) -> str:
 def _of_times(sets: list[schema.Row], chosen: list[schema.Row]) -> list[str]:
     """The error of the chosen set next to the published one and to all heads."""
     errors = {row["set"]: row["error"] for row in sets}
-    others = [f"{name} {errors[name]:.0f} ms" for name in (PUBLISHED, ALL) if name in errors]
+    names = [name for name in (PUBLISHED, ALL) if name in errors]
+    names += [PACE] if errors[PACE] < errors.get(CHOSEN, errors[ALL]) else []
+    others = [f"{name} {errors[name]:.0f} ms" for name in names]
     several = f"{count(len(chosen), 'head')} ({_named(chosen)})"
     if CHOSEN not in errors:
         return [f"Begins of words have errors of {' and '.join(others)}.", f"Best on these sounds: {several}."]
@@ -130,10 +132,15 @@ def _of_order(heads: list[schema.Row], chosen: list[schema.Row]) -> list[str]:
     measured = f"rank correlation {best['correlation']:.2f}"
     if best["exchanged_correlation"] is not None:
         measured = f"rank correlation {best['correlation']:.2f}; {best['exchanged_correlation']:.2f} with another sound"
-    sentences = [f"Head {best['in_lists']} of the decoder follows the order of the tokens most closely ({measured})."]
     tested = [row for row in heads if row["shown"] is not None]
-    if tested:
-        following = sum(row["shown"] for row in tested)
+    following = sum(row["shown"] for row in tested)
+    if tested and not following:
+        sentences = [f"No head of the decoder follows the sound that it hears (head {best['in_lists']}: {measured})."]
+    else:
+        sentences = [
+            f"Head {best['in_lists']} of the decoder follows the order of the tokens most closely ({measured})."
+        ]
+    if following:
         sentences.append(f"{following} of {count(len(tested), 'head')} follow the sound that they hear.")
     return [*sentences, f"The {count(len(chosen), 'head')} with the largest correlations: {_named(chosen)}."]
 
