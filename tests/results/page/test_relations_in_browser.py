@@ -1,5 +1,6 @@
 """The page of relations in a browser: arcs are the stored choices, names no markup, a saved drawing stands alone."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def test_a_saved_drawing_is_an_svg_by_itself(page_file, visit):
     page = visit(page_file)
     with page.expect_download() as download:
         page.click("#links figure >> nth=0 >> text=SVG")
+    assert re.fullmatch(r"head-\d\.\d-text-\d+\.svg", download.value.suggested_filename)
     text = Path(download.value.path()).read_text(encoding="utf-8")
     assert text.startswith("<svg")
     assert "xhtml" not in text

@@ -13,7 +13,7 @@ from attnscope.report.schema import Report, value_of
 from attnscope.results.figures.panels import HeadMap, curve, head_maps, with_interval
 from attnscope.results.figures.style import MARK, Figure, figure_style, system_colours
 
-panel = "card.js"  # above the numbers of a head
+first, panel = ("limited-keys",), "card.js"  # on the page: what comes first, and above the numbers of a head
 #: Title and caption of each figure, by name.
 captions = {
     "role-maps": (

@@ -122,7 +122,7 @@ panels.links = (index) => {
     all.push(...below);
     const picture = paired ? drawPair(words, target.length ? target : words, above, below) : drawArcs(words, above, [...below, ...(alone ? othersOf(of[0], index) : [])], room);
     const chart = html("div", { class: "arcs scroll", tabindex: 0 }, picture), caption = html("figcaption", { class: "hint" }, html("bdi", {}, name));
-    caption.append(offer(`text-${number + 1}.svg`, "SVG", () => drawing(chart)));
+    caption.append(offer(`text-${number + 1}.svg`, "SVG", () => drawing(chart), fileName));
     return [html("figure", {}, caption, chart)];
   }));
   byId("links-say").textContent = t`Head ${numberOf(index)}: its largest weight is right for ${all.filter((arc) => arc.right).length} of ${all.length} queries in these texts.`;
