@@ -183,10 +183,9 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what:
     unit = "" if what == "product" else unit_of(predictions.attrs)
     most, largest = f"{head['layer']}.{head['head']}", f"{head['excess_mean']:+.2f}{unit}"
     less = "random" in predictions  # parts are those of the token less those of the mean token
+    significant = f"Heads with a significant part: {len(strong)} of {len(heads)}, the largest {most} ({largest})."
     if what == "product":
-        text = f"Head {most} has the largest part of the product: {largest}."
-        if tested:
-            text = f"Heads with a significant part: {len(strong)} of {len(heads)}, the largest {most} ({largest})."
+        text = significant if tested else f"Head {most} has the largest part of the product: {largest}."
     elif tested and not strong:
         text = f"None of {len(heads)} heads has a significant part; the largest is that of {most} ({largest})."
     elif tested and less:
@@ -195,7 +194,7 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what:
             f"{len(heads)}, the largest part {most} ({largest})."
         )
     elif tested:
-        text = f"Heads with a significant part: {len(strong)} of {len(heads)}, the largest {most} ({largest})."
+        text = significant
     elif less:
         text = f"Head {most} has the largest part of the token less that of the mean token: {largest}."
     else:
@@ -211,22 +210,15 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what:
             f"embeddings {own[2]}, biases {own[3]}."
         )
     difference = f"{float(predictions.difference.max()):.0e}"
+    sums_up = f"The parts add up to the logits within {difference}."
     if what == "product":
-        return [added, text, f"The parts add up to the product within {difference}."]
-    sentences = [added, text, f"The parts add up to the logits within {difference}."]
-    if "metric" not in predictions:
-        return sentences
-    if _is_linear(predictions):
-        return [
-            *sentences[:2],
-            f"{predictions.attrs['metric']} is linear in the logits: the parts add up to its value.",
-        ]
-    mean = f"{float(predictions.metric.mean()):.3g}{unit_of(predictions.attrs)}"
-    name = predictions.attrs["metric"]
-    return [
-        *sentences[:2],
-        f"{name} is not linear in the logits: its mean is {mean}, and the parts are those of its gradient.",
-    ]
+        sums_up = f"The parts add up to the product within {difference}."
+    elif "metric" in predictions:
+        name, mean = predictions.attrs["metric"], f"{float(predictions.metric.mean()):.3g}{unit_of(predictions.attrs)}"
+        sums_up = f"{name} is not linear in the logits: its mean is {mean}, and the parts are those of its gradient."
+        if _is_linear(predictions):
+            sums_up = f"{name} is linear in the logits: the parts add up to its value."
+    return [added, text, sums_up]
 
 
 def _is_linear(predictions: xr.Dataset) -> bool:
