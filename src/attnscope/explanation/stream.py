@@ -141,10 +141,10 @@ class Stream:
         folds: list[Fold | None] = []
         for number in range(first, last.order):
             after = layers[number].after if number >= 0 else None
-            point = layers[number + 1].query if number + 1 < last.order else last
+            following = layers[number + 1] if number + 1 < last.order else None
+            point = last if following is None else following.query
             if after is not None and point.norm is not after:
                 folds.append(layers[number].after_fold)
-            following = layers[number + 1] if number + 1 < last.order else None
             if following is not None and following.after is not None and following.query.norm is not None:
                 folds.append(following.query.fold)
         return [fold for fold in folds if fold is not None]

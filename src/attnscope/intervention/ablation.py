@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, pairwise
 from math import ceil
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -293,13 +293,8 @@ def alone_and_together(
     """The heads that are ablated alone (None: all), and the sets of those that are ablated together."""
     if heads is None:
         return None, [*together]
-    alone: list[tuple[int, int]] = []
-    sets: list[Heads] = []
-    for entry in heads:
-        if isinstance(entry, tuple):
-            alone.append(cast("tuple[int, int]", entry))
-        else:
-            sets.append(entry)
+    alone: list[Any] = [entry for entry in heads if isinstance(entry, tuple)]
+    sets: list[Any] = [entry for entry in heads if not isinstance(entry, tuple)]
     if as_one_set and not sets and not together:
         return [], [alone] if alone else []
     return alone, [*sets, *together]

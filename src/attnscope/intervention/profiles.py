@@ -160,29 +160,29 @@ class _ModelRun:
     def _measured(self, records: Sequence[Record], by_output: Sequence[Tensor], sides: calls.Sides) -> xr.Dataset:
         rolled, relevance = Rollout(sides), Rollout(sides)
         reason = cannot_follow(sides, records) if {"rollout", "gradient"} & set(self.kinds) else ""
-        follows = not reason
         if reason:
             self.skip("rollout", reason)
+        rolls = "rollout" in self.kinds and not reason
         layers: list[dict[str, np.ndarray]] = []
         for number, each in enumerate(records):
             if each.reason and not each.block.reason:
                 self.skip("block_norms", each.reason, each.site)
             readers = self._readers(each)
-            mean, relevant = Mean(), Mean()
-            if "rollout" in self.kinds and follows:
-                readers.append(mean)
+            means, relevant = list[Tensor](), list[Tensor]()  # over heads, rows of a tile each
             if by_output:
                 readers.append(self._gradient(each, by_output[number][0], relevant))
             for rows, tile in calls.weight_tiles(each.call):
+                if rolls:
+                    means.append(tile.mean(0))
                 for reader in readers:
                     reader.add(rows, tile)
             layer = {name: values for reader in readers for name, values in reader.result().items()}
-            if "rollout" in self.kinds and follows:
+            if rolls:
                 # (A + I) / 2, mean over heads (Abnar and Zuidema 2020)
-                layer |= self._along("rollout", each, rolled.step(each.site.kind, mean.matrix() / 2, 0.5))
-            if by_output and follows:
+                layer |= self._along("rollout", each, rolled.step(each.site.kind, torch.cat(means) / 2, 0.5))
+            if by_output and not reason:
                 # R <- R + A R, without the identity from which R starts (Chefer et al. 2021, ICCV, equations 5 and 6)
-                gained = relevance.step(each.site.kind, relevant.matrix(), 1.0)
+                gained = relevance.step(each.site.kind, torch.cat(relevant), 1.0)
                 identity = torch.eye(len(gained)).to(gained) if each.site.kind != "cross" else 0.0
                 layer |= self._along("relevance", each, shares(gained - identity))
             layers.append(layer)
@@ -196,9 +196,9 @@ class _ModelRun:
         coords |= {"of": list(MIXING)} if "mixing_ratio" in variables else {}
         return xr.Dataset(variables, coords).expand_dims("window")
 
-    def _readers(self, each: Record) -> list[Profile | Mixing | Mean]:
+    def _readers(self, each: Record) -> list[Profile | Mixing]:
         """Accumulators over the weights of a layer, which come in tiles ``(head, row, key)``."""
-        call, readers = each.call, list[Profile | Mixing | Mean]()
+        call, readers = each.call, list[Profile | Mixing]()
         for kind in self.kinds:
             if kind == "weights":
                 readers.append(Profile(kind, call, self.band))
@@ -214,14 +214,14 @@ class _ModelRun:
                 readers.append(Profile(kind, call, self.band, BlockNorms(each).shares))
         return [*readers, Mixing(each)] if {"norms", "block_norms"} & set(self.kinds) else readers
 
-    def _gradient(self, each: Record, by_output: Tensor, mean: Mean) -> Profile:
-        r""":math:`(\nabla A\odot A)^+`, as shares of each row; its mean over heads goes to `mean`."""
+    def _gradient(self, each: Record, by_output: Tensor, means: list[Tensor]) -> Profile:
+        r""":math:`(\nabla A\odot A)^+`, as shares of each row; its mean over heads goes to `means`."""
         values = full.values_of(each.call)[0]
         slopes = by_output.to(values.dtype)
 
         def entries(rows: slice, tile: Tensor) -> Tensor:
             positive = (tile * (slopes[:, rows] @ values.transpose(-2, -1))).clamp_min(0.0)
-            mean.add(rows, positive)
+            means.append(positive.mean(0))
             return shares(positive)
 
         return Profile("gradient", each.call, self.band, entries)
@@ -262,23 +262,6 @@ class Profile:
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(self.pairs > 0, self.sums.cpu().numpy() / self.pairs, np.nan)
         return {f"profile_{self.name}": mean} | self.more()
-
-
-class Mean:
-    """Mean over heads of the whole matrix."""
-
-    def __init__(self) -> None:
-        self.parts: list[Tensor] = []
-
-    def add(self, _: slice, tile: Tensor) -> None:
-        self.parts.append(tile.mean(0))
-
-    def matrix(self) -> Float[Tensor, "query key"]:
-        return torch.cat(self.parts)
-
-    def result(self) -> dict[str, np.ndarray]:
-        """No results of its own."""
-        return {}
 
 
 def shares(matrix: Float[Tensor, "*head row key"]) -> Float[Tensor, "*head row key"]:

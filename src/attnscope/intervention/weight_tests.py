@@ -127,15 +127,17 @@ class OneHead:
         self, outputs: Float[Tensor, "variant query value_width"]
     ) -> dict[str, Float[np.ndarray, "variant prediction"]]:
         """Distances from the unchanged predictions: ``tvd`` (share), ``jsd`` (nats), ``flipped`` (0 or 1)."""
-        parts: list[list[Tensor]] = [[], [], []]
         before = self.text.log_probabilities
-        for part in outputs.detach().split(max(1, calls.NUMBERS_AT_ONCE // max(1, before.numel()))):
-            after = self.changed(part)
-            parts[0].append(prediction_distance(after, before))
-            parts[1].append(prediction_divergence(after.exp(), before.exp()))
-            parts[2].append((after.argmax(-1) != before.argmax(-1)).double())
-        names = ("tvd", "jsd", "flipped")
-        return {name: torch.cat(part).double().cpu().numpy() for name, part in zip(names, parts, strict=True)}
+        parts = outputs.detach().split(max(1, calls.NUMBERS_AT_ONCE // max(1, before.numel())))
+        moved = [
+            {
+                "tvd": prediction_distance(after, before),
+                "jsd": prediction_divergence(after.exp(), before.exp()),
+                "flipped": after.argmax(-1) != before.argmax(-1),
+            }
+            for after in map(self.changed, parts)
+        ]
+        return {name: torch.cat([part[name] for part in moved]).double().cpu().numpy() for name in moved[0]}
 
     def by_weights(self) -> Float[np.ndarray, "query key"]:
         """Derivative of the sum of the log probabilities of the likeliest outcomes, with respect to the weights."""
