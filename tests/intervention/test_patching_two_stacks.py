@@ -74,7 +74,7 @@ def test_tables_name_the_stack_of_each_part():
     assert [one.title for one in first.shown("table")][:2] == ["head", "type"]
     assert {(row["layer"], row["attention"]) for row in first.rows} == {*kinds.items()}
     stacks = {"self": "encoder", "causal": "decoder", "cross": "cross"}
-    assert [one.name for one in second.shown("table")][:4] == ["sender", "sender_stack", "receiver", "receiver_stack"]
+    assert [one.name for one in second.shown("table")][:4] == ["from", "sender_stack", "to", "receiver_stack"]
     for row in second.rows:
         for name, stack in ((row["sender"], row["sender_stack"]), (row["receiver"], row["receiver_stack"])):
             if name.startswith("a"):
