@@ -1,11 +1,18 @@
-"""The lines of Python in these pages run as tests, each page in an empty folder."""
+"""The lines of Python in these pages run as tests, each page in a folder of its own."""
+
+import shutil
+from pathlib import Path
 
 import pytest
+
+_DATA = "tests/data/relations"
 
 # tests/test_texts.py runs the lines of the last two
 collect_ignore = ["conf.py", "generate.py", "start/from-the-texts.md", "start/from-the-texts.ja.md"]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def folder(request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if f"cp {_DATA}/" in request.path.read_text(encoding="utf-8"):
+        shutil.copytree(Path(__file__).parents[1] / _DATA, tmp_path, dirs_exist_ok=True)

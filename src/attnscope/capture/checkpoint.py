@@ -156,7 +156,8 @@ def _instead(source: str) -> str:
     """A hint for a folder without a model."""
     manifest = manifest_of(Path(source))
     if manifest is None:
-        return "is it a model folder?"
+        files = sorted(Path(source).glob(f"*{GGUF}"))
+        return f"give the file in it, {files[0]}" if files else "is it a model folder?"
     if manifest.command == "train":
         return "its training has not finished. Repeat the command to resume it"
     return f"it is a run of attnscope {manifest.command}. Choose the model of this run"
@@ -288,8 +289,11 @@ class Repository:
                 f"found no folder {source}, and no model of that name on the hub: {reason_of(error)}"
             ) from error
         if file is None:
-            why = "the hub cannot be reached, and the cache has no such model" if out_of_reach() else "no config.json"
-            raise AttnscopeError(f"found no folder {source}, and no model of that name on the hub: {why}")
+            if out_of_reach():
+                raise AttnscopeError(
+                    f"found no folder {source}, and no model of that name in the cache; the hub cannot be reached"
+                )
+            raise AttnscopeError(f"found no folder {source}, and no model of that name on the hub: no config.json")
         return cls(source, file.parent, file.parent.name)
 
     def find(self, name: str) -> Path | None:

@@ -341,7 +341,8 @@ def run(
             first(result)
         show(report, output, folder, page, report.signature)
     if folders.finished and not output.as_data:
-        print_note(f"already finished in {folder}: delete it or give another --out to measure again")
+        again = f"already finished in {folder}: delete it or give another --out to measure again"
+        print_note(f"{again}. Page and figures are drawn from it" if output.report else again)
 
 
 def _show_models(results: Models, output: Output) -> None:

@@ -131,9 +131,12 @@ def _read(name: str, file: Unchanged) -> Sound:
     read, called = (_wave, "WAV") if kind == _WAV else (_packed, kind.removeprefix(".").upper())
     if kind != _WAV:
         check_installed(f"{shown(file.path)}", "soundfile", "sounds")
+    data = file.read()
+    if not data:
+        raise AttnscopeError(f"{shown(file.path)} is empty; expected a sound: remove it, or write it again")
     problem = f"{shown(file.path)} is not a readable {called} file"
     with explaining(problem, "Convert it to PCM (ffmpeg -i OLD NEW.wav)"):
-        rate, samples = read(file.read())
+        rate, samples = read(data)
     values = samples.astype(np.float64)
     if samples.dtype.kind in _HALF:
         bits = 8 * samples.dtype.itemsize

@@ -227,7 +227,7 @@ def _rich_table(table: Table, quantities: Sequence[Quantity], *, narrow: int = 0
         if not (one.interval and any(row.get(one.low) is not None for row in table.rows)):
             add("\n".join(title.split(" ")) if narrow and not words else title, cells, words=words, whole=whole)
             continue
-        ends = [translate(interval).replace("～", "～ ") for _, interval in texts]
+        ends = [translate(interval) for _, interval in texts]
         name = translate("95% interval")
         if narrow > 1:
             title = f"{title} ({_heading(name)})"

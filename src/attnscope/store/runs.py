@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
 _GO_ON = "Free some room and give the same command to go on"
+_DIGEST = re.compile(r" is '?[0-9a-f]{16,64}'?")  # a difference of two hashes
 _log = logging.getLogger("attnscope")
 
 
@@ -158,6 +160,7 @@ class RunFolder(OwnedFolder):
 
     def _check_signature(self) -> None:
         differing = Signature.of(self.state["signature"]).differences(self.signature)
+        differing.sort(key=lambda text: _DIGEST.search(text) is not None)  # a reader knows the others
         if differing:
             raise AttnscopeError(
                 f"{self.path} holds another run: its {differing[0]}. It is left as it is; choose a new folder with "

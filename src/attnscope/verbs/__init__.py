@@ -21,16 +21,28 @@ R = TypeVar("R")
 
 
 def verb(
-    *, examples: tuple[tuple[str, str], ...] = (), borrows: bool = True, **defaults: object
+    *,
+    examples: tuple[tuple[str, str], ...] = (),
+    borrows: bool = True,
+    before: Callable[[Mapping[str, Any]], None] | None = None,
+    **defaults: object,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a verb of a function: check its arguments, document its options, and borrow its model while it runs.
 
-    `examples` are lines of the help: a command, and what it does. `defaults` are those of shared options.
+    `examples` are lines of the help: a command, and what it does. `before` checks its arguments before anything that
+    takes long is imported. `defaults` are those of shared options.
     """
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
         takes_model = borrows and "model" in signature(function).parameters
-        declared = checked(around=_on_models if takes_model else _in_own_state, **defaults)(function)
+        surroundings = _on_models if takes_model else _in_own_state
+
+        def around(name: str, arguments: dict[str, Any]) -> AbstractContextManager[Any]:
+            if before is not None:
+                before(arguments)
+            return surroundings(name, arguments)
+
+        declared = checked(around=around, **defaults)(function)
         if takes_model and "out" in declaration(declared):
             declared = _over_models(declared)
         declared.__doc__ = _documented(function.__doc__ or "", declaration(declared))

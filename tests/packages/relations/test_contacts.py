@@ -19,6 +19,7 @@ from transformers import BertConfig, BertForMaskedLM, EsmConfig, EsmForMaskedLM,
 from transformers.models.esm.modeling_esm import average_product_correct, symmetrize
 
 from attnscope import AttnscopeError
+from attnscope.results.page import heads
 from attnscope.results.reports import report_of
 from attnscope_relations import relations
 from attnscope_relations.contact_regression import save_contact_head
@@ -145,7 +146,7 @@ def test_a_planted_head_ranks_contacts_and_no_other():
     assert (int(found.precision_best_layer[0]), int(found.precision_best_head[0])) == (0, 1)
     assert float(found.precision_untrained_held_out.sel(cut="L/2")) < 0.3
     report = report_of("relations", found)
-    assert report.finding.sentences[-1].startswith("Head 0.1 ranks contacts best: precision at L 0.")
+    assert report.finding.sentences[0].startswith("Head 0.1 ranks contacts best: precision 0.")
     table = next(table for table in report.tables if table.name == "contacts")
     assert [row["cut"] for row in table.rows] == ["L", "L/2", "L/5"]
 
@@ -363,3 +364,27 @@ def test_the_command_tells_what_head_ranks_contacts(tmp_path):
     file.write_text("".join(json.dumps(one) + "\n" for one in proteins(8)), encoding="utf-8")
     done = command("relations", "./model", "proteins.jsonl", "--no-untrained", cwd=tmp_path)
     assert "Head 0.1 ranks contacts best" in " ".join(done.stdout.split())
+
+
+def test_one_protein_is_not_called_a_finding():
+    model, tokenizer = planted()
+    found = relations(model, proteins(1), tokenizer=tokenizer, untrained=False, together=True)
+    report = report_of("relations", found)
+    assert report.finding.sentences[0] == "One protein: nothing can be tested."
+    assert "--together needs 6 or more files of proteins" in report.finding.sentences[-1]
+    assert not report.finding.leading
+
+
+def test_a_page_of_contacts_is_about_one_head_and_one_measure():
+    model, tokenizer = planted()
+    found = relations(model, proteins(8), tokenizer=tokenizer, untrained=False)
+    report = report_of("relations", found)
+    data = heads.of_report(report)
+    assert data is not None
+    assert report.finding.headline.startswith("Head 0.1 ranks contacts")
+    assert report.finding.leading == [(0, 1)]
+    assert (report.rows[0]["layer"], report.rows[0]["head"]) == (0, 1)
+    assert data["opens"]["head"] == 1
+    assert data["opens"]["quantity"] == "contact_heads..above"
+    names = [one["name"] for one in data["quantities"]]
+    assert len({*names}) == len(names)  # no two numbers of a head have one name

@@ -251,6 +251,17 @@ def test_data_of_another_form_are_explained(data, problem):
         relations(None, data)
 
 
+def test_a_call_without_model_or_texts_is_explained(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bank.conllu").write_text(CONLLU, encoding="utf-8")
+    done = command("relations", "bank.conllu", cwd=tmp_path)
+    assert "bank.conllu is not a model: write attnscope relations MODEL bank.conllu" in " ".join(done.stderr.split())
+    with pytest.raises(AttnscopeError, match="found no texts with links: write attnscope relations bundled FILE"):
+        relations("bundled")
+    with pytest.raises(AttnscopeError, match="add --from WORD --to WORD"):
+        relations("bundled", "The keeper climbed the stairs.")
+
+
 def test_files_of_another_form_are_explained(tmp_path):
     text = tmp_path / "a.txt"
     text.write_text("a b", encoding="utf-8")
@@ -265,10 +276,29 @@ def test_files_of_another_form_are_explained(tmp_path):
         relations(None, bank)
     with pytest.raises(AttnscopeError, match="only one of --from and --to"):
         relations(None, ANIMAL, query="it")
-    with pytest.raises(AttnscopeError, match="found no text with the words"):
+    bank.write_text(CONLLU.replace("4\ta\ta", "4 a"), encoding="utf-8")
+    with pytest.raises(AttnscopeError, match="line 6 has 8 columns"):
+        relations(None, bank)
+    bank.write_text("# A treebank\n\nSentences of our own.\n", encoding="utf-8")
+    with pytest.raises(AttnscopeError, match="line 3 has 1 column"):
+        relations(None, bank)
+    bank.write_bytes(b"")
+    with pytest.raises(AttnscopeError, match=r"a\.conllu is empty; expected sentences in CoNLL-U"):
+        relations(None, bank)
+    with pytest.raises(AttnscopeError, match="found no text with the word 'zebra'"):
         relations(None, ANIMAL, query="it", key="zebra")
-    with pytest.raises(AttnscopeError, match="the relations are object, place, subject"):
+    with pytest.raises(AttnscopeError, match="found no text with the words 'elk' and 'zebra'"):
+        relations(None, ANIMAL, query="elk", key="zebra")
+    with pytest.raises(AttnscopeError, match=r"did you mean subject\? All relations are object, place, subject"):
         relations(None, sentences(4), only=["nsubj"])
+    with pytest.raises(AttnscopeError, match="no text has; the relations are object"):
+        relations(None, sentences(4), only=["xyz"])
+
+
+def test_a_run_of_other_relations_is_left_as_it_is(tmp_path):
+    relations(None, sentences(4), only=["subject"], out=tmp_path / "run", untrained=False)
+    with pytest.raises(AttnscopeError, match=r"holds another run: its settings.only is \['subject'\], not None"):
+        relations(None, sentences(4), out=tmp_path / "run", untrained=False)
 
 
 @pytest.mark.parametrize(

@@ -359,6 +359,12 @@ def test_a_run_is_stored_read_again_and_drawn(whisper, sounds, tmp_path):
     np.testing.assert_allclose(stored.error, relations(whisper, sounds, untrained=False).error)
     page = write_page(report_of("relations", again), tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Heads of the decoder" in page
+    report = report_of("relations", again)
+    layers = range(again.sizes["layer"])
+    assert {row["layer"] for row in report.tables[1].rows} == {*layers}
+    assert all(row["in_lists"] == f"{row['layer']}.{row['head']}" for row in report.tables[1].rows)
+    assert f'"layerLabels":{json.dumps([*map(str, layers)], separators=(",", ":"))}' in page
+    assert report.result.layer.values.tolist() == [*layers]
 
 
 def test_the_command_reads_a_folder_of_sounds(whisper, sounds, tmp_path):

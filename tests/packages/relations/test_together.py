@@ -256,7 +256,8 @@ def test_few_documents_are_not_put_together():
     found = relations(None, sentences(4), together=True, untrained=False)
     assert bool(found.together.isnull().all())
     report = report_of("relations", found)
-    assert not any("together" in sentence for sentence in report.finding.sentences)
+    assert report.finding.sentences[0] == "4 texts: nothing can be tested."
+    assert report.finding.sentences[-1].startswith("Heads are not put together: --together needs 6 or more documents")
 
 
 def test_a_large_corpus_is_put_together_in_part(monkeypatch):

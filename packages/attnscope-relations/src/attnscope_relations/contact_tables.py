@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.report import schema
 from attnscope.statistics.units import LEAST
-from attnscope_relations.contacts import SEPARATION
+from attnscope_relations.contacts import RELATION, SEPARATION
 from attnscope_relations.summary import SIZE
 
 if TYPE_CHECKING:
@@ -57,14 +57,13 @@ def contact_sentences(result: xr.Dataset) -> list[str]:
     if "precision" not in result:
         return []
     best = _best(result)[0]
-    of_pairs = f"Head {best['layer']}.{best['head']} ranks contacts best: precision at L {best['precision']:.2f}"
-    by_others = f"pairs ranked by their separation {best['separation']:.2f}, all pairs {best['chance']:.2f}"
-    if best["shown"] is None:
-        sentences = [f"{of_pairs}; {by_others}."]
-    elif best["shown"]:
-        sentences = [f"{of_pairs}, significantly and by {SIZE:g} or more above every baseline; {by_others}."]
-    else:
-        sentences = [f"{of_pairs}, which is not significantly, or not by {SIZE:g}, above every baseline; {by_others}."]
+    head, precision = f"{best['layer']}.{best['head']}", f"{best['precision']:.2f}"
+    others = f"pairs ranked by their separation {best['separation']:.2f}, all pairs {best['chance']:.2f}"
+    sentences = [f"Head {head} ranks contacts best: precision {precision} at L; {others}."]
+    if best["shown"]:
+        sentences.append(f"It is significantly, and by {SIZE:g} or more, above every baseline.")
+    elif best["shown"] is not None:
+        sentences.append(f"It is not significantly, or not by {SIZE:g}, above every baseline.")
     if "contact_together" in result:
         precision = f"{float(result.contact_together.sel(cut='L')):.2f}"
         if bool(result.contact_shown.sel(cut="L")):
@@ -74,6 +73,20 @@ def contact_sentences(result: xr.Dataset) -> list[str]:
         else:
             sentences.append(f"All heads together: precision {precision} at L, not shown to be above every baseline.")
     return sentences
+
+
+def contact_headline(result: xr.Dataset) -> str:
+    """The head that ranks contacts best, and whether it is above the baselines."""
+    best = _best(result)[0]
+    head, precision = f"{best['layer']}.{best['head']}", f"{best['precision']:.2f}"
+    if best["shown"]:
+        return f"Head {head} ranks contacts: precision {precision} at L, above every baseline"
+    return f"No head ranks contacts better than every baseline: the best, {head}, has precision {precision} at L"
+
+
+def contact_heads(result: xr.Dataset) -> dict[str, list[tuple[int, int]]]:
+    """The heads that rank contacts significantly better than every baseline, the best first."""
+    return {RELATION: [(row["layer"], row["head"]) for row in _heads(result) if row["shown"]]}
 
 
 def _best(result: xr.Dataset) -> list[schema.Row]:
@@ -138,8 +151,8 @@ _CONTACTS = (
         high="together_high",
     ),
     schema.Quantity("separation", unit="share", meaning="baseline: pairs ranked by how often their separation is one"),
-    schema.Quantity("exchanged", unit="share", meaning="baseline: contacts of other proteins"),
-    schema.Quantity("chance", unit="share", meaning="baseline: share of contacts among all pairs"),
+    schema.Quantity("exchanged", unit="share", meaning="baseline: contacts of other proteins", detail="page"),
+    schema.Quantity("chance", unit="share", meaning="baseline: share of contacts among all pairs", detail="page"),
     schema.Quantity("untrained", unit="share", meaning="held out, with fresh weights"),
     schema.Quantity("above", unit="above", meaning="precision less the largest baseline", significant="shown"),
     schema.Quantity("proteins", unit="count", meaning="proteins with contacts", detail="page"),
@@ -149,7 +162,9 @@ _CONTACT_HEADS = (
     schema.Quantity("at_l", "at L", "share", _PRECISION),
     schema.Quantity("at_half", "at L/2", "share", "the same of half as many pairs"),
     schema.Quantity("at_fifth", "at L/5", "share", "the same of a fifth as many pairs"),
-    schema.Quantity("above", unit="above", meaning="precision at L less the largest baseline", significant="shown"),
+    schema.Quantity(
+        "above", "precision, above", "above", "precision at L less the largest baseline", significant="shown"
+    ),
     schema.Quantity("untrained", unit="share", meaning="precision at L of the same head with fresh weights"),
     schema.Quantity("p", unit="p", meaning="largest p-value of the tests against the baselines"),
 )

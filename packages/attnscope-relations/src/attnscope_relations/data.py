@@ -7,6 +7,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ from attnscope.read.spans import Span
 from attnscope.read.words import word_rule_of
 from attnscope.statistics.units import Repeats
 from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import count
 
 #: What is added to the name of a relation that is read from its other end.
 REVERSED = " (reversed)"
@@ -55,6 +57,9 @@ class LinkedText:
     sure: int | None = None  # of a translation: the number of sure links, those beyond its words too
 
 
+#: What files of some endings have, for a message.
+_CONTENT = {".conllu": "sentences in CoNLL-U, a word a line", ".jsonl": f"a line such as {_FORM}"}
+
 Reader = Callable[[Path], Iterable[LinkedText]]
 
 
@@ -78,7 +83,11 @@ def linked_texts(data: Any) -> list[LinkedText]:
                 f"data {number} is {item!r:.60}; expected a pathlib.Path of a file with relations, or {_FORM}"
             )
     if not any(text.links for text in texts):
-        raise AttnscopeError(f"found no link in {len(texts)} texts; expected at least one, such as {_FORM}")
+        where = f" of {shown(items[0])}" if len(items) == 1 and isinstance(items[0], Path) else ""
+        raise AttnscopeError(
+            f"found no link in {count(len(texts), 'text')}{where}; expected at least one: a dependency in CoNLL-U, or "
+            f"{_FORM}"
+        )
     _check_names({link.relation for text in texts for link in text.links})
     repeats = Repeats()
     documents: dict[str, list[LinkedText]] = {}
@@ -105,6 +114,8 @@ def _read(file: Path, readers: Mapping[str, Reader], name: str) -> Iterator[Link
             f"{shown(file)} has no ending of a file with relations; expected {', '.join(sorted(readers))}. To find "
             "heads from word to word in a plain text, add --from WORD --to WORD"
         )
+    if file.is_file() and not file.stat().st_size:
+        raise AttnscopeError(f"{shown(file)} is empty; expected {_CONTENT.get(ending, 'texts with relations')}")
     for text in readers[ending](file):
         yield replace(text, document=f"{shown(name)}: {text.document}" if text.document else shown(name))
 
@@ -232,9 +243,13 @@ def only_of(texts: list[LinkedText], names: Sequence[str] | None) -> list[Linked
     present = {_stem(link.relation) for text in texts for link in text.links}
     absent = [name for name in names if _stem(name) not in present]
     if absent:
-        raise AttnscopeError(
-            f"only (--only) names {absent[0]!r:.40}, which no text has; the relations are {', '.join(sorted(present))}"
-        )
+        names_absent = f"only (--only) names {absent[0]!r:.40}, which no text has"
+        close = get_close_matches(absent[0], sorted(present), 1)
+        if close:
+            raise AttnscopeError(
+                f"{names_absent}: did you mean {close[0]}? All relations are {', '.join(sorted(present))}"
+            )
+        raise AttnscopeError(f"{names_absent}; the relations are {', '.join(sorted(present))}")
     wanted = {*names}
 
     def kept(link: Link) -> bool:

@@ -62,6 +62,7 @@ class RelationReader(TextReader):
         untrained: bool,
         together: bool = False,
         ablate: bool = False,
+        only: Sequence[str] | None = None,
     ) -> None:
         sources, targets = [text.text for text in texts], [text.target for text in texts if text.target is not None]
         if targets and len(targets) < len(texts):
@@ -70,6 +71,7 @@ class RelationReader(TextReader):
             )
         reject_modalities(self.command, MODEL if model is None else model, sources, revision=settings["revision"])
         self.untrained, self.together, self.ablate, self.is_paired = untrained, together, ablate, bool(targets)
+        self.only = only
         session = Opened.of(model, sources)
         loaded = session.load(settings)
         if ablate:
@@ -134,6 +136,7 @@ class RelationReader(TextReader):
             "words": self.rule,
             "untrained": self.untrained,
             **{name: True for name in ("together", "ablate") if getattr(self, name)},
+            **({} if self.only is None else {"only": [*self.only]}),
         }
 
     def work(self) -> Work:

@@ -14,7 +14,13 @@ from attnscope.statistics.effects import INTERVALS
 from attnscope.statistics.units import LEAST
 from attnscope.support.numbers import count, percent, significant
 from attnscope_relations.ablation_report import ablation_method, ablation_sentences, ablation_tables
-from attnscope_relations.contact_tables import contact_method, contact_sentences, contact_tables
+from attnscope_relations.contact_tables import (
+    contact_headline,
+    contact_heads,
+    contact_method,
+    contact_sentences,
+    contact_tables,
+)
 from attnscope_relations.speech_report import speech_report
 from attnscope_relations.summary import SIZE
 from attnscope_relations.together_report import together_method, together_sentences, together_tables
@@ -48,53 +54,60 @@ def report(result: xr.Dataset) -> schema.Report:
     heads = [row for number in range(result.sizes["relation"]) for row in _heads(result.isel(relation=number))]
     linked = [row for row in rows if row["shown"]]
     tested = any(row["shown"] is not None for row in rows)
-    heads.sort(key=_further if tested else _largest)
+    heads.sort(key=_further if tested else _by_score)
+    has_contacts = "precision" in result
     certainty = (
         f"95% intervals over {result.attrs['intervals_over']}; head chosen on one half of them, tested on the other, "
         "corrected for all relations"
         if tested
         else f"no test: a relation needs {LEAST} or more documents or texts"
     )
+    of_relations = _sentences(rows, linked, heads) if tested else _largest_weight(rows[0], result)
+    headline = contact_headline(result) if has_contacts else _headline(linked)
+    model = result.attrs["model"]
+    tables = [
+        schema.Table(
+            "relations",
+            "Largest weights" if has_contacts else "Relations",
+            _RELATIONS if tested else [_IN_TABLES.get(one.name, one) for one in _RELATIONS],
+            rows,
+            reading=_LARGEST if has_contacts else "The best head of each relation; those that a head links come first.",
+            corrected="for all relations",
+            least=f"{LEAST} or more documents",
+        ),
+        *together_tables(result),
+        *ablation_tables(result),
+        schema.Table(
+            "heads",
+            "Heads",
+            _HEADS if tested else _UNTESTED,
+            heads,
+            reading=_STARS if tested else "",
+            terminal=0 if len(rows) > 1 or has_contacts else _SHOWN,
+            corrected="for all heads and relations",
+            least=f"{LEAST} or more documents",
+        ),
+    ]
     return schema.Report(
-        title=f"Relations in {result.attrs['model']}",
+        title=f"Contacts in {model}" if has_contacts else f"Relations in {model}",
         read=f"{count(result.sizes['relation'], 'relation')} over {describe_corpus(result)}",
         finding=schema.Finding(
             [
-                *(_sentences(rows, linked) if tested else _first_text(rows[0], result)),
+                *([] if tested else [_untested(result)]),
+                *contact_sentences(result),
+                *([] if has_contacts else of_relations),
                 *together_sentences(result),
                 *ablation_sentences(result),
-                *contact_sentences(result),
                 *translation_sentences(result),
             ],
             certainty,
-            schema.heads_by(_first_of_each(heads, rows[0]), lambda row: row["relation"]),
-            _headline(linked),
+            contact_heads(result)
+            if has_contacts
+            else schema.heads_by(_first_of_each(heads, rows[0]), lambda row: row["relation"]),
+            headline if tested else "",
         ),
-        tables=[
-            schema.Table(
-                "relations",
-                "Relations",
-                _RELATIONS if tested else [_IN_TABLES.get(one.name, one) for one in _RELATIONS],
-                rows,
-                reading="The best head of each relation; relations that a head links come first.",
-                corrected="for all relations",
-                least=f"{LEAST} or more documents",
-            ),
-            *together_tables(result),
-            *ablation_tables(result),
-            schema.Table(
-                "heads",
-                "Heads",
-                _HEADS if tested else _UNTESTED,
-                heads,
-                terminal=0 if len(rows) > 1 else _SHOWN,
-                corrected="for all heads and relations",
-                least=f"{LEAST} or more documents",
-            ),
-            *contact_tables(result),
-            *translation_tables(result),
-        ],
-        colour="above" if tested else "weight",  # as the finding says
+        tables=[*contact_tables(result), *tables, *translation_tables(result)],
+        colour="above" if tested or has_contacts else "weight",  # as the finding says
         result=result,
         method="".join(
             [
@@ -123,7 +136,7 @@ def _further(row: schema.Row) -> tuple[bool, bool, float, float]:
     return not row["shown"], row["shown"] is None, above, -(row["weight"] or 0.0)
 
 
-def _largest(row: schema.Row) -> tuple[float, float]:
+def _by_score(row: schema.Row) -> tuple[float, float]:
     """Rows with the largest score first; of equal ones those with more weight."""
     return -(row["score"] or 0.0), -(row["weight"] or 0.0)
 
@@ -175,13 +188,16 @@ def _heads(of_relation: xr.Dataset) -> list[schema.Row]:
     return [{"relation": name, **row, "shown": bool(row["shown"]) if row["tested"] else None} for row in rows]
 
 
-def _first_text(row: schema.Row, result: xr.Dataset) -> list[str]:
-    """The weight of a head and its first query, where there are too few texts for a test."""
+def _largest_weight(row: schema.Row, result: xr.Dataset) -> list[str]:
+    """The weight of a head, and its first query, where there are too few texts for a test."""
     relation, head = row["relation"], f"{row['layer']}.{row['head']}"
     of_head = result.sel(relation=relation, layer=row["layer"], head=row["head"])
     exchanged = float(of_head.exchanged_weight)
     weight, uniform = significant(row["weight"], 2), significant(row["uniform"], 2)
     others = significant(exchanged, 2) if np.isfinite(exchanged) else "undefined"
+    if row["weight"] <= row["uniform"]:
+        even = f"uniform attention ({uniform})"
+        return [f"Head {head} is right most often, but its weight along {relation} ({weight}) is not above {even}."]
     sentences = [
         f"Head {head} has weight {weight} along {relation}; uniform attention {uniform}, exchanged links {others}."
     ]
@@ -195,10 +211,20 @@ def _first_text(row: schema.Row, result: xr.Dataset) -> list[str]:
     return sentences
 
 
-def _sentences(rows: list[schema.Row], linked: list[schema.Row]) -> list[str]:
+def _untested(result: xr.Dataset) -> str:
+    """That there are too few texts for a test."""
+    units = int(result.units.max())
+    if "precision" in result:
+        return "One protein: nothing can be tested." if units == 1 else f"{units} proteins: nothing can be tested."
+    return "One text: nothing can be tested." if units == 1 else f"{units} texts: nothing can be tested."
+
+
+def _sentences(rows: list[schema.Row], linked: list[schema.Row], every: list[schema.Row]) -> list[str]:
+    """How many heads link how many relations, and which is furthest above the baselines."""
     if not linked:
         return [f"No head is significantly, and by {SIZE:g} or more, above every baseline for any relation."]
-    heads, of = {(row["layer"], row["head"]) for row in linked}, {row["relation"] for row in linked}
+    heads = {(row["layer"], row["head"]) for row in [*linked, *every] if row["shown"]}
+    of = {row["relation"] for row in linked}
     several, relations = count(len(heads), "head"), count(len(rows), "relation")
     number = (
         f"{several} link {len(of)} of {relations}" if len(heads) > 1 else f"{several} links {len(of)} of {relations}"
@@ -225,6 +251,11 @@ def _headline(linked: list[schema.Row]) -> str:
     return f"Head {row['layer']}.{row['head']} links {row['relation']}: right for {_share(row)} of its queries"
 
 
+_LARGEST = "For how many residues the largest weight of a head is on one that touches it."
+_STARS = (
+    "Heads with a star come first: both halves of the documents choose them, or they pass the test alone. A larger "
+    "difference without a star varies more between documents."
+)
 _SHOWN = 20  # heads of a single relation on a terminal
 _SCORE = schema.Quantity(
     "score",
@@ -273,12 +304,13 @@ _OF_HEAD = (
     schema.Quantity("untrained", unit="share", meaning="score of the same head with fresh weights", detail="data"),
     schema.Quantity("p", unit="p", meaning="largest p-value of the tests against the baselines", detail="data"),
 )
-_HEADS = (*schema.HEAD, schema.Quantity("relation"), _SCORE, _ABOVE, _WEIGHT, *_OF_HEAD)
+_ABOVE_ALL = replace(_ABOVE, meaning="score less the largest baseline")
+_HEADS = (*schema.HEAD, schema.Quantity("relation"), _SCORE, _ABOVE_ALL, _WEIGHT, *_OF_HEAD)
 _UNTESTED = (
     *schema.HEAD,
     schema.Quantity("relation"),
     _WEIGHT,
     _SCORE,
-    replace(_ABOVE, significant=""),
+    replace(_ABOVE_ALL, significant=""),
     *(replace(one, detail="table") for one in _OF_HEAD),
 )

@@ -44,7 +44,8 @@ def speech_report(result: xr.Dataset) -> schema.Report:
     """Sets of heads and heads, those that follow the sound most closely first."""
     timed = "set_error" in result
     sets = _sets(result) if timed else []
-    heads = _heads(result, timed=timed)
+    numbered = result.assign_coords(layer=("layer", result.decoder_layer.values))  # as lists of alignment heads
+    heads = _heads(numbered, timed=timed)
     listed = [row for row in heads if row["published"]]
     chosen = sorted((row for row in heads if row["number"] is not None), key=lambda row: row["number"])
     sentences = _of_times(sets, chosen) if timed else _of_order(heads, chosen)
@@ -57,7 +58,9 @@ def speech_report(result: xr.Dataset) -> schema.Report:
         read=f"{int(result.tokens.sum()):,} tokens of words in {describe_corpus(result)}",
         finding=schema.Finding(
             [*sentences, *ablation_sentences(result), *_of_list(result, listed)],
-            f"95% intervals over {called}" if result.sizes["window"] >= LEAST else f"no interval: fewer than {LEAST}",
+            f"95% intervals over {called}"
+            if result.sizes["window"] >= LEAST
+            else f"no intervals: {LEAST} or more sounds have one",
             named,
             sentences[0],
         ),
@@ -66,7 +69,7 @@ def speech_report(result: xr.Dataset) -> schema.Report:
             schema.Table("heads", "Heads of the decoder", _TIMED_HEADS if timed else _ORDERED_HEADS, heads),
             *ablation_tables(result),
         ],
-        result=result,
+        result=numbered,
         method=f"{_TIMED if timed else _ORDERED}{ablation_method(result)}{INTERVALS}",
         notes=notes,
         care=_PAIRS | (_CHOICE if timed else _UNTIMED),
@@ -96,9 +99,8 @@ def _heads(result: xr.Dataset, *, timed: bool) -> list[schema.Row]:
     if "listed" in result:
         columns["listed"] = result.listed
     rows = schema.rows_of(columns, of_relation.correlation)
-    layers = dict(zip(result.layer.values.tolist(), result.decoder_layer.values.tolist(), strict=True))
     for row in rows:
-        row["in_lists"] = f"{layers[row['layer']]}.{row['head']}"
+        row["in_lists"] = f"{row['layer']}.{row['head']}"
         row["published"] = "yes" if row.pop("listed", False) else ""
         order = row.pop("set_order")
         row["number"] = order + 1 if order >= 0 else None

@@ -12,7 +12,7 @@ from attnscope.detection.head_files import agreement
 from attnscope.statistics.discovery import significant
 from attnscope.statistics.units import membership, units_in
 from attnscope_relations.ablation import Head, cells_of, summarised
-from attnscope_relations.summary import by_unit, chances, halves_of, interval_of, share, summary_of
+from attnscope_relations.summary import by_unit, chances, halves_of, interval_of, summary_of
 
 if TYPE_CHECKING:
     from attnscope_relations.speech import SpeechReader, Spoken
@@ -48,7 +48,7 @@ def summary_of_times(results: xr.Dataset, untrained: xr.Dataset | None, reader: 
     }
     variables |= _correlations(results, member, seed)
     if untrained is not None:
-        fresh = share(by_unit(member, untrained.window_error).sum(0), words.sum())
+        fresh = by_unit(member, untrained.window_error).sum(0) / words.sum()
         variables["untrained_error"] = (_HEADS, np.where(absent, np.nan, fresh))
     sides = halves_of(len(member), seed)[member.argmax(0)]
     choice = _Choice(results.window_error.values, results.window_words.values, sides, reader)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope.report import schema
+from attnscope.statistics.units import LEAST
 from attnscope.support.numbers import count, percent
 from attnscope_relations.summary import SIZE
 from attnscope_relations.together import DIRECTIONS, FOLDS, STRENGTH
@@ -54,7 +55,10 @@ def together_sentences(result: xr.Dataset) -> list[str]:
             )
         else:
             sentences.append("All heads together link no relation, significantly and above every baseline.")
-    if "uas" in result:
+    elif "contact_together" not in result:
+        files = "files of proteins" if "precision" in result else "documents"
+        sentences.append(f"Heads are not put together: --together needs {LEAST} or more {files} with links.")
+    if "uas" in result and np.isfinite(result.uas.sel(parser="together")):
         uas = {name: float(result.uas.sel(parser=name)) for name in result.parser.values}
         best = max((name for name in uas if name != "together"), key=lambda name: np.nan_to_num(uas[name], nan=-1.0))
         sentences.append(

@@ -28,17 +28,20 @@ def texts_with_words(
         raise AttnscopeError("found token ids; words need texts: give strings or files")
     spans_of = word_rule_of(rule).spans
     found: list[LinkedText] = []
+    present: set[str] = set()
     for text in corpus:
         spans = [(start, end) for start, end in spans_of(text.content)]
         words = joined(spans, text.content, (query.strip(), key.strip()))
         written = [(span, text.content[slice(*span)]) for span in words]
         queries = [span for span, word in written if is_query(word)]
         keys = tuple(span for span, word in written if is_key(word))
+        present.update([query] * bool(queries), [key] * bool(keys))
         links = tuple(Link(f"{query} → {key}", span, keys) for span in queries if keys)
         found.append(LinkedText(text.content, links, text.name, tuple(words)))
     if not any(text.links for text in found):
+        absent = [word for word in (query, key) if word not in present]
+        named = f"the word {absent[0]!r}" if len(absent) == 1 else f"the words {query!r} and {key!r}"
         raise AttnscopeError(
-            f"found no text with the words {query!r} and {key!r} among {len(found)}. Give other words, or patterns "
-            "between slashes (/[Ii]t/)"
+            f"found no text with {named} among {len(found)}. Give other words, or patterns between slashes (/[Ii]t/)"
         )
     return [text for text in found if text.links]

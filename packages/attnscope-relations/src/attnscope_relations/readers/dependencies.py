@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 from attnscope.read.files import decode_utf8, read_blocks, shown, unpacked
 from attnscope.read.spans import Span
 from attnscope.support.errors import AttnscopeError, explaining
+from attnscope.support.numbers import count
 from attnscope_relations.data import LinkedText, both_directions
 from attnscope_relations.trees import is_tree
 
 LEFT_OUT = ("punct", "root")  # a link to punctuation says nothing, and the root has no other end
 _COLUMNS = 10
+_BETWEEN = re.compile(r"\t|  +")  # columns, as the package conllu splits them
 
 
 def dependencies(file: Path) -> Iterator[LinkedText]:
@@ -26,10 +29,16 @@ def dependencies(file: Path) -> Iterator[LinkedText]:
     import conllu
 
     name = shown(file)
+    content = decode_utf8(b"".join(unpacked(file, read_blocks(file))), name)
+    for number, line in enumerate(content.splitlines(), start=1):
+        columns = len(_BETWEEN.split(line))
+        if columns < _COLUMNS and line.strip() and not line.startswith("#"):
+            raise AttnscopeError(
+                f"{name} is not CoNLL-U: line {number} has {count(columns, 'column')} ({line!r:.40}); expected "
+                f"{_COLUMNS}, with tabs between"
+            )
     with explaining(f"{name} is not CoNLL-U", "Correct it, or export it again"):
-        sentences = conllu.parse(decode_utf8(b"".join(unpacked(file, read_blocks(file))), name))
-    if any(len(token) < _COLUMNS for sentence in sentences for token in sentence):
-        raise AttnscopeError(f"{name} is not CoNLL-U: a word has fewer than {_COLUMNS} columns, separated by tabs")
+        sentences = conllu.parse(content)
     document = ""
     for number, sentence in enumerate(sentences, start=1):
         about: Any = sentence.metadata

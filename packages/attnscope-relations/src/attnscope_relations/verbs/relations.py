@@ -1,7 +1,8 @@
 """`attnscope_relations.relations`."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from attnscope.options import (
     SCALE,
@@ -16,13 +17,35 @@ from attnscope.options import (
     Words,
 )
 from attnscope.support.checked import Bounds
+from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
+_FILES = "a .conllu, .jsonl, .pdb or .wav file"
+
+
+def _check_texts(arguments: Mapping[str, Any]) -> None:
+    """Reject a call without data, or without a model."""
+    model, texts = arguments.get("model"), arguments.get("texts")
+    is_named = isinstance(model, str | Path)
+    if texts is None:
+        if is_named and Path(model).is_file() and Path(model).suffix != ".gguf":
+            raise AttnscopeError(f"{model} is not a model: write attnscope relations MODEL {model}")
+        command = f"attnscope relations {model if is_named else 'MODEL'} FILE"
+        raise AttnscopeError(f"found no texts with links: write {command}, with {_FILES}")
+    several = texts if isinstance(texts, list | tuple) else [texts]
+    plain = next((text for text in several if isinstance(text, str)), None)
+    if plain is not None and all(arguments.get(name) is None for name in ("query", "key", "gold")):
+        raise AttnscopeError(
+            f"found the plain text {plain!r:.40}, which has no links: add --from WORD --to WORD, or give {_FILES}"
+        )
+
+
 @verb(
+    before=_check_texts,
     examples=(
         ('attnscope relations bundled:pronoun "The cat left it, as it was shy." --from it --to cat', "two words"),
         ("attnscope relations bert-base-uncased treebank.conllu", "every relation of a treebank"),
@@ -34,7 +57,7 @@ if TYPE_CHECKING:
         ("attnscope relations facebook/esm2_t6_8M_UR50D 1crn.pdb", "residues of a protein in contact"),
         ("attnscope relations openai/whisper-base recordings/", "words and their sound"),
         ("attnscope relations ./translator test.en --target test.fr --gold links.txt", "words and their translations"),
-    )
+    ),
 )
 def relations(
     model: ModelsOrBundled = None,
@@ -157,7 +180,6 @@ def relations(
     from attnscope.measure.reader import scan_settings
     from attnscope.read.sounds import sounds_of
     from attnscope.store.units import task_for
-    from attnscope.support.errors import AttnscopeError
     from attnscope_relations.data import linked_texts, only_of
     from attnscope_relations.measure import RelationReader
     from attnscope_relations.speech import SpeechReader, reject_for_sounds
@@ -171,7 +193,7 @@ def relations(
         read = scan_settings(reading, statistics="entropy")
         return SpeechReader(model, sounds, read, untrained=untrained, ablate=ablate).scan(task)
     settings = scan_settings(reading, statistics="entropy", words=words, batch_size=batch_size)
-    more = {"untrained": untrained, "together": together, "ablate": ablate}
+    more = {"untrained": untrained, "together": together, "ablate": ablate, "only": only}
     if gold is not None:
         pairs = linked_pairs(texts, reading["targets"], Path(gold), gold_first, prompt)
         return TranslationReader(model, only_of(pairs, only), settings, **more).scan(task)
