@@ -1,10 +1,10 @@
-"""What a dry run says beside what the run takes: memory of a scan of six shapes, each in a process of its own.
+"""What a dry run says beside what the run takes: memory of six scans and eight other runs, each in its own process.
 
-    python benchmarks/plan.py                # all shapes, about five minutes on two cores
-    python benchmarks/plan.py grouped wide
+    python benchmarks/plan.py                # all, about fifteen minutes on two cores
+    python benchmarks/plan.py scan:wide edges:short
 
 Weights are random and text is random tokens. The plan is made from the config alone. Measured is the largest resident
-memory of a process, minus what it holds after a scan of the bundled model: Python, its packages, the compiled pass. As
+memory of a process, minus what it holds after the same on a bundled model: Python, its packages, the compiled pass. As
 the C library has it, freed memory is returned late; with `MALLOC_MMAP_THRESHOLD_=65536` it is returned at once, so that
 the resident memory is that of the tensors that are alive.
 """
@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,10 @@ import numpy as np
 import transformers as T  # noqa: N812
 
 import attnscope
-from attnscope.bundled import MODEL
+from attnscope.bundled import MODELS
 from attnscope.report.render import as_json
 
-TEXT = "The tide comes in twice a day, and twice a day it goes out again."
+TASKS = MODELS["bundled:tasks"]
 
 
 def _llama(vocabulary: int, width: int, layers: int, heads: int, key_heads: int, length: int) -> T.PreTrainedModel:
@@ -51,7 +52,19 @@ SHAPES = {
     "bert": (lambda: T.BertForMaskedLM(T.BertConfig(num_hidden_layers=6)), 256, 8),
     "t5": (lambda: T.T5ForConditionalGeneration(T.T5Config()), 512, 2),
     "long": (partial(_llama, 8_000, 512, 4, 8, 2, 4096), 4096, 1),
+    "short": (lambda: T.GPT2LMHeadModel(T.GPT2Config(n_layer=4)), 128, 2),
+    "narrow": (partial(_llama, 32_000, 512, 4, 8, 4, 256), 256, 1),
     "wide": (partial(_llama, 128_256, 512, 2, 8, 8, 1024), 1024, 1),
+}
+
+
+#: By verb: its shapes, and what it is given besides texts or pairs, so that it takes a minute.
+VERBS: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
+    "scan": (("gpt2", "grouped", "bert", "t5", "long", "wide"), {}),
+    "intervene": (("gpt2", "grouped"), {"heads": [(0, 0), (1, 1)], "ablations": ["zero"], "steps": 0, "why": False}),
+    "attribute": (("gpt2", "grouped"), {}),
+    "patch": (("gpt2", "grouped"), {"heads": [(0, 0), (1, 1)]}),
+    "edges": (("short", "narrow"), {"steps": 2, "sizes": [0.1], "draws": 1}),
 }
 
 
@@ -60,10 +73,14 @@ def windows(length: int, count: int) -> list[list[int]]:
     return np.random.default_rng(0).integers(5, 200, (count, length)).tolist()
 
 
-def scanned(folder: Path, length: int, count: int, **more: Any) -> Any:
-    """A scan of the model in a folder, or its plan."""
-    settings: Any = {"window": length, "batch_size": count, "tokenizer": MODEL, **more}
-    return attnscope.scan(folder, windows(length, count), **settings)
+def called(verb: str, folder: Path, length: int, count: int, **more: Any) -> Any:
+    """A verb on the model in a folder, or its plan."""
+    settings: Any = {"batch_size": count, **VERBS[verb][1], **more}
+    if verb not in {"patch", "edges"}:
+        return getattr(attnscope, verb)(folder, windows(length, count), window=length, **settings)
+    same = " the" * (length - 3)  # and a token for the beginning, two for the first word
+    pairs = [{"clean": f"the{same}", "corrupted": f"the a{same[4:]}", "answer": " the", "wrong": " a"}] * count
+    return getattr(attnscope, verb)(folder, pairs, **settings)
 
 
 def resident(field: str) -> int:
@@ -72,36 +89,39 @@ def resident(field: str) -> int:
     return 1024 * int(next(line.split()[1] for line in lines if line.startswith(field)))
 
 
-def measure(folder: Path, length: int, count: int) -> None:
-    """Print the bytes that a scan adds to this process."""
-    attnscope.scan(texts=[TEXT])
+def measure(verb: str, folder: Path, length: int, count: int) -> None:
+    """Print the bytes that a verb adds to this process."""
+    called(verb, Path(TASKS), 16, 1)
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the largest is that from here on
-    scanned(folder, length, count)
+    called(verb, folder, length, count)
     print(resident("VmHWM") - before)
 
 
 def main() -> None:
-    """Print a row a shape."""
+    """Print a row a verb and shape."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shapes", nargs="*", default=[*SHAPES])
+    runs = [f"{verb}:{shape}" for verb, (shapes, _) in VERBS.items() for shape in shapes]
+    parser.add_argument("runs", nargs="*", default=runs)
     parser.add_argument("--in-process", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.in_process:
         measure(**json.loads(options.in_process))
         return
-    print("| shape | parameters | batch | plan (MB) | measured (MB) | plan / measured | as the C library has it (MB) |")
+    print("| run | parameters | batch | plan (MB) | measured (MB) | plan / measured | as the C library has it (MB) |")
     print("|---|---|---|---|---|---|---|")
-    for name in options.shapes:
-        make, length, count = SHAPES[name]
+    for run in options.runs:
+        verb, _, shape = run.partition(":")
+        make, length, count = SHAPES[shape]
         with tempfile.TemporaryDirectory() as folder:
             model = make()
             model.config.architectures = [type(model).__name__]
             model.config.save_pretrained(folder)
-            table = as_json(scanned(Path(folder), length, count, dry_run=True), "")["tables"]["memory"]
+            T.AutoTokenizer.from_pretrained(TASKS, model_max_length=length).save_pretrained(folder)
+            table = as_json(called(verb, Path(folder), length, count, dry_run=True), "")["tables"]["memory"]
             plan = 1000 * table[0]["total"]
             model.save_pretrained(folder)
-            job = json.dumps({"folder": folder, "length": length, "count": count})
+            job = json.dumps({"verb": verb, "folder": folder, "length": length, "count": count})
             millions = model.num_parameters() / 1e6
             del model
             found: list[float] = []
@@ -111,7 +131,7 @@ def main() -> None:
                 found.append(int(done.stdout) / 1e6)
         size = f"{count} x {length:,}"
         ratio = plan / found[0]
-        print(f"| {name} | {millions:.0f} M | {size} | {plan:,.0f} | {found[0]:,.0f} | {ratio:.2f} | {found[1]:,.0f} |")
+        print(f"| {run} | {millions:.0f} M | {size} | {plan:,.0f} | {found[0]:,.0f} | {ratio:.2f} | {found[1]:,.0f} |")
         sys.stdout.flush()
 
 

@@ -13,6 +13,7 @@ from torch import nn
 import attnscope
 from attnscope.bundled import MODEL, MODELS
 from attnscope.catalogue import function_of, verbs
+from attnscope.intervention.stack import StackedPasses
 from attnscope.plan import Live
 from attnscope.report.render import as_json
 from attnscope.report.schema import Report
@@ -168,3 +169,20 @@ def test_the_command_prints_the_plan(tmp_path):
     done = typed("intervene", "bundled", "text.txt", "--dry-run", "--lang", "ja", cwd=tmp_path)
     assert "秒" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_a_plan_of_patch_has_the_variants_of_the_run(monkeypatch):
+    """Of long pairs: logits are those of one position, and states those of all tokens."""
+    same, seen = " the" * 60, []
+    pairs = [{"clean": f"a{same}", "corrupted": f"a a{same[4:]}", "answer": " the", "wrong": " a"}] * 2
+    run = StackedPasses.run
+
+    def counted(self, edits, variants, *more, **named):
+        seen.append(variants * self._texts)
+        return run(self, edits, variants, *more, **named)
+
+    settings = {"steps": 0, "by_position": True, "heads": [(1, 0), (1, 1)]}
+    plan = attnscope.patch(TASKS, pairs, dry_run=True, **settings)
+    monkeypatch.setattr(StackedPasses, "run", counted)
+    attnscope.patch(TASKS, pairs, **settings)
+    assert f"up to {max(seen)} x 6" in plan.finding.sentences[0]

@@ -158,6 +158,8 @@ class Memory:
         def observe(_: Site, call: AttentionCall) -> None:
             if work.holds and times == 1:
                 held.append((call.query, call.key, call.value))
+                width = work.states * model.config.get_text_config().hidden_size
+                held.append(call.query.new_empty((texts, call.query.shape[2], width)))
             if call.query.element_size() < 4 and live.device == "cpu":  # noqa: PLR2004 sums there are in float32
                 call.query.new_empty(call.query.shape, dtype=torch.float32)
             if measures and self.row_bytes:
@@ -185,6 +187,8 @@ class Memory:
                 hooks.enter_context(table.register_forward_hook(lambda *given: given[-1].requires_grad_()))
             hooks.enter_context(live)
             outputs = [start(**inputs) for _ in range(times)]
+            if work.logits and times == 1:
+                held += [outputs[0].logits.clone() for _ in range(work.logits)]
             if rows:
                 torch.cat(rows, 1)
             del outputs

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 REST = "rest"  # part of all but chosen heads
 BEHIND = "output layers"  # part of the layers behind the last block
-_AT_ONCE = 1 << 25  # logits of a lens at a time
+_AT_ONCE = 1 << 22  # logits of a lens at a time
 _LENS = {"logit": "logits", "metric": "1", "probability": "share", "rank": "1"}
 _ELSE = "use attnscope intervene or attnscope patch (--steps 0)"
 

@@ -131,7 +131,11 @@ def work_of(job: PatchJob, method: str, steps: int, sizes: int, draws: int) -> W
         senders += site.heads + 1
     scores = {"exact": edges + senders, "eap_ig": 3 * steps}.get(method, 3)
     passes = 2 + scores + (2 + draws) * sizes
-    return Work(job.shapes, passes, has_head=True, holds=True, gradients=method != "exact")
+    # states of each block: both runs of all batches hold what senders wrote, their messages, what two parts read, and
+    # queries, keys and values; a pass holds what it wrote, and the difference of two runs takes four times that
+    written = 1 + max(site.heads for site in job.sites)
+    states = 2 * len(job.shapes) * (2 * written + 5) + 5 * written
+    return Work(job.shapes, passes, has_head=True, holds=True, states=states, gradients=method != "exact")
 
 
 def base_of(results: xr.Dataset) -> xr.DataArray:
@@ -657,6 +661,7 @@ class EdgeRuns:
                         columns = slice(first, first + len(numbers))
                         scores[:, read, columns] += self.encoded.by_pair(products).to(scores.device) / max(steps, 1)
             self.passed()
+            del logits, trace, end  # before the next pass, as they hold the graph of this one
         return scores.double().cpu().numpy()
 
     def _slopes(self, trace: Trace, end: Tensor) -> Iterator[list[Tensor]]:

@@ -62,8 +62,12 @@ class Effects(Job):
         ]
         ablated = sum(count * (1 - layer / len(each)) for layer, count in enumerate(each)) * kinds
         estimates = 3 * (1 + self.settings["steps"]) if self.settings["steps"] else 0
+        has_all = session.kind in {"next", "translation"} and not session.answers
         return session.work(
             self.variants,
+            has_head=has_all,
+            logits=4 * has_all,  # of the unchanged pass, their probabilities, and what a score needs
+            states=2,  # outputs of blocks and of heads
             passes=1 + ("mean" in self.ablations) + ablated + estimates,
             gradients=bool(estimates),
             uncounted="what explains heads, sets, curves and searches",

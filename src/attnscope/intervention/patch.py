@@ -256,8 +256,9 @@ class PatchJob(Job):
         if self.what in ACTIVATIONS:
             self.activations = self._activations_of_blocks(Anatomy(loaded.model, inputs).activations)
         with stack.stacked_passes(loaded.model, skips=False, mlps=self.mlps) as passes:
-            logits = passes.plain(inputs)
-            if self.metric is None and kind_of_question(loaded.model) == "label" and logits.ndim > 2:  # noqa: PLR2004
+            is_label = kind_of_question(loaded.model) == "label"
+            logits = passes.plain(inputs, None if is_label else positions)
+            if self.metric is None and is_label and logits.ndim > 2:  # noqa: PLR2004
                 raise AttnscopeError(
                     f"{type(loaded.model).__name__} labels each token, and answers are labels of a text: give a "
                     "function as metric, such as lambda logits, inputs: logits[:, 3, 1] - logits[:, 3, 0]"
@@ -332,11 +333,13 @@ class PatchJob(Job):
         wanted = [1] * len(layers) if self.what in OF_BLOCKS else layers
         patched = sum(number * (1 - layer / len(layers)) for layer, number in enumerate(wanted)) * spots
         estimates = 3 * (1 + self.steps) if self.steps else 0
+        most = self.variants or stack.planned_variants(self.loaded.model, self.shapes[0], self.shapes[0][0])
         return Work(
             self.shapes,
             2 + patched + estimates,
-            self.variants or stack.planned_variants(self.loaded.model, (self.shapes[0][0], 1)),
+            min(most, max(wanted) * spots),  # those of a layer at once
             holds=True,
+            states=7,  # of both runs: outputs of blocks and of heads, and the calls of the second
             gradients=bool(estimates),
             uncounted="sets of components" if self.together else "",
         )

@@ -324,6 +324,7 @@ def same_without_what_is_skipped(
 ) -> bool:
     """Whether edited heads give the same logits with and without skipping shared computations."""
     logits: list[list[Tensor]] = []
+    positions = positions[:, :: -(-positions.shape[1] // _FEW_TOKENS)]  # of all, logits would fill the memory
     for skips in (True, False):
         with stacked_passes(model, skips=skips) as passes:
             passes.plain(inputs, positions)
@@ -347,10 +348,11 @@ _TOKENS = 1 << 15  # tokens of variants at once on a GPU
 _STATES = 1 << 19  # numbers of their states at once on a CPU, so that a layer fits the cache
 
 
-def planned_variants(model: PreTrainedModel, shape: tuple[int, int]) -> int:
-    """Number of variants for a pass over a batch of this shape, with logits of all tokens."""
+def planned_variants(model: PreTrainedModel, shape: tuple[int, int], predictions: int | None = None) -> int:
+    """Number of variants for a pass over a batch of this shape, with logits of all tokens or of some predictions."""
     config, tokens = model.config.get_text_config(), math.prod(shape)
-    logits = torch.empty(1, device=device_of(model), dtype=model.dtype).expand(tokens, config.vocab_size)
+    rows = tokens if predictions is None else predictions
+    logits = torch.empty(1, device=device_of(model), dtype=model.dtype).expand(rows, config.vocab_size)
     return variants_at_once(logits, tokens, [torch.empty(1).expand(1, 1, 1, config.hidden_size)])
 
 

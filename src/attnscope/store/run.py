@@ -40,6 +40,8 @@ class Work:
     has_head: bool = False  # whether the logits of all tokens are computed
     has_cache: bool = False  # whether keys and values of all layers are kept
     holds: bool = False  # whether the attention calls of all layers are held
+    logits: int = 0  # copies of the logits, besides the model's
+    states: int = 0  # states of each block that are held
     gradients: bool = False
     copies: int = 0  # of the weights, besides the model
     need: Any = None  # measures of rows, if any

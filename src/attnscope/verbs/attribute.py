@@ -224,7 +224,9 @@ def attribute(
         raise AttnscopeError(f"found pairs of one token, or of more than {length}; expected 2 to {length} tokens")
     session.check(ablates=False)
     if reading["dry_run"]:  # how the stream splits is found with numbers
-        return planned("attribute", model, opened.model, session.work(has_head=head is None), reading)
+        # recorded are input and output of norms, attention and MLP, and of calls; logits, and those of the predictions
+        held: Any = {"states": 10, "logits": 2 if head is None and site is None and not is_whole else 0}
+        return planned("attribute", model, opened.model, session.work(has_head=head is None, **held), reading)
 
     settings = {**session.settings, "token": token, "against": against, "by_position": by_position, "direction": None}
     settings |= {} if part is None else {"part": part}
