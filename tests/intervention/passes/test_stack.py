@@ -5,7 +5,7 @@ import torch
 
 from attnscope.capture.watching import watching
 from attnscope.intervention.calls import unread_sites
-from attnscope.intervention.stack import stacked_passes
+from attnscope.intervention.stack import same_without_what_is_skipped, stacked_passes
 from attnscope.kernels.full import attend_in_full
 from tests.intervention.small_models import MODELS, build, inputs_of
 
@@ -84,6 +84,23 @@ def test_places_alone_are_given_to_the_output_layer():
     expected = model(**inputs)[0].detach().gather(1, places[..., None].expand(-1, -1, 60))
     torch.testing.assert_close(some, expected)
     torch.testing.assert_close(changed, expected.expand(3, -1, -1, -1))
+
+
+@pytest.mark.parametrize("position", [None, 0, 30, 39])
+def test_a_layer_that_depends_on_the_number_of_texts_is_found_at_any_position(position):
+    model = build("gpt2")
+    layer = model.transformer.h[0].mlp.c_fc
+    forward = layer.forward
+
+    def counts_texts(received):
+        output = forward(received).clone()
+        if position is not None:
+            output[:, position] += len(output)
+        return output
+
+    layer.forward = counts_texts
+    inputs, every = {"input_ids": torch.arange(40)[None]}, torch.arange(40)[None]
+    assert same_without_what_is_skipped(model, inputs, every) is (position is None)
 
 
 def test_the_model_is_given_back():
