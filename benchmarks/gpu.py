@@ -10,7 +10,8 @@ First the tests that are marked `device` run on the GPU: the kernel's cases (tes
 verb against eager attention or the CPU (tests/test_devices.py). How many passed and failed is printed; where one fails,
 nothing is timed. `layer`: one layer of 65,536 tokens, by PyTorch's flash, cuDNN and memory-efficient attention, by
 compiled FlexAttention (at the lengths of --flex alone: to compile it takes long), and by `measure` with row statistics
-and band, without the largest key, with two columns besides, and with the bins that scan asks for by default. `model`:
+and band, without the largest key, with two columns besides, and with the bins that scan asks for by default; behind
+each ratio, in brackets, what its count of instructions predicts (tests/kernels/compiled_triton.py). `model`:
 scan's forward pass beside the plain one, of BERT-base's shape and of a Llama of 1B parameters, with random weights and
 without a language-model head. Everything is timed in turns within one run; a ratio is the median over the turns.
 Printed are markdown tables with the device and the versions.
@@ -48,6 +49,12 @@ TOKENS = 65_536
 HIDDEN = 1024  # heads times width of a layer
 TURNS = 10
 TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+# Times of flash attention by width: a number, and one for each instruction of a tile. Least squares over the four ways
+# without bins that an H200 timed at 4,096 tokens (docs/scale/gpu.md), compiled for sm_90.
+PREDICTION = {64: (0.273, 0.00170), 128: (0.488, 0.00099)}
+CROSSING = (
+    0.28  # of the instructions beyond the shortest path, those that run: at 4,096 tokens 1 tile in 5 crosses bins
+)
 GOALS = {"row statistics and band": 1.25, "and two columns": 1.8}
 ROOT = Path(__file__).parents[1]
 
@@ -94,6 +101,20 @@ def ratio(times: dict[str, list[float]], name: str, beside: str) -> str:
     return f"{statistics.median(one / other for one, other in pairs):.2f}"
 
 
+def predictions(width: int) -> dict[str, str]:
+    """The ratio of each way that the instructions of the compiled kernel predict; none but on a Hopper."""
+    if width not in PREDICTION or torch.cuda.get_device_capability() != (9, 0):
+        return {}
+    command = [sys.executable, "-m", "tests.kernels.compiled_triton", "90", "--table", str(width)]
+    rows = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()[2:]
+    fixed, each = PREDICTION[width]
+    ratios: dict[str, str] = {}
+    for _, name, *_, common, most, _ in ([cell.strip() for cell in row.strip("| ").split("|")] for row in rows):
+        instructions = int(common) + CROSSING * (int(most) - int(common))
+        ratios[name] = f" ({fixed + each * instructions:.2f})"
+    return ratios
+
+
 def layer_ways(
     length: int, width: int, dtype: torch.dtype, *, causal: bool, flex: bool, device: str
 ) -> dict[str, Callable[[], object] | None]:
@@ -107,6 +128,7 @@ def layer_ways(
     call = AttentionCall(query, key, value, width**-0.5, causal=causal)
     rows = Need.everything(BAND)
     needs = {
+        "attention alone": Need(),
         "row statistics and band": rows,
         "without largest key": replace(rows, largest_key=False),
         "and two columns": Need.everything(BAND, columns),
@@ -146,6 +168,7 @@ def compare_layers(lengths: list[int], widths: list[int], types: list[str], flex
     heading: list[str] = []
     for dtype in types:
         for width in widths:
+            predicted = {} if causal else predictions(width)
             for length in lengths:
                 ways = layer_ways(length, width, TYPES[dtype], causal=causal, flex=length in flex, device="cuda")
                 times = time_in_turns(ways)
@@ -154,7 +177,7 @@ def compare_layers(lengths: list[int], widths: list[int], types: list[str], flex
                     print("| " + " | ".join(heading) + " |\n" + "|---" * len(heading) + "|")
                 flash = f"{statistics.median(times['flash']):.3f}" if "flash" in times else "–"
                 cells = [dtype, str(width), str(length), flash]
-                cells += [ratio(times, name, "flash") for name in list(ways)[1:]]
+                cells += [ratio(times, name, "flash") + predicted.get(name, "") for name in list(ways)[1:]]
                 print("| " + " | ".join(cells) + " |", flush=True)
                 torch.compiler.reset()
 

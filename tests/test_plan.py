@@ -20,6 +20,7 @@ from attnscope.report.schema import Report
 from attnscope.support.checked import declaration
 from attnscope.support.errors import AttnscopeError
 from tests.cli.command import attnscope as typed
+from tests.image_models import SIDE, vision_model
 
 TASKS = MODELS["bundled:tasks"]
 TEXTS = ["The tide comes in twice a day, and twice a day it goes out again. " * 8, "The moon pulls at the sea. " * 20]
@@ -151,14 +152,32 @@ def test_what_does_not_fit_is_told_with_what_would_help(without_weights):
     assert run_of(plan)["seconds"] is None
 
 
-def test_several_models_and_images_are_rejected(tmp_path):
+def test_several_models_and_sounds_are_rejected(tmp_path):
     with pytest.raises(AttnscopeError, match="plans one model"):
         attnscope.scan([MODEL, TASKS], TEXTS, dry_run=True)
-    T.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8).save_pretrained(
-        tmp_path
+    T.Wav2Vec2Config(hidden_size=8, num_hidden_layers=1, num_attention_heads=2).save_pretrained(tmp_path)
+    with pytest.raises(AttnscopeError, match="plans runs over texts and images: scan a few sounds"):
+        attnscope.scan(tmp_path, [{"array": np.zeros(16_000), "sampling_rate": 16_000}], dry_run=True)
+
+
+@pytest.mark.parametrize("kind", ["vit", "clip"])
+def test_a_scan_of_images_runs_as_planned(kind):
+    """Of the tower alone, where a model reads texts too."""
+    model, processor = vision_model(kind)
+    pixels = torch.rand(5, 3, SIDE, SIDE)
+    plan, results = (
+        attnscope.scan(model, pixels, tokenizer=processor, batch_size=2, dry_run=dry) for dry in (True, False)
     )
-    with pytest.raises(AttnscopeError, match="plans runs over texts"):
-        attnscope.scan(tmp_path, [np.zeros((32, 32, 3), np.uint8)], dry_run=True)
+    tokens = int(results.length[0])
+    run = run_of(plan)
+    assert "5 images" in plan.finding.sentences[0]
+    assert f"2 x {tokens}" in plan.finding.sentences[0]
+    assert [run["texts"], run["batches"], run["tokens"]] == [5, 3, 5 * tokens]
+    memory = memory_of(plan)["cpu"]
+    assert memory["weights"] == pytest.approx(sum(one.nbytes for one in (*model.parameters(), *model.buffers())) / 1e9)
+    assert memory["activations"] > 2 * tokens * 4 / 1e9
+    with pytest.raises(AttnscopeError, match="counts patches"):
+        attnscope.scan(vision_model("swin")[0], pixels, batch_size=2, dry_run=True)
 
 
 def test_the_command_prints_the_plan(tmp_path):

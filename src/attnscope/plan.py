@@ -132,7 +132,7 @@ class Memory:
         verified = tokens_verified(self.model, tokens)
         check = self._most(1, verified, has_head=True, times=2)  # with and without attnscope, compared at the end
         if work.gradients:  # of a pass without variants
-            check |= self._most(texts, tokens, has_head=True, gradients=True)
+            check |= self._most(texts, tokens, has_head=work.has_head, gradients=True)
         least = {device: max(plain[device], check[device]) for device in plain | check}
         rows = {device: max(0, whole[device] - size) for device, size in least.items()}
         return Counter(least), Counter(rows)
@@ -168,10 +168,7 @@ class Memory:
                     torch.cat(rows, 1)
                     rows.clear()
 
-        ids = torch.zeros(texts, tokens, dtype=torch.int64, device="meta")
-        inputs: dict[str, Any] = {"input_ids": ids}
-        inputs |= {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
-        start = model if has_head else body_of(model)
+        start, inputs = _pass_of(model, replace(work, has_head=has_head), texts, tokens)
         inputs |= {} if work.has_cache else without_cache(start)
         live = Live(model, self.device(""))
         with ExitStack() as hooks:
@@ -193,6 +190,18 @@ class Memory:
                 torch.cat(rows, 1)
             del outputs
         return live.most
+
+
+def _pass_of(model: Any, work: Work, texts: int, tokens: int) -> tuple[nn.Module, dict[str, Any]]:
+    """The module that runs in a pass over a batch, and its arguments."""
+    device = torch.device("meta") if is_empty(model) else device_of(model)
+    if work.reads is not None:
+        start = model.get_submodule(work.part) if work.part or work.has_head else body_of(model)
+        one = {name: value.to(device, model.dtype) for name, value in work.reads.items()}
+        return start, {name: value.expand(texts, *value.shape[1:]) for name, value in one.items()}
+    ids = torch.zeros(texts, tokens, dtype=torch.int64, device=device)
+    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if model.config.is_encoder_decoder else {})
+    return model if work.has_head else body_of(model), inputs
 
 
 def planned(verb: str, source: Model | None, loaded: LoadedModel, work: Work, reading: Mapping[str, Any]) -> Any:
@@ -223,7 +232,7 @@ def planned(verb: str, source: Model | None, loaded: LoadedModel, work: Work, re
     if not any(map(_lacks, table)):
         seconds, why = _seconds(source, loaded, work, loading, largest)
     passes = work.passes * len(work.shapes)
-    read = f"{count(texts, verb_of(verb).unit)} of {tokens:,} tokens"
+    read = f"{count(texts, work.unit or verb_of(verb).unit)} of {tokens:,} tokens"
     size = f"{largest[0] * work.variants:,} x {largest[1]:,}"
     sentences = [
         f"{read}: about {passes:,.0f} forward passes of up to {size} tokens." if texts else "It reads no texts.",
@@ -350,12 +359,10 @@ def _seconds(
         return output_of(call) if need is None else measure(call, replace(need, columns=None))[0]
 
     def timed(texts: int, tokens: int) -> float:
-        ids = torch.zeros(texts, tokens, dtype=torch.int64, device=device_of(model))
-        inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if model.config.is_encoder_decoder else {})
-        start = model if work.has_head else body_of(model)
+        start, inputs = _pass_of(model, work, texts, tokens)
         began = time.perf_counter()
         start(**inputs, **without_cache(start))
-        if ids.is_cuda:
+        if device_of(model).type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - began
 
@@ -378,7 +385,7 @@ _MEMORY = (
     Quantity("available", "available (GB)", "GB", "Free memory of the device"),
 )
 _RUN = (
-    Quantity("texts", unit="count", meaning="Windows, pairs or prompts"),
+    Quantity("texts", unit="count", meaning="Windows, pairs, prompts or images"),
     Quantity("tokens", unit="count"),
     Quantity("batches", unit="count"),
     Quantity("passes", unit="count", meaning="Forward passes over a batch; a gradient counts as two"),

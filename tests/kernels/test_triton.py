@@ -324,3 +324,14 @@ def test_it_compiles_for_a_gpu_that_is_not_here(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     shared = int(re.search(r"(\d+) shared", done.stdout)[1])
     assert shared <= 227 * 1024
+
+
+def test_the_shortest_path_through_a_loop_leaves_out_a_branch():
+    from tests.kernels.compiled_triton import Instruction, shortest_path
+
+    loop = [Instruction(16 * at, "FFMA", None, may_go_on=True) for at in range(6)]
+    loop[1] = Instruction(16, "BRA", 64, may_go_on=True)  # may pass over two
+    loop[5] = Instruction(80, "BRA", 0, may_go_on=False)
+    assert shortest_path(loop) == 4
+    loop[1] = Instruction(16, "BRA", 160, may_go_on=True)  # leaves the loop
+    assert shortest_path(loop) == 6

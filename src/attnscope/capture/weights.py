@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain, filterfalse
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from transformers import PreTrainedModel
@@ -65,6 +65,41 @@ def output_layer(model: PreTrainedModel) -> nn.Module | None:
         return model.get_output_embeddings()
     except NotImplementedError:
         return None
+
+
+@contextmanager
+def logits_at(
+    model: PreTrainedModel, positions: Int[Tensor, "text prediction"] | None
+) -> Generator[Callable[[Tensor], Tensor]]:
+    """Let the output layer compute logits at some positions of each text, or of each variant of all texts.
+
+    Yields a function that picks them from the result of a pass, if the model computes them in another way; those of a
+    text are at position 0. All logits without positions.
+    """
+    if positions is None:
+        yield lambda logits: logits
+        return
+    layer, is_cut = output_layer(model), False
+
+    def cut(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        nonlocal is_cut
+        states = arguments[0]
+        is_cut = states.ndim == 3 and len(states) % len(positions) == 0  # noqa: PLR2004
+        return (_at(states, positions), *arguments[1:]) if is_cut else None
+
+    def chosen(logits: Tensor) -> Tensor:
+        if is_cut:
+            return logits
+        return logits[:, None] if logits.ndim == 2 else _at(logits, positions)  # noqa: PLR2004
+
+    with nullcontext() if layer is None else layer.register_forward_pre_hook(cut):
+        yield chosen
+
+
+def _at(rows: Tensor, positions: Tensor) -> Tensor:
+    """Rows ``(variant and text, position, ...)`` at chosen positions ``(text, prediction)`` of each text."""
+    index = positions.to(rows.device).repeat(len(rows) // len(positions), 1)
+    return rows.gather(1, index[..., None].expand(-1, -1, rows.shape[-1]))
 
 
 def is_linear(module: nn.Module) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -21,7 +21,7 @@ from attnscope.capture.families import OWN_STATES, is_norm, other_name, related,
 from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
-from attnscope.capture.weights import blocks_of, in_single_precision, linear_layers
+from attnscope.capture.weights import blocks_of, in_single_precision, linear_layers, logits_at
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import projections
 from attnscope.explanation.stream import SMALL, Fold, fold_of
@@ -135,7 +135,8 @@ def work_of(job: PatchJob, method: str, steps: int, sizes: int, draws: int) -> W
     # queries, keys and values; a pass holds what it wrote, and the difference of two runs takes four times that
     written = 1 + max(site.heads for site in job.sites)
     states = 2 * len(job.shapes) * (2 * written + 5) + 5 * written
-    return Work(job.shapes, passes, has_head=True, holds=True, states=states, gradients=method != "exact")
+    has_head, gradients = job.metric is not None, method != "exact"
+    return Work(job.shapes, passes, has_head=has_head, holds=True, states=states, gradients=gradients)
 
 
 def base_of(results: xr.Dataset) -> xr.DataArray:
@@ -273,7 +274,7 @@ class Graph:
 
     def _find_what_parts_read(self, encoded: EncodedPairs, senders_before: list[int], rounding: float) -> None:
         """Find the last sender that each part reads: the one up to which changes of senders add up to its change."""
-        (_, clean), (_, other) = map(self.run, encoded.inputs)
+        (_, clean), (_, other) = (self.run(inputs, encoded.predicting) for inputs in encoded.inputs)
         for at, part in enumerate(self.parts):
             start = self.end + 1 if at > self.end else 0
             first = senders_before[start] - 1
@@ -295,22 +296,24 @@ class Graph:
     def run(
         self,
         inputs: dict[str, Tensor],
+        predicting: Int[Tensor, "row token"] | None,
         circuit: tuple[Bool[np.ndarray, "sender receiver"], Trace] | None = None,
         *,
         leaves: bool = False,
         within: Bool[Tensor, "row position"] | None = None,
     ) -> tuple[Tensor, Trace]:
-        """Logits of a pass, and what its parts read and wrote; edges beyond a circuit carry those of another run.
+        """Logits of a pass at some positions, or all, and what its parts read and wrote.
 
-        They do so `within` some positions, by default everywhere.
+        Edges beyond a circuit carry those of another run, `within` some positions, by default everywhere.
 
         With `leaves`, zeros are added to what each part reads, as leaves of the graph.
         """
         run = _Run(self, inputs, Trace(self.end), circuit, leaves, within)
         hooks = (hook for at, part in enumerate(self.parts) for hook in run.hooks(at, part))
         # `watching` comes first, because `patch_heads` calls the module within its own hook
-        with watching(self.model, run.attend), attached(hooks):
-            logits = result_of(self.model, self.model(**without_cache(self.model), **inputs))
+        # the output layer computes some positions behind the hooks, which may read all of its input
+        with watching(self.model, run.attend), attached(hooks), logits_at(self.model, predicting) as chosen:
+            logits = chosen(result_of(self.model, self.model(**without_cache(self.model), **inputs)))
         return logits, run.trace
 
 
@@ -622,8 +625,8 @@ class EdgeRuns:
     @torch.no_grad()
     def run(self, inputs: dict[str, Tensor], *circuit: Any) -> tuple[Trace, Float[np.ndarray, " pair"]]:
         """A pass, of a circuit with corrupted activations on all edges that it lacks."""
-        logits, trace = self.graph.run(inputs, *circuit, within=self.within)
-        return trace, self.encoded.measure_at(logits, inputs).double().cpu().numpy()
+        logits, trace = self.graph.run(inputs, self.encoded.predicting, *circuit, within=self.within)
+        return trace, self.encoded.measure(logits, inputs).double().cpu().numpy()
 
     @cached_property
     def clean(self) -> tuple[Trace, Float[np.ndarray, " pair"]]:
@@ -640,8 +643,8 @@ class EdgeRuns:
             inputs, others = inputs_moved(clean_inputs, others, share or 0.0)
             moved = embeddings_moved(graph.model, inputs, others, share or 0.0)
             with frozen(graph.model), torch.enable_grad(), moved:
-                logits, trace = graph.run(inputs, leaves=True)
-                end = self.encoded.measure_at(logits, inputs)
+                logits, trace = graph.run(inputs, self.encoded.predicting, leaves=True)
+                end = self.encoded.measure(logits, inputs)
                 if clean is None:  # without steps, this is the clean run
                     clean = Trace(graph.end, trace.reads, written=trace.written, norms=trace.norms)
                     self.clean = clean, end.detach().double().cpu().numpy()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -18,9 +18,9 @@ from attnscope.capture.families import result_of
 from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
-from attnscope.capture.weights import embedding_within, embeddings_of, linear_layers
+from attnscope.capture.weights import embedding_within, embeddings_of, linear_layers, logits_at
 from attnscope.intervention.calls import output_with_gradient
-from attnscope.intervention.questions import Questions
+from attnscope.intervention.questions import Embeddings, Questions
 from attnscope.intervention.replacements import donor_positions
 from attnscope.kernels.call import AttentionCall
 from attnscope.support.errors import AttnscopeError
@@ -49,10 +49,13 @@ def loss_gradients(
         if not others:  # images and sounds of one size
             others = {name: values.roll(1, 0) for name, values in inputs.items()}
 
-    def loss(logits: Tensor) -> Tensor:
-        return questions.scores(questions.at(logits)[None])["loss"].sum()
+    positions = None if isinstance(questions, Embeddings) else questions.positions
 
-    return head_gradients(model, inputs, loss, gate, others, towards_donor or 0.0)
+    def loss(logits: Tensor) -> Tensor:
+        asked = questions.at(logits) if positions is None else logits
+        return questions.scores(asked[None])["loss"].sum()
+
+    return head_gradients(model, inputs, loss, positions, gate, others, towards_donor or 0.0)
 
 
 def answers_difference(model: PreTrainedModel, pairs: EncodedPairs, share: float | None) -> list[Tensor]:
@@ -60,9 +63,10 @@ def answers_difference(model: PreTrainedModel, pairs: EncodedPairs, share: float
     clean, others = pairs.inputs
 
     def measure(logits: Tensor) -> Tensor:
-        return pairs.measure_at(logits, clean).sum()
+        return pairs.measure(logits, clean).sum()
 
-    layers = head_gradients(model, clean, measure, None, {} if share is None else others, share or 0.0)
+    moved = {} if share is None else others
+    layers = head_gradients(model, clean, measure, pairs.predicting, None, moved, share or 0.0)
     return [gradient for _, gradient in layers]
 
 
@@ -87,11 +91,12 @@ def head_gradients(
     model: PreTrainedModel,
     inputs: dict[str, Tensor],
     quantity: Callable[[Tensor], Tensor],
+    positions: Int[Tensor, "text prediction"] | None,
     gate: Gate | None = None,
     others: Mapping[str, Tensor] | None = None,
     share: float = 0.0,
 ) -> list[tuple[Tensor, Tensor]]:
-    """Output of each call, and the gradient of a function of the logits with respect to it."""
+    """Output of each call, and the gradient of a function of the logits, at all positions or at some, by it."""
     check_gradients(model, WITHOUT_ESTIMATES)
     outputs: list[Tensor] = []
 
@@ -106,8 +111,8 @@ def head_gradients(
 
     inputs, others = inputs_moved(inputs, others or {}, share)
     moved = embeddings_moved(model, inputs, others, share)
-    with frozen(model), watching(model, observe), moved, torch.enable_grad():
-        wanted = quantity(result_of(model, model(**inputs)))
+    with frozen(model), watching(model, observe), moved, logits_at(model, positions) as chosen, torch.enable_grad():
+        wanted = quantity(chosen(result_of(model, model(**inputs))))
         gradients = torch.autograd.grad(wanted, outputs, allow_unused=True, materialize_grads=True)
     return [(output.detach(), gradient) for output, gradient in zip(outputs, gradients, strict=True)]
 

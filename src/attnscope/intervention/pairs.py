@@ -267,14 +267,6 @@ class EncodedPairs:
             return self.difference(logits)
         return torch.stack([self.measure(one, inputs) for one in logits])
 
-    def measure_at(self, logits: Float[Tensor, ...], inputs: dict[str, Tensor]) -> Float[Tensor, " pair"]:
-        """The metric of a pass that returned logits at all positions."""
-        if self.metric is None and logits.ndim == 2:  # noqa: PLR2004 one prediction for each text
-            logits = logits[:, None]
-        elif self.metric is None:
-            logits = logits.gather(1, self.positions[..., None].expand(-1, -1, logits.shape[-1]))
-        return self.measure(logits, inputs)
-
     @property
     def patched_positions(self) -> list[Bool[Tensor, "row position"]]:
         """The positions that are patched at a time: spans, or each one, the last with the tokens of the answers."""

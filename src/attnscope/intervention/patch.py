@@ -338,6 +338,7 @@ class PatchJob(Job):
             self.shapes,
             2 + patched + estimates,
             min(most, max(wanted) * spots),  # those of a layer at once
+            has_head=self.metric is not None,
             holds=True,
             states=7,  # of both runs: outputs of blocks and of heads, and the calls of the second
             gradients=bool(estimates),

@@ -24,7 +24,7 @@ from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.capture.weights import blocks_of, output_layer
+from attnscope.capture.weights import blocks_of, logits_at
 from attnscope.intervention.activations import Activation, changed_activations
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.kernels.call import AttentionCall
@@ -90,7 +90,8 @@ class StackedPasses:
         self._texts = len(next(iter(inputs.values())))
         self._positions = positions
         self._begin(0, {}, {})
-        return self._chosen(forward(self.model, self._inputs, name, result=partial(result_of, self.model)))
+        with logits_at(self.model, positions) as chosen:
+            return chosen(forward(self.model, self._inputs, name, result=partial(result_of, self.model)))
 
     def run(
         self,
@@ -104,7 +105,9 @@ class StackedPasses:
         self._begin(variants, edits, state_edits or {})
         self._mlp_edits, self._activation_edits = mlp_edits or {}, activation_edits or {}
         repeated = pytree.tree_map_only(Tensor, self._repeated, self._inputs)
-        return self._chosen(result_of(self.model, self.model(**repeated))).unflatten(0, (variants, self._texts))
+        with logits_at(self.model, self._positions) as chosen:
+            logits = chosen(result_of(self.model, self.model(**repeated)))
+        return logits.unflatten(0, (variants, self._texts))
 
     def sweep(
         self,
@@ -143,14 +146,6 @@ class StackedPasses:
         """Repeat a tensor for each variant: all texts of the first variant, then all of the second."""
         repeats = tensor.ndim > 0 and len(tensor) == self._texts
         return tensor.repeat(self._variants, *[1] * (tensor.ndim - 1)) if repeats else tensor
-
-    def _chosen(self, logits: Tensor) -> Tensor:
-        """The logits at the requested positions, if the model returned more; those of a text are at position 0."""
-        if self._positions is not None and logits.ndim == 2:  # noqa: PLR2004
-            return logits[:, None]
-        if self._positions is None or logits.shape[1] == self._positions.shape[1]:
-            return logits
-        return _at(logits, self._positions)
 
     # replacements of the model's own functions
 
@@ -234,17 +229,6 @@ class StackedPasses:
         leaves[first] = edit(states).reshape(leaves[first].shape)
         return pytree.tree_unflatten(leaves, form)
 
-    def head(self, forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """An output layer that computes logits at the requested positions only."""
-
-        def make(states: Tensor) -> Tensor:
-            positions = self._positions
-            if positions is None or states.ndim != 3 or len(states) % len(positions):  # noqa: PLR2004
-                return forward(states)
-            return forward(_at(states, positions))
-
-        return make
-
 
 @contextmanager
 def stacked_passes(
@@ -259,13 +243,11 @@ def stacked_passes(
     Blocks are numbered as they run, those of an encoder first.
     """
     passes = StackedPasses(model, skips=skips)
-    last, blocks = output_layer(model), {id(block) for block in blocks_of(model).values()}
+    blocks = {id(block) for block in blocks_of(model).values()}
     with ExitStack() as hooks:
         for module in model.modules():
             if id(module) in blocks:
                 wrapped = passes.block(module.forward)
-            elif module is last:
-                wrapped = passes.head(module.forward)
             elif module in mlps:
                 wrapped = passes.mlp(module.forward)
             elif skips and isinstance(module, (nn.Linear, Conv1D)):
@@ -277,12 +259,6 @@ def stacked_passes(
         changes = {one: partial(passes.activation, block) for block, one in (activations or {}).items()}
         hooks.enter_context(changed_activations(model, changes))
         yield passes
-
-
-def _at(rows: Tensor, positions: Tensor) -> Tensor:
-    """Rows ``(variant and text, position, ...)`` at chosen positions ``(text, prediction)`` of each text."""
-    index = positions.to(rows.device).repeat(len(rows) // len(positions), 1)
-    return rows.gather(1, index[..., None].expand(-1, -1, rows.shape[-1]))
 
 
 #: ``(text, head, query, value_width)`` of each attention call

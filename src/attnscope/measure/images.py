@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,7 @@ from attnscope.options import ScanReading
 from attnscope.read.windows import Window
 from attnscope.report import registry
 from attnscope.statistics.agreement import label_shares
+from attnscope.store.run import Work
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
@@ -126,8 +128,9 @@ class ImageReader(Reader):
     def __init__(self, model: Model, images: Images, settings: ScanReading) -> None:
         available = lambda: (*PATCH_STATISTICS, *of_any_tokens())  # noqa: E731
         names = choose(settings["statistics"], available, DEFAULT, " of images")
+        loading = replace(Loading.of(settings), dry_run=False)  # patches are found with numbers
         self.vision = load_vision_model(
-            model, processor=settings["tokenizer"], need_processor=not images.is_processed, loading=Loading.of(settings)
+            model, processor=settings["tokenizer"], need_processor=not images.is_processed, loading=loading
         )
         super().__init__(self.vision.loaded, self.vision.model, images, settings, names)
         self.reader = reader_of(self.vision.processor)
@@ -181,6 +184,22 @@ class ImageReader(Reader):
             batch[number] = item
         if batch:
             yield batch
+
+    def work(self) -> Work:
+        """One pass over each batch, and the numbers of an image."""
+        name, pixels = next(self.items())
+        grid = self._grid(name, pixels)
+        if grid is None:
+            raise AttnscopeError(
+                f"a dry run (--dry-run) counts patches, and those of {type(self.model).__name__} have no known rows "
+                "and columns: scan a few images instead (--limit)"
+            )
+        sizes = {"row_offset": 2 * self.band + 1, "column_offset": 2 * self.band + 1}
+        sizes["head"] = max(site.heads for site in self.sites)
+        numbers = sum(prod(sizes.get(dim, 1) for dim in _dimensions(name)) for name in self.names)
+        shapes = [(len(part), grid.tokens) for part in self.parts()]
+        result, reads = 8 * numbers * len(self.sites), {"pixel_values": pixels}
+        return Work(shapes, result=result, reads=reads, part=self.vision.tower, unit="image")
 
     def read(self, items: Sequence[Pixels], numbers: Sequence[int]) -> Read:  # noqa: ARG002
         grid = self._grid(*items[0])

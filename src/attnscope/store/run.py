@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,6 +47,9 @@ class Work:
     need: Any = None  # measures of rows, if any
     waits: int = 0  # bytes of rows that wait for those of other layers
     result: int = 0  # bytes of the results of a text
+    reads: Mapping[str, Any] | None = None  # arguments of a pass over one input, if these are not tokens
+    part: str = ""  # name of the module that takes them, if not that of the whole model or its body
+    unit: str = ""  # what is read, if not that of the verb
     uncounted: str = ""  # passes that are not among these
 
 

@@ -84,6 +84,7 @@ def scan(
     from attnscope.capture.modalities import modality_of
     from attnscope.measure.scan import reader_of
     from attnscope.measure.texts import TextReader
+    from attnscope.read.images import Images
     from attnscope.read.sources import as_list
     from attnscope.store.units import task_for
     from attnscope.support.errors import AttnscopeError
@@ -98,9 +99,9 @@ def scan(
     texts = as_list(texts) if isinstance(texts, Iterator) else texts
     model = MODEL if model is None else model
     modality = modality_of(model, texts, field=reading["field"], revision=reading["revision"])
-    if modality is not None and reading["dry_run"]:
+    if not isinstance(modality, Images | None) and reading["dry_run"]:
         raise AttnscopeError(
-            "a dry run (--dry-run) plans runs over texts: scan a few images, videos or sounds instead (--limit)"
+            f"a dry run (--dry-run) plans runs over texts and images: scan a few {modality.called} instead (--limit)"
         )
     if modality is None:
         return TextReader(model, texts, reading).scan(task)

@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 import torch
+import transformers as T
 
+import attnscope
+from attnscope.bundled import MODELS as BUNDLED
 from attnscope.intervention.gradients import attribution, gates_towards, head_gradients, importance, loss_gradients
 from attnscope.intervention.questions import Questions
 from attnscope.intervention.stack import stacked_passes
 from attnscope.measure.passes import WindowBatch
 from attnscope.read.windows import Batch, Window
-from tests.intervention.small_models import build, inputs_of
+from tests.intervention.small_models import MODELS, build, inputs_of
 
 
 def questions_of(model):
@@ -74,7 +77,7 @@ def test_attribution_is_exact_where_the_loss_is_linear_in_the_heads():
     model.transformer.h[1].mlp.forward = torch.zeros_like
     model.transformer.ln_f = torch.nn.Identity()
     inputs = {"input_ids": inputs_of(model)["input_ids"]}
-    found = head_gradients(model, inputs, lambda logits: logits[:, 3, 7].sum())
+    found = head_gradients(model, inputs, lambda logits: logits[:, 3, 7].sum(), None)
     others = [torch.zeros_like(output) for output, _ in found]
     estimated = attribution(found, others)[1]
     with stacked_passes(model) as passes, torch.no_grad():
@@ -88,3 +91,35 @@ def test_attribution_is_exact_where_the_loss_is_linear_in_the_heads():
 
         changed = passes.run({1: out}, 4)[:, :, 3, 7]
     np.testing.assert_allclose(estimated, (changed - before).T.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_at_some_positions_alone_have_the_gradients_of_all(name):
+    model, positions = build(name), torch.tensor([[1, 4], [0, 2]])
+    inputs, computed = inputs_of(model), []
+    layer = model.get_output_embeddings()
+    layer.register_forward_hook(lambda *given: computed.append(given[-1].shape[1]))
+
+    def of_all(logits):
+        return logits.gather(1, positions[..., None].expand(-1, -1, logits.shape[-1])).tanh().sum()
+
+    whole = head_gradients(model, inputs, of_all, None)
+    some = head_gradients(model, inputs, lambda logits: logits.tanh().sum(), positions)
+    assert computed == [inputs["decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"].shape[1], 2]
+    for (_, expected), (_, gradient) in zip(whole, some, strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
+    assert max(float(gradient.abs().max()) for _, gradient in some) > 0.001
+
+
+@pytest.mark.parametrize("verb", ["patch", "edges"])
+def test_verbs_that_ask_for_an_answer_compute_its_logits_alone(verb, monkeypatch):
+    """All passes but those of checks, which compare whole results."""
+    folder, computed = BUNDLED["bundled:tasks"], []
+    model, tokenizer = (kind.from_pretrained(folder) for kind in (T.AutoModelForCausalLM, T.AutoTokenizer))
+    model.get_output_embeddings().register_forward_hook(lambda *given: computed.append(given[-1].shape[1]))
+    same = " the" * 9
+    pairs = [{"clean": f"a{same}", "corrupted": f"a a{same[4:]}", "answer": " the", "wrong": " a"}] * 2
+    more = {"steps": 2} | ({"sizes": [0.5], "draws": 1} if verb == "edges" else {})
+    getattr(attnscope, verb)(model, pairs, tokenizer=tokenizer, **more)
+    checks = 3 if verb == "patch" else 6
+    assert sum(count > 1 for count in computed) <= checks < sum(count == 1 for count in computed)

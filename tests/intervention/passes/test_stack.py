@@ -78,9 +78,8 @@ def test_places_alone_are_given_to_the_output_layer():
     places = torch.tensor([[1, 4], [0, 2]])
     with stacked_passes(model) as passes, torch.no_grad():
         some = passes.plain(inputs, places)
-        whole = model(**inputs)[0]  # the places still stand: asked for within the context
         changed = passes.run({0: lambda _, output: output}, 3)
-    assert whole.shape[1] == 2
+    assert some.shape[1] == 2
     expected = model(**inputs)[0].detach().gather(1, places[..., None].expand(-1, -1, 60))
     torch.testing.assert_close(some, expected)
     torch.testing.assert_close(changed, expected.expand(3, -1, -1, -1))
