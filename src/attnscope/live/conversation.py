@@ -232,7 +232,7 @@ class Conversation:
         return Answer({"effects": effects, "patched": looked.aligned})
 
     def _shares(self, asked: Shares) -> Answer:
-        """Of each head whose queries are in the text that the model writes."""
+        """The shares of heads that attend within the text that the model writes."""
         looked = self.looked
         window = _predicted(looked.plain.window)
         prompt = len(window) - len(looked.question.written)

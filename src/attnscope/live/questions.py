@@ -17,7 +17,7 @@ Head = tuple[Number, Number]
 
 
 class Question(BaseModel):
-    """What all questions have in common."""
+    """A question, whose fields are checked."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
