@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from attnscope.cli.output import emit, print_written, working
 from attnscope.options import OUTPUT, Flag, Typed, path_of
+from attnscope.support.errors import AttnscopeError
 
 
 def view(
@@ -28,5 +29,7 @@ def view(
     if page is not None:
         print_written(shown.save(page))
         return
+    if shown.conversation is None:
+        raise AttnscopeError(f"{shown.name} is not shown live: write a page with --page FILE")
     start = {"text": shown.text, "layer": shown.layer, "head": shown.head, "token": shown.token}
     serve(shown.conversation, start, lambda line: emit(translate(line) + "\n"), port=port, opens=browser)

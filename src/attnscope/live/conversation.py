@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -22,7 +23,7 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import row_weights
 from attnscope.live.copied import Shown, command_of, python_of
-from attnscope.live.questions import Code, Draw, Effects, Look, MapOf, Predict, RowOf, Shares, question_of
+from attnscope.live.questions import Code, Draw, Effects, Look, MapOf, Predict, Question, RowOf, Shares, question_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.raw import first_window
 from attnscope.opened import Opened, window_length
@@ -84,10 +85,14 @@ class Conversation:
         self.loaded, self.source = loaded, source
         self.kind: Kind = kind_of_question(loaded.model)
         self.length = min(LONGEST, window_length(loaded, None))
-        self._names = IdNames(loaded.tokenizer)
+        self._watched = loaded.model  # the part whose attention is shown
         self._passes: dict[Any, Pass] = {}
         self._looked: Looked | None = None
         self._stopped: Callable[[], bool] = lambda: False
+
+    @cached_property
+    def _names(self) -> IdNames:
+        return IdNames(self.loaded.tokenizer)
 
     def answer(self, name: str, question: Mapping[str, Any], stopped: Callable[[], bool] = lambda: False) -> Answer:
         """Answer a question; an `AttnscopeError` says what is wrong with it.
@@ -133,6 +138,9 @@ class Conversation:
         if self._looked is None:
             raise AttnscopeError("found no text: look at one first")
         return self._looked
+
+    def _picture(self, asked: Question) -> Answer:  # noqa: ARG002
+        raise AttnscopeError(f"{self.loaded.name} reads no pictures: it reads texts")
 
     def _look(self, asked: Look) -> Answer:
         plain = self._pass(asked, asked.text)
@@ -322,14 +330,28 @@ class Conversation:
 
     def _run(self, window: Window, change: Mapping[int, Callable[[Tensor], Tensor]] | None = None) -> Pass:
         """A pass in which some layers' heads return something else; `change` has functions of their outputs."""
-        model, change = self.loaded.model, change or {}
-        inputs = WindowBatch.of([window], 0, device_of(model)).inputs(model)
-        return self._run_inputs(window, inputs, change)
+        return self._run_inputs(window, self._inputs(window), change or {})
+
+    def _inputs(self, window: Window) -> dict[str, Any]:
+        """Arguments of the forward pass."""
+        model = self.loaded.model
+        return WindowBatch.of([window], 0, device_of(model)).inputs(model)
+
+    def _views(self, window: Window) -> Sequence[dict[str, Any]]:  # noqa: ARG002
+        """Pictures among the tokens."""
+        return ()
+
+    def _checked(self, inputs: dict[str, Any], *, weights_suffice: bool) -> None:
+        """Check the captured attention."""
+        verify(self.loaded.model, inputs, text="the text", weights_suffice=weights_suffice)
+
+    def _forward(self, inputs: dict[str, Any]) -> Tensor:
+        return forward(self.loaded.model, inputs, lambda _: "the text")
 
     def _run_inputs(
         self, window: Window, inputs: dict[str, Any], change: Mapping[int, Callable[[Tensor], Tensor]]
     ) -> Pass:
-        model, calls, kinds = self.loaded.model, dict[int, AttentionCall](), dict[int, str]()
+        calls, kinds = dict[int, AttentionCall](), dict[int, str]()
 
         def observe(site: Site, call: AttentionCall) -> Tensor | None:
             if self._stopped():
@@ -338,14 +360,12 @@ class Conversation:
             return attend_changed(call, {"z": change[site.index]}) if site.index in change else None
 
         weights_suffice = not change
-        verify(model, inputs, text="the text", weights_suffice=weights_suffice)
-        with watching(model, observe, weights_suffice=weights_suffice):
-            output = forward(model, inputs, lambda _: "the text")
+        self._checked(inputs, weights_suffice=weights_suffice)
+        with watching(self._watched, observe, weights_suffice=weights_suffice):
+            output = self._forward(inputs)
         texts = {"text": window.tokens} | ({} if window.target is None else {"target": window.target.tokens})
-        maps = Maps(dict(sorted(calls.items())), kinds, texts)
-        for layer, call in maps.calls.items():
-            if [call.query.shape[2], call.key.shape[2]] != [len(texts[side]) for side in maps.sides(layer)]:
-                raise AttnscopeError(f"layer {layer} of {self.loaded.name} attends over other positions than tokens")
+        maps = Maps(dict(sorted(calls.items())), kinds, texts, views=self._views(window))
+        maps.reject_other_positions(self.loaded.name)
         logits = None if self.kind == "output" else output[0] if output.ndim == _MATRICES else output
         return Pass(window, maps, logits)
 

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
 
 from attnscope.support.errors import AttnscopeError
 
 CHARACTERS = 20_000  # of a text
+_BYTES = 12 << 20  # of a picture in base 64
 _WRITTEN = 2_048  # tokens that the model may write
 
 By = Literal["zero", "mean", "other"]
@@ -31,6 +32,13 @@ class Look(Question):
     removed: Annotated[tuple[Head, ...], Field(max_length=10_000)] = ()  # layers and heads
     by: By = "zero"  # what the removed heads return instead
     written: Annotated[tuple[Number, ...], Field(max_length=_WRITTEN)] = ()  # ids of tokens that follow the text
+    picture: Annotated[str, Field(max_length=64)] | None = None  # the name of one that was sent
+
+
+class Picture(Question):
+    """A picture that was dropped on the page, its bytes in base 64."""
+
+    data: Annotated[Base64Bytes, Field(max_length=_BYTES)]
 
 
 class MapOf(Question):
@@ -86,6 +94,7 @@ class Code(Question):
 #: Questions by their names.
 QUESTIONS: Mapping[str, type[Question]] = {
     "look": Look,
+    "picture": Picture,
     "map": MapOf,
     "row": RowOf,
     "predict": Predict,

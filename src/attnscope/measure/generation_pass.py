@@ -400,16 +400,6 @@ class GenerationCall:
             raise AttnscopeError(f"{name} has no causal layer: generate() needs a causal model")
         return sites
 
-    def _with_images(self, whole: Tensor) -> dict[str, Tensor]:
-        """The arguments of one pass over the final text: those of the prompt, with new tokens that are no images."""
-        arguments = {name: value for name, value in self.named.items() if isinstance(value, Tensor)}
-        prompt, new = self._main.shape, whole.shape[1] - self._main.shape[1]
-        for name, value in arguments.items():
-            if value.shape == prompt:  # a number for each token
-                fill = 1 if name == "attention_mask" else 0
-                arguments[name] = torch.nn.functional.pad(value, (0, new), value=fill)
-        return arguments | {"input_ids": whole}
-
     @torch.no_grad()
     def full_pass_difference(self, text: xr.Dataset) -> float:
         """Largest difference of a share of weight between generation and one pass over the text without a cache."""
@@ -421,7 +411,9 @@ class GenerationCall:
         observer.prompt = length
         inputs = {"input_ids": prompt, "decoder_input_ids": whole} if self._is_pair else {"input_ids": whole}
         if self.decoder is not None:
-            inputs = self._with_images(whole)
+            inputs = with_new_tokens(
+                {name: value for name, value in self.named.items() if isinstance(value, Tensor)}, whole
+            )
         with watching(self._watched, observer, weights_suffice=True), observer.reading(self._watched):
             self.model(**inputs, use_cache=False)
         rows = observer.rows([0] * len(new), new)
@@ -429,6 +421,18 @@ class GenerationCall:
         return max(
             float(np.nanmax(np.abs(generated[name] - rows[name]))) for name in (SPANS, "max_weight", "first_token")
         )
+
+
+def with_new_tokens(arguments: Mapping[str, Any], ids: Tensor) -> dict[str, Any]:
+    """The arguments of a pass over a prompt with images, for one over the prompt and new tokens of text."""
+    prompt = arguments["input_ids"].shape
+    longer: dict[str, Any] = {}
+    for name, value in arguments.items():
+        is_of_tokens = isinstance(value, Tensor) and value.shape == prompt
+        fill = 1 if name == "attention_mask" else 0
+        new = ids.shape[1] - prompt[1]
+        longer[name] = torch.nn.functional.pad(value, (0, new), value=fill) if is_of_tokens else value
+    return longer | {"input_ids": ids.to(arguments["input_ids"].device)}
 
 
 def _numbered(captured: Sequence[Site]) -> dict[Layer, Site]:

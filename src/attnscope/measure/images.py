@@ -207,6 +207,16 @@ class ImageReader(Reader):
         windows = [_window(name, grid) for name, _ in items]
         return Read(WindowBatch.with_arguments({"pixel_values": pixels}, windows), windows)
 
+    def views(self, item: Pixels) -> list[dict[str, Any]]:
+        """An image with its patches among the tokens, for a page."""
+        grid = self._grid(*item)
+        if grid is None:
+            return []
+        picture = jpeg(item[1][0], self.vision.processor)
+        tokens = [*range(grid.tokens)[grid.patches]]
+        view = {"name": "image", "rows": grid.rows, "columns": grid.columns, "tokens": tokens}
+        return [view | {"source": f"data:image/jpeg;base64,{picture}" if picture else ""}]
+
     def _try(self, name: str, pixels: Tensor) -> None:
         """Reject an image of a size that the model does not take."""
         advice = "Are the processor's size and the model's image_size the same?"

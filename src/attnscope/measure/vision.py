@@ -99,6 +99,10 @@ class ImageTextReader(Reader):
         return self.pictured.read(item, self.template, to_continue=self.to_continue)
 
     def _place(self, item: PicturedText) -> Placed:
+        return self.placed_of(item)[0]
+
+    def placed_of(self, item: PicturedText) -> tuple[Placed, Named]:
+        """A text with its images as a window, and the model's arguments."""
         expanded, inputs = self.inputs_of(item)
         most = configured_length(self.model.config.get_text_config())
         if most is not None and 0 < most < len(expanded.ids):
@@ -110,7 +114,16 @@ class ImageTextReader(Reader):
         tiles = (*self.tiles.of(expanded, inputs), *of_frames)
         names = {token: name for tile in tiles for token, name in tile.names.items()}
         window = pictured_window(expanded, self.loaded.tokenizer, names, frames)
-        return Placed(window, expanded.image_tokens(), expanded.video_tokens(), tiles)
+        return Placed(window, expanded.image_tokens(), expanded.video_tokens(), tiles), inputs
+
+    def views(self, item: PicturedText, placed: Placed, inputs: Named) -> list[Named]:
+        """The images among the tokens of a text, for a page."""
+        views: list[Named] = []
+        for tile in placed.tiles:
+            picture = picture_of(tile, placed, [item], inputs, self.processors)
+            view = {"name": tile.name, "rows": tile.rows, "columns": tile.columns, "tokens": [*tile.tokens]}
+            views.append(view | {"source": f"data:image/jpeg;base64,{picture}" if picture else ""})
+        return views
 
     def _note_tiles(self) -> None:
         """Note rows and columns of images and frames, or why they are unknown."""

@@ -39,8 +39,18 @@ _SIDE = {400: 24, 1 << 30: 12}  # pixels on a side of a small map, by the number
 _ROWS = 512  # of a map in memory at once
 _NUMBERS = 1 << 24  # weights of a layer in memory at once
 _EACH_TILE = 8  # queries of each tile of a small map, at least
-_SCRIPT, _STYLE = parts.together("draw.js", "window.js", "view.js"), parts.together("view.css")
-LIVE = ("draw.js", "window.js", "view.js", "live.js")  # of a page or a widget that a model answers
+_SCRIPT, _STYLE = (
+    parts.together("draw.js", "window.js", "patches.js", "picture.js", "view.js"),
+    parts.together("view.css"),
+)
+LIVE = (
+    "draw.js",
+    "window.js",
+    "patches.js",
+    "picture.js",
+    "view.js",
+    "live.js",
+)  # of a page or a widget that a model answers
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +61,19 @@ class Maps:
     kinds: Mapping[int, str]
     texts: Mapping[str, Sequence[str]]  # tokens of the text, and of a target
     segments: Sequence[int] | None = None  # 0 and 1 in a pair of sentences
+    views: Sequence[dict[str, Any]] = ()  # pictures among the tokens: name, rows, columns, source, tokens row by row
 
     def sides(self, layer: int) -> tuple[str, str]:
         """The texts of a layer's queries and keys."""
         both, kind = "target" in self.texts, self.kinds[layer]
         return ("target" if both and kind != "self" else "text"), ("target" if both and kind == "causal" else "text")
+
+    def reject_other_positions(self, name: str) -> None:
+        """Reject layers over other positions than the tokens."""
+        for layer, call in self.calls.items():
+            sizes = [len(self.texts[side]) for side in self.sides(layer)]
+            if [call.query.shape[2], call.key.shape[2]] != sizes or call.query.shape[0] != 1:
+                raise AttnscopeError(f"layer {layer} of {name} attends over other positions than the text's tokens")
 
     def weights(self, layer: int, head: int) -> np.ndarray:
         """All weights of a head, ``(query, key)``, float32."""
@@ -97,6 +115,7 @@ class Maps:
                 for name, tokens in self.texts.items()
             },
             "side": self.side,
+            "views": [*self.views],
         }
 
     def small_maps(self) -> np.ndarray:
@@ -199,7 +218,8 @@ class View:
         return (
             f'<!doctype html><html lang="{language()}"><head><meta charset="utf-8">'
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-            'script-src \'unsafe-inline\'"><meta name="viewport" content="width=device-width, initial-scale=1">'
+            "script-src 'unsafe-inline'; img-src data:\">"
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f'<meta name="color-scheme" content="light dark"><title>{html.escape(self.name)}</title><style>'
             f"body {{ margin: 1rem }}\n{_STYLE}</style></head><body>"
             f'<header><h1 style="font:650 20px system-ui">{html.escape(self.name)}</h1></header><main id="view"></main>'
@@ -325,10 +345,7 @@ def maps_of_window(loaded: LoadedModel, window: Window, segments: Sequence[int] 
     observe_window(loaded, window, observe)
     texts = {"text": window.tokens} | ({} if window.target is None else {"target": window.target.tokens})
     maps = Maps(dict(sorted(calls.items())), kinds, texts, segments)
-    for layer, call in maps.calls.items():
-        sizes = [len(texts[side]) for side in maps.sides(layer)]
-        if [call.query.shape[2], call.key.shape[2]] != sizes or call.query.shape[0] != 1:
-            raise AttnscopeError(f"layer {layer} of {loaded.name} attends over other positions than the text's tokens")
+    maps.reject_other_positions(loaded.name)
     return maps
 
 

@@ -1,6 +1,7 @@
 """`attnscope.view`."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from attnscope.options import Array, Dataset, Model, Sources, TextModelOptions, Tree
@@ -19,8 +20,15 @@ def view(
         "transformers, an array ``(layer, head, query, key)``), with their `tokens`; or what a verb returned, "
         "whose page is shown.",
     ] = None,
-    texts: Annotated[Sources, "Show this text. A long one is cut to the model's length. By default an example."] = None,
+    texts: Annotated[
+        Sources,
+        "Show this text, cut to the model's length; or an image for a vision encoder, a video, a sound, or a text with "
+        "an image. By default an example.",
+    ] = None,
     *,
+    image: Annotated[
+        Path | None, "Show the text with this image (.png, .jpg, .webp), through a vision-language model."
+    ] = None,
     pair: Annotated[
         tuple[str, str] | None,
         "Show these two sentences, which the tokenizer joins; one part can be shown alone, such as A to B.",
@@ -61,14 +69,14 @@ def view(
     >>> view, view.weights.dims
     (<view of small-mlm: head 0.3>, ('query', 'key'))
     """
-    from pathlib import Path
-
     import numpy as np
     import torch
     import xarray as xr
 
     from attnscope.bundled import example_for
+    from attnscope.capture.modalities import modality_of
     from attnscope.live.conversation import Conversation
+    from attnscope.live.pictures import view_of_modality, with_image
     from attnscope.measure.raw import first_window
     from attnscope.opened import Opened
     from attnscope.report.language import translate
@@ -81,6 +89,13 @@ def view(
         return view_at(maps_of_weights(model, tokens, query_tokens), layer, head, query, translate("Attention"))
     if tokens is not None or query_tokens is not None:
         raise AttnscopeError("tokens are names for weights, and a model has its own: leave them out")
+    source = str(model) if isinstance(model, str | Path) else "bundled" if model is None else "model"
+    if image is not None:
+        texts = with_image(texts, image)
+    modality: Any = None if texts is None else modality_of(model, texts, revision=reading["revision"])  # pyright: ignore[reportArgumentType]
+    if modality is not None:
+        opened = view_of_modality(model, modality, reading, source)
+        return view_at(opened.maps, layer, head, query, opened.name, opened.conversation, opened.text)
     session = Opened.of(model, texts)  # pyright: ignore[reportArgumentType]
     loaded = session.load(reading, heads=[(layer, head)])
     if pair is not None:
@@ -90,6 +105,5 @@ def view(
     if texts is None:
         session.texts = [example_for(model)]
     window_of_text = first_window(session, targets, window)
-    source = str(model) if isinstance(model, str | Path) else "bundled" if model is None else "model"
     maps = maps_of_window(loaded, window_of_text)
     return view_at(maps, layer, head, query, loaded.name, Conversation(loaded, source), window_of_text.text)

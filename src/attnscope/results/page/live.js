@@ -12,7 +12,7 @@ const percent = (log) => share(Math.exp(log));
  */
 function mountLive(root, channel, data, changed = () => {}) {
   const state = {
-    text: "", target: null, other: null, removed: [], by: "zero", written: [], shows: "text", layer: 0, head: 0, token: null, position: null, temperature: 1, ...data.start,
+    text: "", target: null, other: null, removed: [], by: "zero", written: [], shows: "text", layer: 0, head: 0, token: null, position: null, temperature: 1, picture: data.picture ?? null, ...data.start,
   };
   const undone = [], known = new Map();
   let view = null, look = null, thumbs = [], asked = 0, rows = [], returned = null, shares = [], followed = null, effects = null;
@@ -71,7 +71,7 @@ function mountLive(root, channel, data, changed = () => {}) {
 
   function question() {
     const { text, target: read, other, removed, by, written } = state;
-    return { text, target: read || null, other, removed, by, written: written.map(({ id }) => id) };
+    return { text, target: read || null, other, removed, by, written: written.map(({ id }) => id), picture: state.picture };
   }
 
   /** Ask for all that depends on the texts and the heads; only the last question counts. */
@@ -241,6 +241,11 @@ function mountLive(root, channel, data, changed = () => {}) {
     return html("div", { class: "writer" }, next, back, html("label", {}, t`Temperature`, " ", heat, " ", shownHeat));
   }
 
+  const failed = (words) => { status.hidden = false; status.textContent = words; };
+  const pictures = data.reads ? [pictureInput(root, channel, (picture) => { Object.assign(state, { picture, written: [], position: null }); renew(); }, failed)] : [];
+  const readsText = data.reads !== "images";
+  typed.hidden = !readsText;
+
   function buildTexts() {
     if (typed.value !== state.text) typed.value = state.text;
     if (second.value !== (state.other ?? "")) second.value = state.other ?? "";
@@ -248,7 +253,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     const more = state.other === null
       ? button(t`Compare with a second text`, () => { keep(); state.other = state.text; buildTexts(); renew(); second.focus(); })
       : button(t`Leave out the second text`, () => { keep(); state.other = null; state.shows = "text"; if (state.by === "other") { state.by = "zero"; state.removed = []; } buildTexts(); renew(); });
-    texts.replaceChildren(typed, ...(data.decodes ? [target] : []), ...(state.other === null ? [] : [second]), more);
+    texts.replaceChildren(...pictures, typed, ...(data.decodes ? [target] : []), ...(state.other === null ? [] : [second]), ...(readsText ? [more] : []));
   }
   texts.addEventListener("dragover", (event) => { if (event.dataTransfer.types.includes("text/x-attnscope-head") && state.other !== null) event.preventDefault(); });
   texts.addEventListener("drop", (event) => {

@@ -116,10 +116,13 @@ function mount(root, source, changed = () => {}) {
     if (now === built) return; // the focus stays
     built = now;
     const line = (text, name) => {
-      const box = html("p", { class: name, role: "listbox", "aria-label": { queries: t`Queries:`, keys: t`Keys:` }[name], "aria-orientation": "horizontal" });
+      const views = text === 0 ? meta.views ?? [] : [], places = placesOf(views);
+      const box = html(views.length ? "div" : "p", { class: name, role: "listbox", "aria-label": { queries: t`Queries:`, keys: t`Keys:` }[name], "aria-orientation": "horizontal" });
       chips[text] = texts[text].tokens.map((token, i) => html("span", { class: "token", role: "option", tabindex: -1, dir: "auto", "data-token": i, title: t`position ${i}` }, running(token)));
-      box.append(...chips[text]);
-      listenToTokens(box, chips[text], { answers: () => text === chosenText(), kept: () => state.token, show: showToken, keep });
+      const pictures = putOverPictures(chips[text], names[text], views), others = chips[text].filter((_, i) => !places.has(i));
+      box.append(...pictures, ...(views.length ? [html("p", { role: "presentation" }, ...others)] : others));
+      const below = (from, step) => (places.get(from)?.view.columns ?? 0) * step;
+      listenToTokens(box, chips[text], { answers: () => text === chosenText(), kept: () => state.token, show: showToken, keep, below });
       return [...(two ? [html("b", {}, { queries: t`Queries:`, keys: t`Keys:` }[name])] : []), box];
     };
     chips = texts.map(() => []);

@@ -1,0 +1,270 @@
+"""A live view of pictures: through a vision encoder, or with a text through a vision-language model."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from attnscope.capture.families import configured_length
+from attnscope.capture.load import Model
+from attnscope.capture.watch import Site
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.engines import output_of
+from attnscope.live.conversation import Answer, Conversation, Pass
+from attnscope.live.questions import Code, Look, Picture
+from attnscope.measure.generation_pass import with_new_tokens
+from attnscope.measure.images import ImageReader
+from attnscope.measure.pictured_generation import PromptsWithImages
+from attnscope.measure.reader import scan_settings
+from attnscope.measure.scan import READERS
+from attnscope.read.image_text import PicturedText, PicturedTexts
+from attnscope.read.images import Images, images_of
+from attnscope.read.picture_parts import IMAGE, PLACES
+from attnscope.read.windows import Window
+from attnscope.results.view import Maps
+from attnscope.support.errors import AttnscopeError
+
+LARGEST = 8 << 20  # bytes of a picture
+_FORMATS = ("PNG", "JPEG", "WEBP")
+_MOST_PIXELS = 50_000_000
+_KEPT = 4  # pictures of a page
+_PROMPT = "What is in this picture?"
+
+
+def open_picture(data: bytes) -> Images:
+    """A picture from its bytes, which came from a page."""
+    from PIL import Image as pillow  # noqa: N813
+
+    if len(data) > LARGEST:
+        raise AttnscopeError(f"the picture has {len(data):,} bytes; expected at most {LARGEST:,}: make it smaller")
+    try:
+        picture = pillow.open(io.BytesIO(data), formats=_FORMATS)
+        if picture.width * picture.height > _MOST_PIXELS:
+            raise AttnscopeError(f"the picture has {picture.width:,} x {picture.height:,} pixels: make it smaller")
+        picture = picture.convert("RGB")
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+        raise AttnscopeError(f"found no picture that can be read; expected {', '.join(_FORMATS)}") from error
+    return cast("Images", images_of([picture]))
+
+
+@dataclass(frozen=True, eq=False)
+class PicturedWindow(Window):
+    """A window with the arguments of its forward pass, and the pictures among its tokens."""
+
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    views: tuple[dict[str, Any], ...] = ()
+
+
+class PictureConversation(Conversation):
+    """A model that answers questions about pictures; `pictures` has them by name, the first is shown first."""
+
+    reads = ""  # what the page lets one change
+
+    def __init__(self, loaded: Any, source: str, pictures: Mapping[str, Images], first: str | None) -> None:
+        super().__init__(loaded, source)
+        self.pictures, self.first = dict(pictures), first
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return super().about | {"reads": self.reads, "picture": self.first}
+
+    def start(self, text: str) -> Pass:
+        """The pass that a view opens on."""
+        with torch.no_grad():
+            return self._pass(Look(text=text, picture=self.first), text)
+
+    def _picture(self, asked: Picture) -> Answer:
+        name = hashlib.sha256(asked.data).hexdigest()[:16]
+        self.pictures[name] = open_picture(asked.data)
+        for old in [each for each in self.pictures if each not in {name, self.first}][: -_KEPT + 2]:
+            del self.pictures[old]
+        return Answer({"picture": name})
+
+    def _pass(self, asked: Look, text: str) -> Pass:
+        key = text, asked.picture, asked.written
+        if key not in self._passes:
+            images = None if asked.picture is None else self.pictures.get(asked.picture)
+            if asked.picture is not None and images is None:
+                raise AttnscopeError("this picture is no longer here: drop it on the page again")
+            self._keep(key, self._run(self._pictured(images, text, asked.written)))
+        return self._passes[key]
+
+    def _pictured(self, images: Images | None, text: str, written: Sequence[int]) -> PicturedWindow:
+        raise NotImplementedError
+
+    def _inputs(self, window: Window) -> dict[str, Any]:
+        return cast("PicturedWindow", window).arguments
+
+    def _views(self, window: Window) -> Sequence[dict[str, Any]]:
+        return cast("PicturedWindow", window).views
+
+    def _losses(self, looked: Any) -> None:  # noqa: ARG002
+        """None: the tokens of a picture are not predicted."""
+        return
+
+    def _code(self, asked: Code) -> Answer:
+        question, head = self.looked.question, f"layer={asked.layer}, head={asked.head}"
+        if question.removed or question.written:
+            return Answer({"error": "heads taken out of a picture, and written tokens, are not copied yet"})
+        lines = ["import attnscope", "from PIL import Image", "", 'picture = Image.open("picture.png")']
+        given = (
+            "[picture]"
+            if self.reads == "images"
+            else repr({"text": _marked(question.text)})[:-1] + ", 'images': [picture]}"
+        )
+        lines += [
+            f"weights = attnscope.weights({self.source!r}, {given}, {head})",
+            f"print(weights.isel(query={asked.position}))",
+            "",
+        ]
+        return Answer({"python": "\n".join(lines), "command": ""})
+
+
+class VisionConversation(PictureConversation):
+    """A vision encoder that answers questions about pictures."""
+
+    reads = "images"
+
+    def __init__(self, reader: ImageReader, source: str, pictures: Mapping[str, Images], first: str | None) -> None:
+        super().__init__(replace(reader.loaded, model=reader.model), source, pictures, first)
+        self.reader = reader
+
+    def another(self) -> Conversation:
+        return VisionConversation(self.reader, self.source, self.pictures, self.first)
+
+    def _pictured(self, images: Images | None, text: str, written: Sequence[int]) -> PicturedWindow:  # noqa: ARG002
+        if images is None:
+            raise AttnscopeError("found no picture: drop one on the page")
+        (image,) = images
+        item = image.name, self.reader.vision.pixels(image)
+        read = self.reader.read([item], [0])
+        views = self.reader.views(item)
+        return _pictured(read.windows[0], read.batch.inputs(self.reader.model), views)
+
+
+class TextAndPictureConversation(PictureConversation):
+    """A vision-language model that answers questions about a text with a picture."""
+
+    reads = "texts with images"
+
+    def __init__(
+        self, reader: PromptsWithImages, source: str, pictures: Mapping[str, Images], first: str | None
+    ) -> None:
+        super().__init__(reader.loaded, source, pictures, first)
+        self.reader, self.kind = reader, "next" if reader.loaded.model.can_generate() else "output"
+        self._watched = reader.watched
+        self.length = configured_length(reader.loaded.model.config.get_text_config()) or self.length
+
+    def another(self) -> Conversation:
+        return TextAndPictureConversation(self.reader, self.source, self.pictures, self.first)
+
+    def _pictured(self, images: Images | None, text: str, written: Sequence[int]) -> PicturedWindow:
+        if not text.strip():
+            raise AttnscopeError("found no text: type one")
+        marked = _marked(text) if images is not None else text
+        item = PicturedText("the text", marked, (), images or Images([]))
+        placed, inputs = self.reader.placed_of(item)
+        window = placed.window
+        if written:
+            names, new = tuple(self._names.of([*written])), len(written)
+            window = replace(
+                window,
+                ids=(*window.ids, *written),
+                special=(*window.special, *[False] * new),
+                spans=[*window.spans, *[(0, 0)] * new],
+                shown=(*window.tokens, *names),
+                roles=(),
+            )
+            inputs = with_new_tokens(inputs, torch.tensor([window.ids]))
+        return _pictured(window, inputs, self.reader.views(item, placed, inputs))
+
+    def _checked(self, inputs: dict[str, Any], *, weights_suffice: bool) -> None:
+        """Its layers were checked on the first picture."""
+
+    def _forward(self, inputs: dict[str, Any]) -> Tensor:
+        return self.reader.pictured.run(inputs)
+
+
+def _marked(text: str) -> str:
+    """A text with a mark for its picture: in front, unless it has one."""
+    return text if PLACES[IMAGE] in text else f"{PLACES[IMAGE]} {text}"
+
+
+def _pictured(window: Window, arguments: dict[str, Any], views: Sequence[dict[str, Any]]) -> PicturedWindow:
+    fields = {name: getattr(window, name) for name in Window.__dataclass_fields__}
+    return PicturedWindow(**fields, arguments=arguments, views=tuple(views))
+
+
+def open_pictures(
+    model: Model, modality: Images | PicturedTexts, reading: Mapping[str, Any], source: str
+) -> tuple[PictureConversation, str]:
+    """A model with the pictures that it shows first, and its text."""
+    if len(modality) != 1:
+        raise AttnscopeError(
+            f"found {len(modality)} {modality.called}; expected one: choose one, or use attnscope.scan"
+        )
+    settings = scan_settings(reading, limit=1, tokenizer=reading["tokenizer"], statistics=("entropy",))
+    if isinstance(modality, Images):
+        reader = ImageReader(model, modality, settings)
+        if reader.has_maps:
+            return VisionConversation(reader, source, {"first": modality}, "first"), ""
+        raise AttnscopeError(
+            f"{type(reader.model).__name__} has no map over a picture: not all its layers attend over all patches. "
+            "attnscope.scan measures it"
+        )
+    (item,) = modality
+    prompts = PromptsWithImages(model, modality, settings)
+    if item.videos or len(item.images) > 1 or item.text is None:
+        raise AttnscopeError(f"{item.name} is a chat or has several images; a view shows a text with one image")
+    pictures = {"first": item.images} if len(item.images) else {}
+    return TextAndPictureConversation(prompts, source, pictures, "first" if pictures else None), item.text
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedView:
+    """What a view shows first; a conversation, if the model answers."""
+
+    maps: Maps
+    name: str
+    conversation: Conversation | None = None
+    text: str = ""
+
+
+def view_of_modality(model: Any, modality: Any, reading: Mapping[str, Any], source: str) -> OpenedView:
+    """A view of an image, a video, a sound, or a text with an image; videos and sounds are not shown live."""
+    if isinstance(modality, Images | PicturedTexts):
+        conversation, text = open_pictures(model, modality, reading, source)
+        return OpenedView(conversation.start(text).maps, conversation.loaded.name, conversation, text)
+    if len(modality) != 1:
+        raise AttnscopeError(
+            f"found {len(modality)} {modality.called}; expected one: choose one, or use attnscope.scan"
+        )
+    settings = scan_settings(reading, limit=1, tokenizer=reading["tokenizer"], statistics=("entropy",))
+    reader = READERS[type(modality)](model, modality, settings)
+    calls, kinds = dict[int, AttentionCall](), dict[int, str]()
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        calls[site.index], kinds[site.index] = call, site.kind
+        return output_of(call) if call.key.shape[-1] else call.query
+
+    window = reader.observe_first(observe)
+    texts = {"text": window.tokens} | ({} if window.target is None else {"target": window.target.tokens})
+    maps = Maps(dict(sorted(calls.items())), kinds, texts)
+    maps.reject_other_positions(reader.loaded.name)
+    return OpenedView(maps, reader.loaded.name)
+
+
+def with_image(texts: Any, image: Path) -> dict[str, Any]:
+    """A text with an image, as a vision-language model reads it."""
+    if texts is None:
+        texts = _PROMPT
+    if not isinstance(texts, str):
+        raise AttnscopeError("image (--image) needs one text in quotes: give the text that the model reads with it")
+    return {"text": _marked(texts), "images": [image]}

@@ -1,0 +1,158 @@
+"""A live view of pictures: weights and predictions next to eager attention, and pictures that a page sends."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, ViTForImageClassification
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.capture.modalities import load_pictured_model
+from attnscope.live import pictures
+from attnscope.read.image_text import pictured_of
+from attnscope.results.page.parts import encode
+from tests.image_models import vision_model, write_pictures
+from tests.image_text_models import picture, save_pictured_model
+
+QUESTION = "What is this?"
+
+
+def sent(image, kind="PNG"):
+    """The bytes of a picture as a page sends them."""
+    file = io.BytesIO()
+    image.save(file, kind)
+    return {"data": base64.b64encode(file.getvalue()).decode()}
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    place = tmp_path_factory.mktemp("vit")
+    model, processor = vision_model("vit")
+    model.save_pretrained(place / "model")
+    processor.save_pretrained(place / "model")
+    path = next(write_pictures(place / "pictures").glob("*.png"))
+    return place / "model", path
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory):
+    place = tmp_path_factory.mktemp("llava")
+    picture(1).save(place / "picture.png")
+    return save_pictured_model("llava", place / "model"), place / "picture.png"
+
+
+def test_a_picture_shows_the_weights_and_labels_of_eager_attention(vit):
+    folder, path = vit
+    view = attnscope.view(folder, path, layer=1, head=1)
+    model = ViTForImageClassification.from_pretrained(folder, attn_implementation="eager").eval()
+    processor = view.conversation.reader.vision.processor
+    pixels = processor(images=Image.open(path).convert("RGB"), return_tensors="pt")
+    with torch.no_grad():
+        output = model(**pixels, output_attentions=True)
+    np.testing.assert_allclose(view.weights, output.attentions[1][0, 1], atol=1e-6)
+    assert view.weights.query_token.values[:2].tolist() == ["[class]", "r0c0"]
+    conversation = view.conversation.another()
+    look = conversation.answer("look", {"text": "", "picture": "first"}).content
+    (shown,) = look["views"]
+    assert (shown["rows"], shown["columns"], shown["tokens"]) == (4, 4, [*range(1, 17)])
+    assert shown["source"].startswith("data:image/jpeg;base64,")
+    rows = conversation.answer("predict", {"position": 0}).content["rows"]
+    chances = {row["token"]: row["before"] for row in rows}
+    logs = output.logits[0].log_softmax(-1).tolist()
+    assert chances == pytest.approx({f"LABEL_{i}": log for i, log in enumerate(logs)}, abs=1e-5)
+
+
+def test_heads_of_a_picture_are_taken_out(vit):
+    folder, path = vit
+    conversation = attnscope.view(folder, path).conversation
+    conversation.answer("look", {"text": "", "picture": "first", "removed": [[0, 1], [1, 0]]})
+    rows = conversation.answer("predict", {"position": 0}).content["rows"]
+    model = ViTForImageClassification.from_pretrained(folder).eval()
+    pixels = conversation.reader.vision.processor(images=Image.open(path).convert("RGB"), return_tensors="pt")
+    with torch.no_grad():
+        for layer, head in ((0, 1), (1, 0)):
+            projection = model.vit.layers[layer].attention.o_proj.weight
+            projection[:, head * 8 : (head + 1) * 8] = 0
+        logs = model(**pixels).logits[0].log_softmax(-1)
+    assert {row["id"]: row["after"] for row in rows} == pytest.approx(dict(enumerate(logs.tolist())), abs=1e-5)
+
+
+def test_a_text_with_a_picture_shows_the_weights_of_eager_attention(llava):
+    folder, path = llava
+    view = attnscope.view(folder, QUESTION, image=path)
+    conversation = view.conversation
+    written = [5, 6]
+    look = conversation.answer("look", {"text": QUESTION, "picture": "first", "written": written}).content
+    pictured = load_pictured_model(folder)
+    (item,) = pictured_of({"text": f"<image> {QUESTION}", "images": [path]})
+    _, inputs = pictured.read(item, to_continue=True)
+    ids = torch.cat([inputs["input_ids"], torch.tensor([written])], 1)
+    model = AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        output = model(input_ids=ids, pixel_values=inputs["pixel_values"], output_attentions=True)
+    shape, (codes,) = (conversation.answer("map", {"layer": 1, "head": 3})[i] for i in range(2))
+    expected = encode(output.attentions[1][0, 3].numpy()).astype(int)
+    sent_codes = np.frombuffer(codes, np.uint8).reshape(shape["n"], shape["m"]).astype(int)
+    assert np.abs(sent_codes - expected).max() <= 1  # a step of the code
+    rows = conversation.answer("predict", {"position": look["position"]}).content["rows"]
+    best = output.logits[0, -1].log_softmax(-1).topk(10)
+    assert [row["id"] for row in rows] == best.indices.tolist()
+    np.testing.assert_allclose([row["before"] for row in rows], best.values, atol=1e-5)
+    assert look["texts"]["text"]["tokens"][look["views"][0]["tokens"][5]] == "image 1 r1c1"
+    assert len(view.weights.key_token) == len(ids[0]) - len(written)
+
+
+def test_the_text_is_changed_and_its_heads_are_taken_out(llava):
+    folder, path = llava
+    conversation = attnscope.view(folder, QUESTION, image=path).conversation
+    look = conversation.answer("look", {"text": "A boat.", "picture": "first", "removed": [[0, 2]]}).content
+    rows = conversation.answer("predict", {"position": look["position"]}).content["rows"]
+    assert max(abs(row["after"] - row["before"]) for row in rows) > 1e-4
+    shares = conversation.answer("shares", {"position": look["position"]}).content["shares"]
+    assert len(shares) == 8
+    assert conversation.answer("look", {"text": "No picture."}).content["views"] == []
+
+
+def test_a_picture_that_a_page_sends_takes_the_place_of_the_first(vit):
+    folder, path = vit
+    conversation = attnscope.view(folder, path).conversation
+    other = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 60, 3), np.uint8))
+    name = conversation.answer("picture", sent(other)).content["picture"]
+    conversation.answer("look", {"text": "", "picture": name})
+    np.testing.assert_allclose(
+        conversation.maps.weights(1, 1), attnscope.weights(folder, [other], layer=1, head=1), atol=1e-5
+    )
+    assert "picture" in conversation.answer("picture", sent(other, "WEBP")).content
+    for question, words in (
+        (sent(other, "BMP"), "found no picture that can be read; expected PNG, JPEG, WEBP"),
+        ({"data": base64.b64encode(b"<svg/>").decode()}, "found no picture that can be read"),
+        ({"data": 5}, "data: "),
+    ):
+        assert words in conversation.reply("picture", question, lambda: False).content["error"]
+    assert "no longer here" in conversation.reply("look", {"text": "", "picture": "x"}, lambda: False).content["error"]
+    assert "found no picture" in conversation.reply("look", {"text": ""}, lambda: False).content["error"]
+
+
+def test_large_pictures_are_rejected(monkeypatch):
+    with pytest.raises(AttnscopeError, match=r"bytes; expected at most 8,388,608: make it smaller"):
+        pictures.open_picture(bytes(pictures.LARGEST + 1))
+    monkeypatch.setattr(pictures, "_MOST_PIXELS", 100)
+    with pytest.raises(AttnscopeError, match="20 x 20 pixels: make it smaller"):
+        pictures.open_picture(base64.b64decode(sent(Image.new("RGB", (20, 20)))["data"]))
+
+
+def test_what_cannot_be_shown_is_said(vit, llava, tmp_path):
+    texts = attnscope.view("bundled", "The tide.").conversation
+    assert "reads no pictures" in texts.reply("picture", sent(picture(0)), lambda: False).content["error"]
+    with pytest.raises(AttnscopeError, match="expected one: choose one"):
+        attnscope.view(vit[0], vit[1].parent)
+    with pytest.raises(AttnscopeError, match=r"image \(--image\) needs one text in quotes"):
+        attnscope.view(llava[0], [QUESTION], image=llava[1])
+    for part in vision_model("swin"):
+        part.save_pretrained(tmp_path / "swin")
+    with pytest.raises(AttnscopeError, match="has no map over a picture"):
+        attnscope.view(tmp_path / "swin", vit[1])
