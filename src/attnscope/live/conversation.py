@@ -23,7 +23,7 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import row_weights
 from attnscope.live.copied import Shown, command_of, python_of
-from attnscope.live.questions import Code, Draw, Effects, Look, MapOf, Predict, Question, RowOf, Shares, question_of
+from attnscope.live.questions import Code, Draw, Effects, Look, MapOf, Picture, Predict, RowOf, Shares, question_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.raw import first_window
 from attnscope.opened import Opened, window_length
@@ -139,7 +139,7 @@ class Conversation:
             raise AttnscopeError("found no text: look at one first")
         return self._looked
 
-    def _picture(self, asked: Question) -> Answer:  # noqa: ARG002
+    def _picture(self, asked: Picture) -> Answer:  # noqa: ARG002
         raise AttnscopeError(f"{self.loaded.name} reads no pictures: it reads texts")
 
     def _look(self, asked: Look) -> Answer:

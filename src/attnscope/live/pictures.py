@@ -229,7 +229,7 @@ def open_pictures(
 
 @dataclass(frozen=True, eq=False)
 class OpenedView:
-    """What a view shows first; a conversation, if the model answers."""
+    """The first maps of a view; a conversation, if the model answers."""
 
     maps: Maps
     name: str
