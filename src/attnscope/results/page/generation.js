@@ -3,11 +3,12 @@
 const made = data.generated, OWN = made.spans.length - 1;
 const NAMED = ["#d55e00", "#009e73", "#cc79a7", "#b58900", "#56b4e9", "#7a5195", "#8c564b", "#e377c2", "#7f7f7f", "#17becf"];
 const colourOf = (span) => (span === OWN ? "var(--accent)" : span === 0 ? "var(--text)" : NAMED[(span - 1) % NAMED.length]);
-Object.assign(state, { text: 0, step: made.texts[0].steps - 1, span: OWN });
+Object.assign(state, { text: 0, step: made.texts[0].steps - 1, span: OWN, pictured: "heads" });
 /** By head of the map, its place in the stored weights. */
 const stored = new Map(made.order.map(([layer, head], i) => [data.layers.indexOf(layer) * heads + data.heads.indexOf(head), i]));
 for (const text of made.texts) {
   for (const name of ["weight", "positions", "equal", "largest"]) text[name] = Uint8Array.from(atob(text[name]), (c) => c.charCodeAt(0));
+  for (const [name, packed] of Object.entries(text.maps ?? {})) text.maps[name] = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
 }
 const shareOf = (level) => (level === undefined || level > made.levels ? null : level / made.levels);
 const textNow = () => made.texts[state.text];
@@ -60,7 +61,8 @@ function sayToken(index) {
   const attended = top === null ? "" : isCross ? t`The head attends most to ${shown(side[top])}, token ${top + 1} of the source, with ${largest === null ? "–" : largest.toFixed(2)}.`
     : t`The head attends most to ${shown(side[top])}, token ${top + 1}, with ${largest === null ? "–" : largest.toFixed(2)}.`;
   byId("at").textContent = `${predicted} ${attended} ${t`Entropy: ${say(text.entropy[state.step][place])} nats.`}`;
-  document.querySelectorAll("#tokens .token").forEach((token, i) => {
+  document.querySelectorAll("#tokens .token[data-token]").forEach((token) => {
+    const i = Number(token.dataset.token);
     token.classList.toggle("top", !isCross && i === top);
     token.classList.toggle("current", i === text.prompt + state.step);
     if (i >= text.prompt) token.setAttribute("aria-pressed", i === text.prompt + state.step);
@@ -68,15 +70,54 @@ function sayToken(index) {
 }
 
 function drawTokens() {
-  const text = textNow();
+  const text = textNow(), patches = new Set(text.patches ?? []);
   byId("tokens").replaceChildren(...text.tokens.map((token, i) => {
     const shown = token.replace(/\n/g, "⏎").replace(/^\s*$/, "␣");
-    if (i < text.prompt) return html("span", { class: "token given" }, shown);
-    const button = html("span", { role: "button", tabindex: 0, class: "token new" }, shown), choose = () => { state.step = i - text.prompt; panels.text(state.head); writeAddress(false); };
+    if (patches.has(i)) return patches.has(i - 1) ? "" : html("span", { class: "token given" }, t`[image]`);
+    if (i < text.prompt) return html("span", { class: "token given", "data-token": i }, shown);
+    const button = html("span", { role: "button", tabindex: 0, class: "token new", "data-token": i }, shown), choose = () => { state.step = i - text.prompt; panels.text(state.head); writeAddress(false); };
     button.addEventListener("click", choose);
     button.addEventListener("keydown", (event) => { if (event.key === "Enter") choose(); });
     return button;
   }));
+}
+
+/** The weights on all patches at a step, of the chosen kind of map. */
+function patchWeights(text, step, index) {
+  const [rows, row] = { heads: [made.order.length, stored.get(index)], layers: [data.layers.length, layerOf(index)], all: [1, 0] }[state.pictured], count = text.patches.length;
+  const codes = text.maps[state.pictured].subarray((step * rows + row) * count, (step * rows + row + 1) * count);
+  return Array.from(codes, (code) => (shareOf(code) ?? 0) ** 2);
+}
+
+/** An image with weights over it; the largest in `most` is the darkest. */
+function heatOf(view, weights, most) {
+  const canvas = html("canvas", { width: view.columns, height: view.rows }), image = new ImageData(view.columns, view.rows);
+  for (let i = 0; i < view.rows * view.columns; i++) image.data.set([255, 45, 10, 225 * Math.sqrt(weights[view.first + i] / most)], 4 * i);
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return html("span", { class: "overlay", style: `aspect-ratio: ${view.columns} / ${view.rows}` }, ...(view.source ? [html("img", { alt: "", src: view.source })] : []), canvas);
+}
+
+/** The images of a text with the weights at the selected token, and a small drawing for each new token. */
+function drawPictures(index) {
+  const text = textNow(), box = byId("pictures");
+  box.hidden = !text.views || !stored.has(index);
+  if (box.hidden) return;
+  const kinds = [["heads", t`of this head`], ["layers", t`mean of the layer's heads`], ["all", t`mean of all heads`]].filter(([kind]) => text.maps[kind]);
+  if (!text.maps[state.pictured]) state.pictured = kinds[0][0];
+  const choice = html("select", {}, ...kinds.map(([kind, name]) => html("option", kind === state.pictured ? { value: kind, selected: "" } : { value: kind }, name)));
+  choice.addEventListener("change", () => { state.pictured = choice.value; drawPictures(index); });
+  const all = steps().map((step) => patchWeights(text, step, index)), most = Math.max(1e-9, ...all.flat()), here = all[state.step];
+  const sum = (view, weights) => weights.slice(view.first, view.first + view.rows * view.columns).reduce((a, b) => a + b, 0);
+  const inAll = (view) => all.reduce((total, weights) => total + sum(view, weights), 0), main = text.views.reduce((a, b) => (inAll(b) > inAll(a) ? b : a));
+  const small = all.map((weights, step) => {
+    const token = text.tokens[text.prompt + step].replace(/\n/g, "⏎"), button = html("button", { type: "button", class: "small", "aria-pressed": step === state.step }, heatOf(main, weights, most), html("bdi", {}, token.trim() || "␣"));
+    button.addEventListener("click", () => { state.step = step; panels.text(state.head); writeAddress(false); });
+    return button;
+  });
+  box.replaceChildren(html("label", { class: "choose" }, t`Weights over the image:`, " ", choice),
+    html("div", { class: "heats" }, ...text.views.map((view) => html("figure", {}, heatOf(view, here, most), html("figcaption", { class: "hint" }, t`${view.name}: ${share(sum(view, here))} of the weight`)))),
+    html("p", { class: "hint" }, t`One drawing for each new token. The darkest patch has ${say(most)} of the weight, in all drawings alike.`),
+    html("div", { class: "drawings", tabindex: 0, role: "group", "aria-label": t`New tokens` }, ...small));
 }
 
 function turnTo(number) {
@@ -91,6 +132,7 @@ panels.text = (index) => {
   const known = stored.has(index);
   byId("at").hidden = byId("drawn").hidden = !known;
   if (known) { drawLines(index); sayToken(index); }
+  drawPictures(index);
 };
 places.push(
   { write: () => (state.text ? `w${state.text + 1}` : ""), read: (part) => { const found = /^w(\d+)$/.exec(part); if (found && made.texts[found[1] - 1]) turnTo(found[1] - 1); } },

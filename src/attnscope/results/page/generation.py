@@ -21,7 +21,7 @@ _NONE = 255
 def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
     """Write the page of generated texts."""
     results: Any = report.result
-    size = int(np.prod([results.sizes[name] for name in ("step", "layer", "head", "span")])) * 3
+    size = int(np.prod([results.sizes[name] for name in ("step", "layer", "head", "span")])) * 3 + _map_bytes(results)
     texts = max(1, min(results.sizes["sequence"], _MOST // size))  # as many as there is room for
     kinds = dict(zip(results.layer.values.tolist(), map(str, results.layer_kind.values), strict=True))
     heads = of_report(report, {(layer, head): kinds[layer] for layer, head in _order(results)})
@@ -76,18 +76,58 @@ def _text(text: xr.Dataset, heads: np.ndarray) -> dict[str, Any]:
 
     tokens = [str(token) for token in text["text_token" if "text_token" in text else "text_token_id"].values]
     source = {"source": [str(token) for token in text.source_token.values if token]} if "source_token" in text else {}
-    return source | {
-        "name": translate(str(text.source.item()) if "source" in text.coords else f"prompt {int(text.prompt)}"),
-        "prompt": prompt,
-        "steps": steps,
-        "tokens": tokens[: prompt + steps],
-        "weight": _bytes(of_heads("span_weight")),
-        "positions": _bytes(of_heads("position_span_weight")),
-        "equal": _bytes(of_heads("equal_span_weight")),
-        "top": numbers(of_heads("top_key")),
-        "largest": _bytes(of_heads("max_weight")),
-        "entropy": numbers(of_heads("entropy").round(3)),
-    }
+    return (
+        source
+        | _pictures(text, steps, heads)
+        | {
+            "name": translate(str(text.source.item()) if "source" in text.coords else f"prompt {int(text.prompt)}"),
+            "prompt": prompt,
+            "steps": steps,
+            "tokens": tokens[: prompt + steps],
+            "weight": _bytes(of_heads("span_weight")),
+            "positions": _bytes(of_heads("position_span_weight")),
+            "equal": _bytes(of_heads("equal_span_weight")),
+            "top": numbers(of_heads("top_key")),
+            "largest": _bytes(of_heads("max_weight")),
+            "entropy": numbers(of_heads("entropy").round(3)),
+        }
+    )
+
+
+def _map_bytes(results: xr.Dataset) -> int:
+    """Bytes of the maps over the images of a text: of all heads, of layers, and of each head if they fit."""
+    if "patch_weight" not in results or "view_name" not in results:
+        return 0
+    steps, layers, heads, patches = (results.sizes[name] for name in ("step", "layer", "head", "patch"))
+    together = steps * patches * (1 + layers)
+    each = steps * patches * layers * heads
+    return together + (each if each <= _MOST else 0)
+
+
+def _pictures(text: xr.Dataset, steps: int, heads: np.ndarray) -> dict[str, Any]:
+    """The images of a text, and the weights on their patches as bytes ``(step, ..., patch)``."""
+    count = int((text.patch_position >= 0).sum()) if _map_bytes(text.expand_dims("sequence")) else 0
+    if not count:
+        return {}
+    weights = text.patch_weight.transpose("step", "layer", "head", "patch").values[:steps, ..., :count]
+    every = weights[:, heads]
+    maps = {"layers": _roots(np.nanmean(weights, axis=2)), "all": _roots(every.mean(1))}
+    if every.size <= _MOST:
+        maps["heads"] = _roots(every)
+    columns = ("view_name", "view_rows", "view_columns", "view_picture")
+    views: list[dict[str, Any]] = []
+    first = 0
+    for name, rows, across, picture in zip(*(text[column].values.tolist() for column in columns), strict=True):
+        if rows:
+            source = f"data:image/jpeg;base64,{picture}" if picture else ""
+            views.append({"name": name, "rows": rows, "columns": across, "source": source, "first": first})
+            first += rows * across
+    return {"views": views, "maps": maps, "patches": text.patch_position.values[:count].tolist()}
+
+
+def _roots(shares: np.ndarray) -> str:
+    """Square roots of shares as bytes: small weights on many patches differ."""
+    return _bytes(np.sqrt(shares.clip(0.0, 1.0)))
 
 
 def _bytes(shares: np.ndarray) -> str:
