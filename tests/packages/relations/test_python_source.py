@@ -268,7 +268,7 @@ def test_source_is_not_executed(tmp_path):
     [
         (
             b"x = 1\nprint x\n",
-            r"broken\.py, line 2: Python 3\.\d+ does not parse it .*Correct it, or leave the file out",
+            r"broken\.py, line 2: Python 3\.\d+ does not parse it: .*Correct it, or leave the file out",
         ),
         (b"if x:\n", "line 1: Python"),
         (b"x = (1,\n", "line 1: Python"),

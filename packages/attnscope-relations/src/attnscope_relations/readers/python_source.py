@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from attnscope.read.files import decode_utf8, read_blocks, shown, unpacked
 from attnscope.read.spans import Span
-from attnscope.support.errors import AttnscopeError, reason_of
+from attnscope.support.errors import AttnscopeError
 from attnscope_relations.data import LinkedText, both_directions, from_word_before
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
@@ -56,11 +56,11 @@ def python_source(file: Path) -> Iterator[LinkedText]:
         source = _Source(text)
         visitor = _Visitor(source)
         visitor.visit(tree)
-    except (SyntaxError, tokenize.TokenError, ValueError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        reason = error.msg if isinstance(error, SyntaxError) else reason_of(error)
+    except SyntaxError as error:
+        reason = error.msg.partition(". ")[0]  # without a guess at what was meant
         raise AttnscopeError(
-            f"{name}{line}: {version} does not parse it ({reason}). Correct it, or leave the file out"
+            f"{name}, line {error.lineno or 1}: {version} does not parse it: {reason!r:.90}. Correct it, or leave the "
+            "file out"
         ) from error
     except (RecursionError, MemoryError) as error:
         raise AttnscopeError(f"{name}: expressions are nested too deeply to be parsed. Leave the file out") from error
