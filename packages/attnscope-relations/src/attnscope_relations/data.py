@@ -114,7 +114,7 @@ def _read(file: Path, readers: Mapping[str, Reader], name: str) -> Iterator[Link
             f"{shown(file)} has no ending of a file with relations; expected {', '.join(sorted(readers))}. To find "
             "heads from word to word in a plain text, add --from WORD --to WORD"
         )
-    if file.is_file() and not file.stat().st_size:
+    if ending != ".py" and file.is_file() and not file.stat().st_size:  # an empty module is a module
         raise AttnscopeError(f"{shown(file)} is empty; expected {_CONTENT.get(ending, 'texts with relations')}")
     for text in readers[ending](file):
         yield replace(text, document=f"{shown(name)}: {text.document}" if text.document else shown(name))
