@@ -193,7 +193,7 @@ def relations(
         read = scan_settings(reading, statistics="entropy")
         return SpeechReader(model, sounds, read, untrained=untrained, ablate=ablate).scan(task)
     settings = scan_settings(reading, statistics="entropy", words=words, batch_size=batch_size)
-    more = {"untrained": untrained, "together": together, "ablate": ablate, "only": only}
+    more: Any = {"untrained": untrained, "together": together, "ablate": ablate, "only": only}
     if gold is not None:
         pairs = linked_pairs(texts, reading["targets"], Path(gold), gold_first, prompt)
         return TranslationReader(model, only_of(pairs, only), settings, **more).scan(task)
