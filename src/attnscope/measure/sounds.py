@@ -93,10 +93,8 @@ class SoundReader(Reader):
         rests = [left_out for *_, left_out in counts if left_out]
         note = f"Tokens are frames of {1000 * each:.0f} ms, named by the second at which they begin."
         if sounding < every:
-            note += (
-                f" {sounding:,} of {every:,} frames in {self.count} window{'s' * (self.count > 1)} are sound: only "
-                "these count as queries; as keys the others count as special tokens."
-            )
+            windows = f"{self.count} window{'s' * (self.count > 1)}"
+            note += f" {sounding:,} of {every:,} frames in {windows} are sound; the others count as special tokens."
         if rests:
             note += f" Ends of long sounds under one second are left out: {len(rests):,} ({sum(rests):.2f} s in all)."
         self.notes["sounds"] = note

@@ -77,7 +77,7 @@ def test_a_stored_run_draws_the_same_page_and_figures(tmp_path):
     opened = attnscope.open_run(tmp_path / "run")
     for result in (stored, opened):
         report = report_of("relations", result)
-        assert {"map", "scores", "sentences-1"} == {*figures_of(report)}
+        assert {"map", "scores", "sentences-it"} == {*figures_of(report)}
         assert grid_of(report) is not None
         page = write_page(report, tmp_path / "page.html").read_text(encoding="utf-8")
         data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])

@@ -86,7 +86,8 @@ def contact_headline(result: xr.Dataset) -> str:
 
 def contact_heads(result: xr.Dataset) -> dict[str, list[tuple[int, int]]]:
     """The heads that rank contacts significantly better than every baseline, the best first."""
-    return {RELATION: [(row["layer"], row["head"]) for row in _heads(result) if row["shown"]]}
+    heads = [(row["layer"], row["head"]) for row in _heads(result) if row["shown"]]
+    return {RELATION: heads} if heads else {}
 
 
 def _best(result: xr.Dataset) -> list[schema.Row]:

@@ -29,6 +29,30 @@ static const whisper_ahead g_aheads_custom[] = {{ {heads} }};
 """
 
 
+_TIMED = (
+    "They were chosen on all sounds of the run, so their own error on other sounds is unknown. The report has the "
+    "error of sets that were chosen on one half and scored on the other."
+)
+_ORDERED = "They have the largest correlations with the order of the tokens. Nothing was compared with times of words."
+_README = """\
+# Alignment heads of {model}
+
+{certain}
+
+* `{config}`: for transformers, in place of the file in the model's folder.
+* `faster_whisper.json`: copy `alignment_heads` into the `config.json` of the converted model.
+* `whisper_cpp.h`: for whisper.cpp, with `WHISPER_AHEADS_CUSTOM`.
+* `whisper_timestamped.txt`: for openai-whisper and whisper-timestamped:
+
+```python
+from pathlib import Path
+import whisper
+model = whisper.load_model("NAME")
+model.set_alignment_heads(Path("whisper_timestamped.txt").read_bytes())
+```
+"""
+
+
 @reads("relations")
 def files(result: xr.Dataset, to: str, top: int | None = None) -> Mapping[str, str | bytes]:
     """Names and contents of the files of a format; see `attnscope.results.export.export`."""
@@ -60,8 +84,13 @@ def _of_sounds(result: xr.Dataset, top: int | None) -> dict[str, str]:
     mask = np.zeros(order.shape, bool)
     mask[tuple(np.array(heads).T)] = True
     written = ", ".join(f"{{ {layer}, {head} }}" for layer, head in heads)
+    whole = json.loads(result.attrs.get("generation_config", "{}"))
+    # complete, so that it may take the place of the model's; of a model without one, another name
+    name = "generation_config.json" if whole else "alignment_heads.json"
+    certain = _TIMED if "error" in result else _ORDERED
     return {
-        "generation_config.json": json.dumps({"alignment_heads": heads}),
+        "README.md": _README.format(model=result.attrs["model"], config=name, certain=certain),
+        name: json.dumps(whole | {"alignment_heads": heads}, indent=2),
         "whisper_cpp.h": _CPP.format(model=result.attrs["model"], count=len(heads), heads=written),
         "faster_whisper.json": json.dumps({"alignment_heads": heads}),
         "whisper_timestamped.txt": base64.b85encode(gzip.compress(mask.tobytes(), mtime=0)).decode(),

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 Measured = TypeVar("Measured")
 
+_RESIDUES = 200  # tokens of a model of proteins, at most: letters and special tokens
 _OTHERS = 2  # texts with which each exchanges its links: one alone would be a noisy baseline
 
 
@@ -125,6 +126,11 @@ class RelationReader(TextReader):
         if len(windows) == 1 and not self.is_paired:
             self.exchanged = [[*_moved(self.queries[0], sides_of_words(windows[0])[0].special)]]
         self.proteins = Proteins(self.texts, windows, others)
+        if self.proteins and len(loaded.tokenizer) > _RESIDUES:
+            self.notes["proteins"] = (
+                f"The tokenizer has {len(loaded.tokenizer):,} tokens; models of proteins have fewer than {_RESIDUES}. "
+                f"Was {loaded.name} trained on proteins?"
+            )
         if within < links:
             self.notes["links"] = f"{links - within} of {links} links left out: within one word, or across windows."
 

@@ -23,7 +23,7 @@ from attnscope_relations.contact_tables import (
 )
 from attnscope_relations.speech_report import speech_report
 from attnscope_relations.summary import SIZE
-from attnscope_relations.together_report import together_method, together_sentences, together_tables
+from attnscope_relations.together_report import together_method, together_sentences, together_tables, tree_headline
 from attnscope_relations.translation_report import translation_method, translation_sentences, translation_tables
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def report(result: xr.Dataset) -> schema.Report:
         else f"no test: a relation needs {LEAST} or more documents or texts"
     )
     of_relations = _sentences(rows, linked, heads) if tested else _largest_weight(rows[0], result)
-    headline = contact_headline(result) if has_contacts else _headline(linked)
+    headline = contact_headline(result) if has_contacts else tree_headline(result) or _headline(linked)
     model = result.attrs["model"]
     tables = [
         schema.Table(
@@ -126,7 +126,7 @@ def report(result: xr.Dataset) -> schema.Report:
 
 def _notes(result: xr.Dataset) -> list[str]:
     """Notes of every reader of texts, and those of this one."""
-    own = (str(result.attrs[name]) for name in ("cut", "untrained", "together", "ablation") if name in result.attrs)
+    own = (str(result.attrs[name]) for name in _OWN_NOTES if name in result.attrs)
     return [*notes_of(result).values(), *own]
 
 
@@ -248,9 +248,11 @@ def _headline(linked: list[schema.Row]) -> str:
     if not linked:
         return ""
     row = linked[0]
-    return f"Head {row['layer']}.{row['head']} links {row['relation']}: right for {_share(row)} of its queries"
+    head, baseline = f"{row['layer']}.{row['head']}", percent(row["held_out"] - row["above"])
+    return f"Head {head} links {row['relation']}: right for {_share(row)} of its queries; the best baseline {baseline}"
 
 
+_OWN_NOTES = ("proteins", "cut", "untrained", "together", "contacts", "ablation")
 _LARGEST = "For how many residues the largest weight of a head is on one that touches it."
 _STARS = (
     "Heads with a star come first: both halves of the documents choose them, or they pass the test alone. A larger "

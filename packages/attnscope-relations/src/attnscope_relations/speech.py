@@ -136,6 +136,9 @@ class SpeechReader(SoundReader):
         if ablate:
             check_outputs(self.model)
         self.origin, self.show = model, ()
+        generation: Any = getattr(self.loaded.model, "generation_config", None)
+        if generation is not None:  # an export merges its heads into it
+            self.attributes["generation_config"] = generation.to_json_string()
         self.sites = [site for site in self.sites if site.kind == "cross"]
         if not self.has_decoder or not self.sites:
             raise AttnscopeError(

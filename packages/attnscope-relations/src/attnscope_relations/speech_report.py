@@ -122,11 +122,27 @@ def _of_times(sets: list[schema.Row], chosen: list[schema.Row]) -> list[str]:
     several = f"{count(len(chosen), 'head')} ({_named(chosen)})"
     if CHOSEN not in errors:
         return [f"Begins of words have errors of {' and '.join(others)}.", f"Best on these sounds: {several}."]
-    error = f"{errors[CHOSEN]:.0f} ms on sounds on which they were not chosen"
+    chosen_row = next(row for row in sets if row["set"] == CHOSEN)
+    error = f"{errors[CHOSEN]:.0f} ms"
+    if chosen_row["error_low"] is None:
+        certain = f"Fewer than {LEAST} sounds: too few to say that one error is smaller than another."
+    else:
+        error = f"{error} ({chosen_row['error_low']:.0f} to {chosen_row['error_high']:.0f})"
+        certain = _difference(chosen_row, has_list=PUBLISHED in errors)
     return [
-        f"Chosen heads give the begins of words to {error}; {', '.join(others)}.",
-        f"The set that is chosen on all sounds has {several}.",
+        f"Heads chosen on the other half of the sounds give the begins of words to {error}; {', '.join(others)}.",
+        certain,
+        f"The set for export is chosen on all sounds: {several}. Its own error on other sounds is unknown.",
     ]
+
+
+def _difference(row: schema.Row, *, has_list: bool) -> str:
+    """How the chosen sets differ from the published list, or from all heads where there is none."""
+    reference = "the published list" if has_list else "all heads"
+    interval = f"95% interval {row['difference_low']:.0f} to {row['difference_high']:.0f} ms"
+    if row["difference_high"] < 0:
+        return f"That is less than with {reference} ({interval} of the difference)."
+    return f"That is not shown to be less than with {reference} ({interval} of the difference)."
 
 
 def _of_order(heads: list[schema.Row], chosen: list[schema.Row]) -> list[str]:
@@ -144,20 +160,23 @@ def _of_order(heads: list[schema.Row], chosen: list[schema.Row]) -> list[str]:
         ]
     if following:
         sentences.append(f"{following} of {count(len(tested), 'head')} follow the sound that they hear.")
-    return [*sentences, f"The {count(len(chosen), 'head')} with the largest correlations: {_named(chosen)}."]
+    return [
+        *sentences,
+        f"The {count(len(chosen), 'head')} with the largest correlations: {_named(chosen)}.",
+        "Without times of words this is a ranking, not a chosen set.",
+    ]
 
 
 def _of_list(result: xr.Dataset, listed: list[schema.Row]) -> list[str]:
     if not listed:
         return []
-    words = {"weight": "weight near the word", "error": "error", "correlation": "correlation"}
-    areas = [
+    words = {"weight": "by weight near the word", "error": "by error", "correlation": "by correlation"}
+    areas = ", ".join(
         f"{words[str(one.measure.item())]} {float(one.listed_auroc):.2f}"
         for one in (result.isel(measure=at) for at in range(result.sizes["measure"]))
-    ]
-    return [
-        f"The model's generation config lists {count(len(listed), 'head')}; AUROC of that list by {', '.join(areas)}."
-    ]
+    )
+    several = count(len(listed), "head")
+    return [f"The model's generation config lists {several}. How well each measure ranks them first (AUROC): {areas}."]
 
 
 _CORRELATION = schema.Quantity(
@@ -168,6 +187,7 @@ _CORRELATION = schema.Quantity(
     high="correlation_high",
 )
 _CHOSEN = schema.Quantity("number", "chosen", "count", "its number in the set that is chosen on all sounds")
+_RANK = schema.Quantity("number", "rank", "count", "rank by the correlation, of as many heads as the list has")
 _PUBLISHED = schema.Quantity("published", meaning="whether the model's generation config lists it")
 _P = schema.Quantity("p", unit="p", meaning="p-value, not corrected", detail="page", significant="shown")
 _SETS = (
@@ -225,6 +245,6 @@ _ORDERED_HEADS = (
     schema.Quantity("exchanged_correlation", "other sound", "share", "the same while the decoder hears another one"),
     schema.Quantity("untrained", unit="share", meaning="the same with fresh weights"),
     _P,
-    _CHOSEN,
+    _RANK,
     _PUBLISHED,
 )

@@ -68,6 +68,15 @@ def together_sentences(result: xr.Dataset) -> list[str]:
     return sentences
 
 
+def tree_headline(result: xr.Dataset) -> str:
+    """How good trees of all heads are, next to the best of the other parsers; empty without trees."""
+    if "uas" not in result or not np.isfinite(result.uas.sel(parser="together")):
+        return ""
+    uas = {name: float(result.uas.sel(parser=name)) for name in result.parser.values}
+    best = max((name for name in uas if name != "together"), key=lambda name: np.nan_to_num(uas[name], nan=-1.0))
+    return f"All heads together: UAS {uas['together']:.2f}; {_PARSERS[best]} {uas[best]:.2f}"
+
+
 def together_tables(result: xr.Dataset) -> list[schema.Table]:
     """Tables of all heads together: of relations, of trees, and of the largest weights of heads."""
     if "together" not in result:

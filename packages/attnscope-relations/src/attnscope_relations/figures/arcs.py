@@ -16,7 +16,7 @@ from attnscope.results.figures import style
 RIGHT, WRONG, GOLD = "#0072B2", "#D55E00", "0.3"
 _SIZE, _LETTER, _GAP = 8, 5.0, 10  # points: of words, of a letter on average, between words
 _WORD = 7  # points from the middle of a line of words to its arcs
-_STEP, _LABEL = 16, 7  # points by which an arc is higher than those below it; of its label beyond it
+_STEP, _LABEL = 18, 9  # points by which an arc is higher than those below it; of its label beyond it
 _HIGH = 110  # points of all arcs of a side, about, at most
 _HANDLE = 4 / 3  # of its height, where the handles of a Bézier curve are
 _THIN, _THICK = 0.7, 2.4  # points: lines of weights 0 and 1
@@ -174,7 +174,7 @@ def _arc(axes: Axes, arc: Arc, ends: Sequence[tuple[float, float]], start: float
     if arc.label:
         axes.text(
             (first + last) / 2,
-            start + rise - 0.5 - width / 2,
+            start + rise - 2.0 - width / 2,
             arc.label,
             fontsize=6,
             ha="center",

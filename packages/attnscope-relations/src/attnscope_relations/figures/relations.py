@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import xarray as xr
@@ -69,10 +70,21 @@ def figures(report: Report) -> Iterator[tuple[str, style.Figure]]:
     yield "scores", scores(report.result)
     for name, text in _mapped(report.result):
         yield name, _map_of(report.result, text)
-    for number, relation in enumerate(in_order(report.result)[:_LEADING], start=1):
-        figure = sentences(report.result, str(report.result.relation.values[relation]))
+    names = [str(report.result.relation.values[relation]) for relation in in_order(report.result)[:_LEADING]]
+    for name, file in zip(names, file_names(names), strict=True):
+        figure = sentences(report.result, name)
         if figure is not None:
-            yield f"sentences-{number}", figure
+            yield f"sentences-{file}", figure
+
+
+def file_names(relations: Sequence[str]) -> list[str]:
+    """Names of files for relations: letters, digits and hyphens; equal ones are numbered."""
+    names: list[str] = []
+    for relation in relations:
+        name = re.sub(r"[^\w]+", "-", relation).strip("-") or "relation"
+        count = sum(other == name or re.fullmatch(rf"{name}-\d+", other) is not None for other in names)
+        names.append(f"{name}-{count + 1}" if count else name)
+    return names
 
 
 @style.figure_style()
@@ -94,10 +106,10 @@ def grid(report: Report) -> style.Figure:
         for layer, head in heads:
             row = layers.index(layer)
             cells[row, head] = to_rgb(colours[number])
-            if cell >= 0.3:  # noqa: PLR2004 inches: narrower ones have no room for a name
+            if cell >= 0.36:  # noqa: PLR2004 inches: narrower ones have no room for a name
                 ink = "black" if np.dot(cells[row, head], (0.299, 0.587, 0.114)) > 0.5 else "white"  # noqa: PLR2004
-                short = "\n".join(style.drawable(part, longest=10) for part in name.replace(" (", "\n(", 1).split("\n"))
-                axes.text(head, row, short, ha="center", va="center", fontsize=4.5, color=ink, parse_math=False)
+                short = "\n".join(style.drawable(part, longest=8) for part in name.replace(" (", "\n(", 1).split("\n"))
+                axes.text(head, row, short, ha="center", va="center", fontsize=6, color=ink, parse_math=False)
     axes.imshow(cells, aspect="auto", interpolation="nearest")
     style.name_heads(axes, [str(layer) for layer in layers], [*range(count)])
     axes.set_xticks(np.arange(0.5, count - 1), minor=True)

@@ -30,14 +30,18 @@ def timeline(
     """
     end = max(last for *_, last in words)
     rows = max(1, int(np.ceil(end / _SECONDS)))
-    seconds = end / rows
+    # a row ends where a word begins, so that no word is cut
+    begins_of_words = np.array([first for _, first, _ in words])
+    cuts = [float(begins_of_words[np.abs(begins_of_words - at * end / rows).argmin()]) for at in range(1, rows)]
+    starts_of_rows = [0.0, *dict.fromkeys(cut for cut in cuts if cut > 0)]
+    ends_of_rows = [*starts_of_rows[1:], end]
+    rows, seconds = len(starts_of_rows), max(np.subtract(ends_of_rows, starts_of_rows))
     lines = len(times) + 1
     figure = style.Figure(figsize=(style.PAGE, rows * (_LINE * lines + 0.3) + 0.3), layout="constrained")
     panels = figure.subplots(rows, 1, squeeze=False)[:, 0]
-    for number, axes in enumerate(panels):
-        begin = number * seconds
+    for axes, begin, finish in zip(panels, starts_of_rows, ends_of_rows, strict=True):
         for word, first, last in words:
-            if first < begin + seconds and last > begin:
+            if begin <= first < finish:
                 axes.broken_barh(
                     [(first, last - first)], (-0.38, 0.76), facecolor="0.9", edgecolor="0.55", linewidth=0.6
                 )
@@ -55,7 +59,7 @@ def timeline(
             axes.hlines(np.full(wrong.sum(), line), begins[wrong], gold[wrong], color=_WRONG, linewidth=0.8)
         axes.vlines([first for _, first, _ in words], 0.38, lines - 0.5, color="0.85", linewidth=0.6, zorder=0)
         axes.set_yticks(range(lines), ["words", *times], parse_math=False)
-        axes.set(xlim=(begin, begin + 1.01 * seconds), ylim=(lines - 0.5, -0.6))
+        axes.set(xlim=(begin - 0.02 * seconds, begin + 1.02 * seconds), ylim=(lines - 0.5, -0.6))
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
     panels[-1].set_xlabel(f"Seconds; filled: within {1000 * tolerance:.0f} ms of the start of the word, else a cross")

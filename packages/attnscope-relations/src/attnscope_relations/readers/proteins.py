@@ -128,7 +128,7 @@ def structures(file: Path) -> Iterator[LinkedText]:
     structure.assign_label_seq_id()
     seen: set[str] = set()
     for chain in structure[0] if len(structure) else ():
-        protein = _chain(structure, chain, structure.name or "structure")
+        protein = _chain(structure, chain, "" if structure.name == "string" else structure.name)
         if protein is not None and protein.text not in seen:
             seen.add(protein.text)
             yield protein
