@@ -15,8 +15,10 @@ from attnscope.capture.modalities import load_pictured_model
 from attnscope.live import pictures
 from attnscope.read.image_text import pictured_of
 from attnscope.results.page.parts import encode
+from tests.cli.command import attnscope as command
 from tests.image_models import vision_model, write_pictures
 from tests.image_text_models import picture, save_pictured_model
+from tests.speech_models import SAID, save_whisper, write_sounds
 
 QUESTION = "What is this?"
 
@@ -156,3 +158,21 @@ def test_what_cannot_be_shown_is_said(vit, llava, tmp_path):
         part.save_pretrained(tmp_path / "swin")
     with pytest.raises(AttnscopeError, match="has no map over a picture"):
         attnscope.view(tmp_path / "swin", vit[1])
+    with pytest.raises(AttnscopeError, match="targets need texts or sounds"):
+        attnscope.view(*vit, targets=["A boat."])
+    with pytest.raises(AttnscopeError, match="pair and window need plain texts"):
+        attnscope.view(*vit, window=5)
+
+
+def test_a_sound_has_a_page_alone(tmp_path):
+    write_sounds(tmp_path / "sounds")
+    save_whisper(tmp_path / "whisper")
+    folder, sound = tmp_path / "whisper", tmp_path / "sounds" / "0.wav"
+    view = attnscope.view(folder, sound, targets=[SAID[0]], layer=3, head=1)
+    expected = attnscope.weights(folder, sound, targets=[SAID[0]], layer=3, head=1)
+    np.testing.assert_allclose(view.weights, expected, atol=1e-6)
+    assert view.weights.key_token.values[0] == "0.00s"
+    assert view.save(tmp_path / "sound.html").stat().st_size > 10_000
+    told = command("view", "whisper", "sounds/0.wav", cwd=tmp_path)
+    assert told.returncode == 2
+    assert "whisper is not shown live: write a page with --page FILE" in told.stderr

@@ -27,6 +27,7 @@ from attnscope.measure.scan import READERS
 from attnscope.read.image_text import PicturedText, PicturedTexts
 from attnscope.read.images import Images, images_of
 from attnscope.read.picture_parts import IMAGE, PLACES
+from attnscope.read.sounds import Sounds
 from attnscope.read.windows import Window
 from attnscope.results.view import Maps
 from attnscope.support.errors import AttnscopeError
@@ -237,8 +238,12 @@ class OpenedView:
     text: str = ""
 
 
-def view_of_modality(model: Any, modality: Any, reading: Mapping[str, Any], source: str) -> OpenedView:
+def view_of_modality(
+    model: Any, modality: Any, reading: Mapping[str, Any], source: str, targets: Any = None
+) -> OpenedView:
     """A view of an image, a video, a sound, or a text with an image; videos and sounds are not shown live."""
+    if targets is not None and not isinstance(modality, Sounds):
+        raise AttnscopeError("targets need texts or sounds: leave them out")
     if isinstance(modality, Images | PicturedTexts):
         conversation, text = open_pictures(model, modality, reading, source)
         return OpenedView(conversation.start(text).maps, conversation.loaded.name, conversation, text)
@@ -246,7 +251,7 @@ def view_of_modality(model: Any, modality: Any, reading: Mapping[str, Any], sour
         raise AttnscopeError(
             f"found {len(modality)} {modality.called}; expected one: choose one, or use attnscope.scan"
         )
-    settings = scan_settings(reading, limit=1, tokenizer=reading["tokenizer"], statistics=("entropy",))
+    settings = scan_settings(reading, limit=1, tokenizer=reading["tokenizer"], statistics=("entropy",), targets=targets)
     reader = READERS[type(modality)](model, modality, settings)
     calls, kinds = dict[int, AttentionCall](), dict[int, str]()
 

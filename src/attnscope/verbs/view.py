@@ -93,8 +93,10 @@ def view(
     if image is not None:
         texts = with_image(texts, image)
     modality: Any = None if texts is None else modality_of(model, texts, revision=reading["revision"])  # pyright: ignore[reportArgumentType]
+    if modality is not None and (pair is not None or window is not None):
+        raise AttnscopeError("pair and window need plain texts: leave them out")
     if modality is not None:
-        opened = view_of_modality(model, modality, reading, source)
+        opened = view_of_modality(model, modality, reading, source, targets)
         return view_at(opened.maps, layer, head, query, opened.name, opened.conversation, opened.text)
     session = Opened.of(model, texts)  # pyright: ignore[reportArgumentType]
     loaded = session.load(reading, heads=[(layer, head)])
