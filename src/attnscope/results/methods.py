@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import xarray as xr
 
-from attnscope.catalogue import function_of
 from attnscope.measure.quantities import STATISTICS
 from attnscope.report import schema
 from attnscope.report.language import SENTENCES
@@ -76,16 +74,13 @@ def methods(path: str | Path) -> Methods:
     result = read_run(run)
     report = report_of(run.command, result)
     signature = Signature.of(report.signature)
-    summary = inspect.cleandoc(function_of(run.command).__doc__ or "").partition("\n\n")[0]
-    does = " ".join(summary.split()).rstrip(".")
     tested = [table for table in report.tables if table.corrected and table.tested(table.shown("table", "page"))]
     sentences = [
-        f"attnscope {run.command}: {does}.",
-        f"Measured: {report.model}, {report.read}.",
-        *_definitions(report),
-        *_statistics(result),
+        f"Measured by attnscope {run.command}: {report.model}, {report.read}.",
         *SENTENCES.split(report.method),
+        *_statistics(result),
         *dict.fromkeys(f"Significance is corrected {table.corrected}." for table in tested),
+        *_definitions(report),
         *(f"{title}: {', '.join(values)}." for title, values in _settings(signature)),
         f"Signature: {signature.format()}.",
     ]
