@@ -15,7 +15,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
-from attnscope.live.conversation import Conversation, StoppedError
+from attnscope.live.conversation import Conversation, StoppedError, sentences
 from attnscope.results.page.parts import encode
 from tests.tiny_models import tiny_reader
 
@@ -153,11 +153,39 @@ def test_shares_of_a_written_token_add_up(tasks):
     tokens = tasks.looked.plain.maps.texts["text"]
     content, _ = answered(tasks, "shares", position=len(tokens) - 1)
     weights = attnscope.weights("bundled:tasks", {"input_ids": [[*tasks.looked.plain.window.ids]]}).values[..., -1, :]
+    assert len(content["shares"]) == 16
     for one in content["shares"]:
         row = weights[one["layer"], one["head"]]
         assert one["prompt"] == pytest.approx(row[:-3].sum(), abs=1e-5)
         assert one["written"] == pytest.approx(row[-3:-1].sum(), abs=1e-5)
         assert one["itself"] == pytest.approx(row[-1], abs=1e-5)
+
+
+def test_receivers_are_sentences_that_later_ones_attend_to(tasks):
+    text = "The car is old. The boats are new! Mary went to the store.\nThe river is deep. The birds are here."
+    answered(tasks, "look", text=text)
+    window = tasks.looked.plain.window
+    parts_of = sentences(window)
+    assert ["".join(window.tokens[part]).strip() for part in parts_of][1:3] == [
+        "The boats are new!",
+        "Mary went to the store.",
+    ]
+    content, _ = answered(tasks, "receivers")
+    weights = attnscope.weights("bundled:tasks", text).values
+    even = np.tril(np.ones(weights.shape[2:]))
+    even /= even.sum(-1, keepdims=True)
+    for one in content["heads"]:
+        part = parts_of[one["sentence"]]
+        later = slice(parts_of[one["sentence"] + 2].start, parts_of[-1].stop)
+        expected = weights[one["layer"], one["head"], later, part].sum(-1).mean()
+        assert one["share"] == pytest.approx(expected, abs=1e-5)
+        assert one["chance"] == pytest.approx(even[later, part].sum(-1).mean(), abs=1e-6)
+    assert len(content["heads"]) == 10
+    above = [one["share"] - one["chance"] for one in content["heads"]]
+    assert above == sorted(above, reverse=True)
+    answered(tasks, "look", text=TEXT)
+    with pytest.raises(AttnscopeError, match="found 1 sentences; expected 4 or more"):
+        answered(tasks, "receivers")
 
 
 def test_differences_are_those_of_two_texts(tasks):

@@ -23,7 +23,19 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import row_weights
 from attnscope.live.copied import Shown, command_of, python_of
-from attnscope.live.questions import Code, Draw, Effects, Look, MapOf, Picture, Predict, RowOf, Shares, question_of
+from attnscope.live.questions import (
+    Code,
+    Draw,
+    Effects,
+    Look,
+    MapOf,
+    Picture,
+    Predict,
+    Receivers,
+    RowOf,
+    Shares,
+    question_of,
+)
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.raw import first_window
 from attnscope.opened import Opened, window_length
@@ -244,13 +256,14 @@ class Conversation:
         looked = self.looked
         window = _predicted(looked.plain.window)
         prompt = len(window) - len(looked.question.written)
+        written = "text" if window is looked.plain.window else "target"
         if asked.position >= len(window):
             raise AttnscopeError(f"found the position {asked.position}; expected 0 to {len(window) - 1}")
         shares: list[dict[str, Any]] = []
         for layer, call in looked.edited.maps.calls.items():
             queries, keys = looked.edited.maps.sides(layer)
-            if looked.edited.maps.texts[queries] is not looked.edited.maps.texts[keys]:
-                continue  # to the source, all of it
+            if not queries == keys == written:
+                continue  # a head of the source
             row = call.take(torch.tensor([[asked.position]], device=call.query.device))
             weights = row_weights(row, _EVERY).weights[0, :, 0].double()
             itself = weights[:, asked.position]
@@ -262,6 +275,34 @@ class Conversation:
                     {"layer": layer, "head": head, "prompt": values[0], "written": values[1], "itself": values[2]}
                 )
         return Answer({"shares": shares})
+
+    def _receivers(self, _: Receivers) -> Answer:
+        """Of each head the sentence that later ones attend to most, above chance by length and place.
+
+        Sentences that follow immediately do not count, nor do special tokens and the first token, on which heads rest.
+        """
+        maps = self.looked.edited.maps
+        window = _predicted(self.looked.plain.window)
+        written = "text" if window is self.looked.plain.window else "target"
+        parts_of = sentences(window)
+        if len(parts_of) < _SENTENCES:
+            raise AttnscopeError(f"found {len(parts_of)} sentences; expected {_SENTENCES} or more")
+        found: list[dict[str, Any]] = []
+        for layer, call in maps.calls.items():
+            queries, keys = maps.sides(layer)
+            if not queries == keys == written:
+                continue
+            rows = row_weights(call, _EVERY)
+            chance = rows.allowed[0].double()
+            weights = rows.weights[0].double()
+            above = _received(weights, parts_of), _received(chance / chance.sum(-1, keepdim=True), parts_of)
+            for head, excess in enumerate(above[0] - above[1].expand_as(above[0])):
+                best = int(excess.argmax())
+                share, uniform = (float(one.expand_as(above[0])[head, best]) for one in above)
+                found.append({"layer": layer, "head": head, "sentence": best, "share": share, "chance": uniform})
+        found.sort(key=lambda one: one["chance"] - one["share"])
+        texts = ["".join(window.tokens[part.start : part.stop]).strip() for part in parts_of]
+        return Answer({"heads": found[:_LISTED], "sentences": texts})
 
     def _code(self, asked: Code) -> Answer:
         looked = self.looked
@@ -491,12 +532,36 @@ class Conversation:
 
 
 _MATRICES = 3  # dimensions of logits by position
+_SENTENCES = 4  # of an answer, whose last two do not attend to the first alone
+_ENDS = ".!?。！？"
 _FEWEST = 2  # tokens of a text of which one is predicted
 
 
 def _predicted(window: Window) -> Window:
     """The text whose tokens are predicted."""
     return window.target or window
+
+
+def sentences(window: Window) -> list[slice]:
+    """The tokens of each sentence, without the first token of the text and special ones at its ends."""
+    inner = [i for i, special in enumerate(window.special) if i and not special]
+    parts_of, start = list[slice](), inner[0] if inner else 0
+    for i in inner:
+        token = window.tokens[i]
+        if token.rstrip().endswith(tuple(_ENDS)) or "\n" in token or i == inner[-1]:
+            if any(letter.isalnum() for letter in "".join(window.tokens[start : i + 1])):
+                parts_of.append(slice(start, i + 1))
+            start = i + 1
+    return parts_of
+
+
+def _received(weights: Tensor, parts_of: Sequence[slice]) -> Tensor:
+    """Mean share of their weight that queries of later sentences, but the next, give to a sentence, by head."""
+    received = [
+        weights[:, parts_of[i + 2].start : parts_of[-1].stop, part].sum(-1).mean(-1)
+        for i, part in enumerate(parts_of[:-2])
+    ]
+    return torch.stack(received, -1)
 
 
 def _loss(asked: Questions, of: Pass) -> float:

@@ -83,6 +83,10 @@ class Shares(Question):
     position: Number
 
 
+class Receivers(Question):
+    """The heads by which later sentences attend to one sentence."""
+
+
 class Code(Question):
     """What is shown, as Python and as a command."""
 
@@ -101,6 +105,7 @@ QUESTIONS: Mapping[str, type[Question]] = {
     "draw": Draw,
     "effects": Effects,
     "shares": Shares,
+    "receivers": Receivers,
     "code": Code,
 }
 

@@ -15,7 +15,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     text: "", target: null, other: null, removed: [], by: "zero", written: [], shows: "text", layer: 0, head: 0, token: null, position: null, temperature: 1, picture: data.picture ?? null, ...data.start,
   };
   const undone = [], known = new Map();
-  let view = null, look = null, thumbs = [], asked = 0, rows = [], returned = null, shares = [], followed = null, effects = null;
+  let view = null, look = null, thumbs = [], asked = 0, rows = [], returned = null, shares = [], followed = null, effects = null, receivers = null;
   const box = (name, tag = "div", attributes = {}) => html(tag, { class: name, ...attributes });
   const button = (name, act, attributes = {}) => {
     const made = html("button", { type: "button", ...attributes }, name);
@@ -85,6 +85,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     status.hidden = !answer.error;
     if (answer.error) return;
     look = answer;
+    receivers = null;
     if (effects?.of !== ofEffects()) effects = null;
     thumbs = answer.bytes;
     known.clear();
@@ -209,7 +210,11 @@ function mountLive(root, channel, data, changed = () => {}) {
     if (returned) lines.push(sayReturned(returned, two && state.by === "other"));
     if (look.kind === "output") lines.push(t`This model predicts no tokens: it has no output layer.`);
     lines.push(...sayShares());
-    predicted.replaceChildren(...(rows.length ? [list] : []), ...lines.map((line) => html("p", {}, line)), ...sayEffects(), ...(look.kind === "next" || look.kind === "translation" ? [writer()] : []), ...changes());
+    const receive = receivers && [html("p", {}, t`Heads by which later sentences attend to one sentence (their share of weight; under uniform attention):`),
+      html("ul", { class: "receivers" }, ...receivers.heads.slice(0, 5).map(({ layer, head, sentence, share: got, chance }) => html("li", {}, button(`${layer}.${head}`, () => { follow({ layer, head }); writeAddress(); }), ` ${share(got)} (${share(chance)}): `, html("q", {}, receivers.sentences[sentence].slice(0, 80)))))];
+    const sentences = look.kind === "next" && /[.!?。！？].*[.!?。！？].*[.!?。！？]/s.test(tokensPredicted().join(""))
+      ? receive ?? [button(t`Which sentence do later ones attend to?`, async () => { const number = asked, answer = await channel.ask("receivers", {}); if (number !== asked) return; if (answer.error) status.textContent = answer.error; else receivers = answer; status.hidden = !answer.error; drawPredictions(); })] : [];
+    predicted.replaceChildren(...(rows.length ? [list] : []), ...lines.map((line) => html("p", {}, line)), ...sayEffects(), ...sentences, ...(look.kind === "next" || look.kind === "translation" ? [writer()] : []), ...changes());
   }
   const signed = (value) => (value > 0 ? `+${say(value)}` : say(value));
   const sayLoss = ({ before, after, count }) => (look.kind === "masked" ? t`Loss ${say(before)} → ${say(after)} nats a token (${signed(after - before)}; ${count} tokens, masked at random)` : after === null ? t`Loss ${say(before)} nats a token (${count} tokens)` : t`Loss ${say(before)} → ${say(after)} nats a token (${signed(after - before)}; ${count} tokens)`);
