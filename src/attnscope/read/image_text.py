@@ -269,7 +269,7 @@ def pictured_window(
         for number, token in enumerate(of_piece, start=1):
             special[token], roles[token] = False, name
             tokens[token] = places.get(token, f"{name} piece {number}")
-    named = {"roles": tuple(roles), "text": expanded.text}
+    named: dict[str, Any] = {"roles": tuple(roles), "text": expanded.text}
     return Window(expanded.ids, tuple(special), tuple(spans), expanded.name, 0, tuple(tokens), **named)
 
 

@@ -320,7 +320,8 @@ def view_at(
     kind: Callable[..., View] = _widget_class() if in_widgets() else View
     view = kind(maps, layer, head or 0, name, conversation, text)
     if query is not None:
-        view.token = token_of(query, maps.texts[maps.sides(layer)[0]])
+        chosen: Any = view  # a trait of the widget
+        chosen.token = token_of(query, maps.texts[maps.sides(layer)[0]])
     return view
 
 
