@@ -375,6 +375,14 @@ def test_one_protein_is_not_called_a_finding():
     assert not report.finding.leading
 
 
+def test_a_model_of_texts_gets_a_note():
+    notes = report_of("relations", relations("bundled", proteins(2), untrained=False)).notes
+    assert any("Was small-mlm trained on proteins?" in note for note in notes)
+    model, tokenizer = planted()
+    notes = report_of("relations", relations(model, proteins(2), tokenizer=tokenizer, untrained=False)).notes
+    assert not any("trained on proteins" in note for note in notes)
+
+
 def test_a_page_of_contacts_is_about_one_head_and_one_measure():
     model, tokenizer = planted()
     found = relations(model, proteins(8), tokenizer=tokenizer, untrained=False)

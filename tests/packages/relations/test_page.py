@@ -13,7 +13,7 @@ from attnscope.results.scan_report import sample_of
 from attnscope_relations import relations
 from attnscope_relations.figures.arcs import Arc, Sentence, fitting, levels, sentence_arcs, side_by_side
 from attnscope_relations.figures.contacts import contact_map
-from attnscope_relations.figures.relations import passing, sentences
+from attnscope_relations.figures.relations import file_names, passing, sentences
 from attnscope_relations.figures.timeline import timeline
 from attnscope_relations.shown import texts_of
 from tests.packages.relations.test_relations import ANIMAL, pronouns, word_weights
@@ -145,6 +145,24 @@ def test_a_timeline_tells_right_and_wrong_starts_apart():
     assert 0.02 in right
     assert 0.8 in wrong
     assert "three" in svg_of(figure).decode()
+
+
+def test_a_row_of_a_timeline_ends_where_a_word_begins():
+    words = [(str(number), number * 0.7, number * 0.7 + 0.7) for number in range(13)]
+    figure = timeline(words, {"1.0": [first for _, first, _ in words]})
+    assert len(figure.axes) > 1
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        for bar in axes.collections:
+            for path in bar.get_paths():
+                if np.ptp(path.vertices[:, 1]) < 0.8 and np.ptp(path.vertices[:, 0]) > 0:  # the box of a word
+                    assert low <= path.vertices[:, 0].min()
+                    assert path.vertices[:, 0].max() <= high
+
+
+def test_figures_of_sentences_are_named_by_their_relations():
+    names = ["nsubj", "nsubj (reversed)", "it → animal", "it - animal", "?"]
+    assert file_names(names) == ["nsubj", "nsubj-reversed", "it-animal", "it-animal-2", "relation"]
 
 
 def test_arcs_over_the_same_words_are_apart():
