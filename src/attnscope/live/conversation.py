@@ -277,7 +277,7 @@ class Conversation:
         return Answer({"shares": shares})
 
     def _receivers(self, _: Receivers) -> Answer:
-        """Of each head the sentence that later ones attend to most, above chance by length and place.
+        """The sentence that later ones attend to most, by head, above chance by length and place.
 
         Sentences that follow immediately do not count, nor do special tokens and the first token, on which heads rest.
         """
