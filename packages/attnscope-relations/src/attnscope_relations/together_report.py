@@ -62,8 +62,8 @@ def together_sentences(result: xr.Dataset) -> list[str]:
         uas = {name: float(result.uas.sel(parser=name)) for name in result.parser.values}
         best = max((name for name in uas if name != "together"), key=lambda name: np.nan_to_num(uas[name], nan=-1.0))
         sentences.append(
-            f"Trees of all heads have {percent(uas['together'])} of words at the right head; {_PARSERS[best]} "
-            f"{percent(uas[best])}."
+            f"Trees of all heads have {percent(uas['together'])} of words at the right head ({_PARSERS[best]}: "
+            f"{percent(uas[best])})."
         )
     return sentences
 
@@ -74,7 +74,7 @@ def tree_headline(result: xr.Dataset) -> str:
         return ""
     uas = {name: float(result.uas.sel(parser=name)) for name in result.parser.values}
     best = max((name for name in uas if name != "together"), key=lambda name: np.nan_to_num(uas[name], nan=-1.0))
-    return f"All heads together: UAS {uas['together']:.2f}; {_PARSERS[best]} {uas[best]:.2f}"
+    return f"All heads together: UAS {uas['together']:.2f} ({_PARSERS[best]}: {uas[best]:.2f})"
 
 
 def together_tables(result: xr.Dataset) -> list[schema.Table]:
