@@ -124,8 +124,7 @@ def test_each_head_alone_is_what_patch_and_intervene_measure(tasks):
     effect = attnscope.patch("bundled:tasks", [pair], steps=0)["patched"].effect.values.squeeze()
     here, _, there = returned["margins"]
     for layer in range(4):
-        content, _ = answered(tasks, "effects", layer=layer, position=position, token=0)
-        assert content["patched"]
+        content, _ = answered(tasks, "effects", layer=layer, position=position, token=0, by="other")
         np.testing.assert_allclose(content["effects"], effect[layer] / (there - here), atol=1e-4)
     answered(tasks, "look", text=text)
     best = answered(tasks, "predict", position=position)[0]["rows"][0]
@@ -146,6 +145,26 @@ def test_effects_in_a_masked_model_are_of_its_restored_token(masked):
     rows = answered(masked, "predict", position=4)[0]["rows"]
     (row,) = [row for row in rows if row["id"] == best["id"]]
     assert found[1] == pytest.approx(row["after"] - row["before"], abs=1e-5)
+
+
+def test_heads_that_reach_a_key_are_those_with_the_largest_weight(tasks):
+    answered(tasks, "look", text=TEXT)
+    weights = attnscope.weights("bundled:tasks", TEXT).values[:, :, 6, 2]
+    heads = answered(tasks, "reach", query=6, key=2)[0]["heads"]
+    best = np.argsort(-weights.ravel())[:10]
+    assert [(one["layer"], one["head"]) for one in heads] == [divmod(int(i), 4) for i in best]
+    np.testing.assert_allclose([one["weight"] for one in heads], weights.ravel()[best], atol=1e-6)
+    with pytest.raises(AttnscopeError, match="found the positions 6 and 99"):
+        answered(tasks, "reach", query=6, key=99)
+
+
+def test_a_text_that_is_cut_is_said_to_be():
+    conversation = Conversation(load_model("bundled:tasks", device="cpu"))
+    conversation.length = 16
+    assert answered(conversation, "look", text="The cars are old. " * 9)[0]["cut"]
+    assert not answered(conversation, "look", text="The cars are old. ")[0]["cut"]
+    with pytest.raises(AttnscopeError, match="expected 16 at most"):
+        answered(conversation, "look", text="The cars are old. " * 2, written=[3] * 12)
 
 
 def test_shares_of_a_written_token_add_up(tasks):

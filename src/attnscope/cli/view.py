@@ -18,12 +18,13 @@ def view(
     browser: Annotated[bool, OUTPUT, Flag("browser"), "Open the address in the browser."] = True,
 ) -> None:
     """Run the command."""
-    from attnscope.live.server import check_server, serve
+    from attnscope.live.server import check_port, check_server, serve
     from attnscope.report.language import translate
     from attnscope.verbs.view import view as of_verb
 
     if page is None:
         check_server()
+        check_port(port)
     working()
     shown: Any = of_verb(**arguments)
     if page is not None:

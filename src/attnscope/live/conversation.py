@@ -31,6 +31,7 @@ from attnscope.live.questions import (
     MapOf,
     Picture,
     Predict,
+    Reach,
     Receivers,
     RowOf,
     Shares,
@@ -175,6 +176,7 @@ class Conversation:
                 "kind": self.kind,
                 "loss": self._losses(looked),
                 "length": self.length,
+                "cut": self._is_cut(asked, plain.window),
                 "prompt": len(_predicted(plain.window)) - len(asked.written),
                 "position": self._asked_position(plain.window),
             },
@@ -230,14 +232,14 @@ class Conversation:
         return Answer({"id": index, "token": self._name(index)})
 
     def _effects(self, asked: Effects) -> Answer:
-        """With a second text each head returns its output there: the share of the difference; else it is taken out."""
+        """The share of the difference that its output on the second text returns, or the change without the head."""
         looked = self.looked
         call = looked.plain.maps.calls.get(asked.layer)
         if call is None or self.kind == "output":
             raise AttnscopeError(f"there are no effects in layer {asked.layer}")
         effects: list[float | None] = []
         for head in range(call.query.shape[1]):
-            alone = {"removed": ((asked.layer, head),), "by": "other" if looked.aligned else looked.question.by}
+            alone = {"removed": ((asked.layer, head),), "by": asked.by}
             without = replace(looked, question=looked.question.model_copy(update=alone))
             if self.kind != "masked":
                 without = replace(without, edited=self._edited(without))
@@ -245,11 +247,27 @@ class Conversation:
             if asked.token >= len(before):
                 raise AttnscopeError(f"found the token {asked.token}; expected 0 to {len(before) - 1}")
             returned = self._returned(before, after, other)
-            if returned is not None:
-                effects.append(returned["share"])
+            if asked.by == "other":
+                effects.append(None if returned is None else returned["share"])
             else:
                 effects.append(float(after.log_softmax(-1)[asked.token] - before.log_softmax(-1)[asked.token]))
-        return Answer({"effects": effects, "patched": looked.aligned})
+        return Answer({"effects": effects})
+
+    def _reach(self, asked: Reach) -> Answer:
+        """The heads with the largest weight, of those that attend within the text that is predicted."""
+        maps, window = self.looked.edited.maps, _predicted(self.looked.plain.window)
+        if max(asked.query, asked.key) >= len(window):
+            raise AttnscopeError(f"found the positions {asked.query} and {asked.key}; expected 0 to {len(window) - 1}")
+        written = "text" if window is self.looked.plain.window else "target"
+        heads: list[dict[str, Any]] = []
+        for layer, call in maps.calls.items():
+            if maps.sides(layer) != (written, written):
+                continue
+            row = call.take(torch.tensor([[asked.query]], device=call.query.device))
+            weights = row_weights(row, _EVERY).weights[0, :, 0, asked.key].tolist()
+            heads += [{"layer": layer, "head": head, "weight": weight} for head, weight in enumerate(weights)]
+        heads.sort(key=lambda one: -one["weight"])
+        return Answer({"heads": heads[:_LISTED]})
 
     def _shares(self, asked: Shares) -> Answer:
         """The shares of heads that attend within the text that the model writes."""
@@ -362,7 +380,9 @@ class Conversation:
         return self._of_ids([*window.ids[: last or len(window)], *written])
 
     def _of_ids(self, ids: Sequence[int]) -> Window:
-        return first_window(self._opened({"input_ids": [[*ids][-self.length :]]}), None, self.length)
+        if len(ids) > self.length:
+            raise AttnscopeError(f"the text has {len(ids)} tokens; expected {self.length} at most: shorten it")
+        return first_window(self._opened({"input_ids": [[*ids]]}), None, self.length)
 
     def _opened(self, texts: Any) -> Opened:
         session = Opened.of(self.loaded, texts)
@@ -506,6 +526,11 @@ class Conversation:
         margins = [float(logits[answer] - logits[wrong]) for logits in (before, after, other)]
         share = None if answer == wrong else (margins[1] - margins[0]) / (margins[2] - margins[0])
         return {"answer": self._name(answer), "wrong": self._name(wrong), "share": share, "margins": margins}
+
+    def _is_cut(self, asked: Look, window: Window) -> bool:
+        """Whether the text is longer than what is read of it."""
+        ends = [end for _, end in window.spans if end]
+        return not asked.written and bool(ends) and bool(asked.text[max(ends) :].strip())
 
     def _asked_position(self, window: Window) -> int:
         """Where predictions are shown first: at a mask, else after the last token."""

@@ -46,8 +46,8 @@ def command_of(shown: Shown) -> str:
     pair = shlex.quote(json.dumps(_pair(shown), ensure_ascii=False))
     together = f" --together {heads}" if len(question.removed) > 1 else ""
     return (
-        f"echo {pair} > pair.jsonl && "
-        f"attnscope patch {shlex.quote(source)} pair.jsonl --heads {heads}{together} --steps 0"
+        f'pair=$(mktemp -d)/pair.jsonl && echo {pair} > "$pair" && '
+        f'attnscope patch {shlex.quote(source)} "$pair" --heads {heads}{together} --steps 0'
     )
 
 
@@ -61,9 +61,13 @@ def python_of(shown: Shown) -> str:
         call = f"attnscope.weights({shown.source!r}, {texts}, layer={layer}, head={head})"
         return "\n".join([*lines, "", f"weights = {call}", f"print(weights.isel(query={shown.at.position}))", ""])
     lines += ["import torch", "from attnscope.capture.load import load_model", ""]
-    lines += [f"loaded = load_model({shown.source!r})", f"inputs = {_inputs(shown.window)}"]
+    lines += [
+        f"loaded = load_model({shown.source!r})",
+        f"# {shown.question.text!r}",
+        f"inputs = {_inputs(shown.window)}",
+    ]
     if shown.question.by == "other" and shown.other is not None:
-        lines.append(f"other = {_inputs(shown.other)}")
+        lines += [f"# {shown.question.other!r}", f"other = {_inputs(shown.other)}"]
     if shown.kind == "masked":
         read = ("inputs", "other") if shown.question.by == "other" else ("inputs",)
         lines += [f"{name}['input_ids'][0, {shown.at.position}] = loaded.tokenizer.mask_token_id" for name in read]

@@ -75,6 +75,14 @@ class Effects(Question):
     layer: Number
     position: Number
     token: Number  # id of the token that the effect is on
+    by: By = "zero"
+
+
+class Reach(Question):
+    """The weights of all heads from one query to one key."""
+
+    query: Number
+    key: Number
 
 
 class Shares(Question):
@@ -105,6 +113,7 @@ QUESTIONS: Mapping[str, type[Question]] = {
     "draw": Draw,
     "effects": Effects,
     "shares": Shares,
+    "reach": Reach,
     "receivers": Receivers,
     "code": Code,
 }

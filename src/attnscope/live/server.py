@@ -72,6 +72,11 @@ def check_server() -> Any:
     return uvicorn
 
 
+def check_port(port: int) -> None:
+    """Reject a port that is in use, before a model is loaded."""
+    _listening(port).close()
+
+
 def _listening(port: int) -> socket.socket:
     """A socket of this machine alone, on this port; 0 means a free one."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

@@ -108,7 +108,7 @@ def test_a_second_text_is_compared_and_its_heads_are_patched(live, tasks):
     page.locator(".predicted p", has_text="in the second text.").wait_for()
     page.get_by_label("Maps of", exact=True).select_option("difference")
     page.get_by_label("Layer 1, head 3", exact=True).click()
-    page.locator(".finding", has_text="mean weight").wait_for()
+    page.locator(".finding", has_text="mean difference").wait_for()
     page.get_by_role("button", name="Patch head 1.3 from the second text").click()
     said = page.locator(".predicted p", has_text="of the difference between the texts returns").text_content()
     question = {"text": TEXT, "other": OTHER, "removed": [[1, 3]], "by": "other"}
@@ -124,16 +124,60 @@ def test_a_second_text_is_compared_and_its_heads_are_patched(live, tasks):
 def test_the_model_writes_and_steps_back(live):
     page = live()
     before = len(tokens(page))
-    word = page.locator(f"{TABLE} th button").first.text_content()
-    page.locator(f"{TABLE} th button").first.click()
+    word = page.locator(f"{TABLE} .name").first.text_content()
+    page.locator(f"{TABLE} .add").first.click()
     page.locator(f".queries .token[data-token='{before}']").wait_for()
     assert tokens(page)[-1].replace(" ", "␣") == word
     page.get_by_role("button", name="Write a token").click()
     page.locator(f".queries .token[data-token='{before + 1}']").wait_for()
     page.locator("p", has_text="on what was written").wait_for()
+    assert page.locator(".queries .token.written").count() == 2
     page.get_by_role("button", name="Step back").click()
     page.locator(f".queries .token[data-token='{before + 1}']").wait_for(state="detached")
     assert len(tokens(page)) == before + 1
+    page.get_by_role("button", name="Undo").click()
+    page.locator(f".queries .token[data-token='{before + 1}']").wait_for()
+    page.locator("caption", has_text=f"position {before + 1}").wait_for()
+
+
+def test_undo_goes_back_through_all_that_was_changed(live):
+    page = live()
+    undo, box = page.get_by_role("button", name="Undo"), page.get_by_label("Text", exact=True)
+    assert undo.is_disabled()
+    box.press_sequentially(" are", delay=10)
+    page.locator(".queries .token", has_text="are").wait_for()
+    page.locator(f"{TABLE} .add").first.click()
+    page.locator(".queries .token.written").wait_for()
+    page.get_by_role("button", name="Take head 0.0 out").click()
+    page.locator("td.after").first.wait_for()
+    undo.click()
+    page.locator("td.after").first.wait_for(state="detached")
+    assert page.locator(".queries .token.written").count() == 1
+    undo.click()
+    page.locator(".queries .token.written").wait_for(state="detached")
+    assert box.input_value() == f"{TEXT} are"
+    undo.click()
+    page.locator(".queries .token", has_text="are").wait_for(state="detached")
+    assert box.input_value() == TEXT
+    assert undo.is_disabled()
+
+
+def test_heads_that_attend_to_a_key_are_listed(live, tasks):
+    page = live()
+    page.get_by_label("Key", exact=True).select_option("2")
+    tasks.answer("look", {"text": TEXT})
+    best = tasks.answer("reach", {"query": len(tokens(page)) - 1, "key": 2}).content["heads"][0]
+    page.get_by_role("button", name=re.compile(rf"^{best['layer']}\.{best['head']} \d+%")).first.wait_for()
+
+
+def test_differences_are_not_called_attention(live):
+    page = live()
+    page.get_by_role("button", name="Compare with a second text").click()
+    page.get_by_label("Second text", exact=True).fill(OTHER)
+    page.get_by_label("Maps of", exact=True).select_option("difference")
+    page.locator(".finding", has_text="mean difference of the weight").wait_for()
+    page.locator(".note", has_text="the weight differs most at").wait_for()
+    page.locator(".scale-name", has_text="difference of the weights of the two texts").wait_for()
 
 
 def test_each_head_is_tried(live):

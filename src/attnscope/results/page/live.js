@@ -3,7 +3,11 @@
 
 const HOW = { zero: () => t`zero`, mean: () => t`their mean over the text`, other: () => t`their output on the second text` };
 const SHOWN = { text: () => t`this text`, other: () => t`the second text`, difference: () => t`the difference` };
-const percent = (log) => share(Math.exp(log));
+/** A probability: to a tenth of a percent or finer below 1%. */
+function percent(log) {
+  const chance = Math.exp(log);
+  return chance >= 0.01 ? share(chance) : chance >= 5e-5 ? `${(100 * chance).toPrecision(1)}%` : "<0.01%";
+}
 
 /**
  * Show a model in an element. `channel.ask(name, question)` is a promise of the answer, with its arrays as `bytes`; a look that
@@ -14,8 +18,8 @@ function mountLive(root, channel, data, changed = () => {}) {
   const state = {
     text: "", target: null, other: null, removed: [], by: "zero", written: [], shows: "text", layer: 0, head: 0, token: null, position: null, temperature: 1, picture: data.picture ?? null, ...data.start,
   };
-  const undone = [], known = new Map();
-  let view = null, look = null, thumbs = [], asked = 0, rows = [], returned = null, shares = [], followed = null, effects = null, receivers = null;
+  const undone = [], known = new Map(), swept = new Map();
+  let view = null, look = null, thumbs = [], asked = 0, rows = [], returned = null, shares = [], followed = null, effects = null, receivers = null, reached = null, pending = Promise.resolve();
   const box = (name, tag = "div", attributes = {}) => html(tag, { class: name, ...attributes });
   const button = (name, act, attributes = {}) => {
     const made = html("button", { type: "button", ...attributes }, name);
@@ -25,6 +29,7 @@ function mountLive(root, channel, data, changed = () => {}) {
   const area = (label, name, placeholder) => {
     const typed = html("textarea", { rows: 2, spellcheck: "false", placeholder, "aria-label": label });
     typed.addEventListener("input", () => {
+      keep(true);
       state[name] = typed.value;
       state.written = [];
       state.position = null;
@@ -32,21 +37,32 @@ function mountLive(root, channel, data, changed = () => {}) {
     });
     return typed;
   };
-  const status = box("status", "p", { role: "status" }), told = box("told", "p", { role: "status" });
+  const status = box("status", "p", { role: "status" }), told = box("told", "span", { role: "status" });
   const typed = area(t`Text`, "text", t`Type a text`), second = area(t`Second text`, "other", t`The same text with one word changed`), target = area(t`Target`, "target", t`What the decoder reads`);
   const texts = box("texts"), heads = box("heads"), tools = box("tools"), predicted = box("predicted", "section"), shown = box("shown");
   root.classList.add("attnscope-live");
-  root.replaceChildren(html("header", {}, html("h1", {}, data.name), tools), texts, heads, status, html("div", { class: "both" }, shown, predicted), told);
+  root.replaceChildren(html("header", {}, html("h1", {}, data.name), tools), texts, html("p", { class: "muted hint" }, t`Click a head to open it, shift-click to take it out. Click a token to see where it attends and what is predicted there. Heads are named layer.head, from 0.`), heads, status, html("div", { class: "both" }, shown, predicted));
 
   const isRemoved = (layer, head) => state.removed.some(([l, h]) => l === layer && h === head);
   const nameOf = ([layer, head]) => `${layer}.${head}`;
-  const keep = () => undone.push(JSON.stringify([state.removed, state.by, state.written, state.other]));
+  const KEPT = ["text", "target", "other", "removed", "by", "written", "position", "picture"];
+  let lastTyped = -Infinity;
+  /** Remember the state before a change, for Undo; a burst of typing is one change. */
+  function keep(isTyped = false) {
+    const now = performance.now(), inBurst = isTyped && now - lastTyped < 1000;
+    lastTyped = isTyped ? now : -Infinity;
+    if (!inBurst) undone.push(Object.fromEntries(KEPT.map((name) => [name, state[name]])));
+    back.disabled = false;
+  }
   function undo() {
     if (!undone.length) return;
-    [state.removed, state.by, state.written, state.other] = JSON.parse(undone.pop());
+    Object.assign(state, undone.pop());
+    lastTyped = -Infinity;
+    back.disabled = !undone.length;
     buildTexts();
     renew();
   }
+  const back = button(t`Undo`, undo, { disabled: "" });
   root.addEventListener("keydown", (event) => {
     if ((event.ctrlKey || event.metaKey) && event.key === "z" && !event.target.matches("textarea")) { event.preventDefault(); undo(); }
   });
@@ -75,18 +91,25 @@ function mountLive(root, channel, data, changed = () => {}) {
   }
 
   /** Ask for all that depends on the texts and the heads; only the last question counts. */
-  async function renew() {
-    const number = ++asked;
+  function renew() {
+    pending = lookAgain(++asked);
+    return pending;
+  }
+  async function lookAgain(number) {
+    told.textContent = "";
     writeAddress();
     buildHeads();
+    const late = setTimeout(() => root.classList.add("late"), 400); // what is shown is of an earlier question
     const answer = await channel.ask("look", question());
+    clearTimeout(late);
     if (number !== asked) return;
-    status.textContent = answer.error ?? "";
-    status.hidden = !answer.error;
+    status.textContent = answer.error ?? (answer.cut ? t`Only the first ${answer.length} tokens are read.` : "");
+    status.hidden = !status.textContent;
+    root.classList.toggle("late", !!answer.error);
     if (answer.error) return;
     look = answer;
-    receivers = null;
-    if (effects?.of !== ofEffects()) effects = null;
+    receivers = reached = null;
+    effects = swept.get(ofEffects()) ?? null;
     thumbs = answer.bytes;
     known.clear();
     if (!thumbs[{ text: 0, other: 1, difference: 2 }[state.shows]]) state.shows = "text";
@@ -94,18 +117,22 @@ function mountLive(root, channel, data, changed = () => {}) {
     show();
     await predict();
   }
+  /** The query that is shown: the one that the reader chose, else the one after which the model predicts. */
+  const tokenNow = () => (state.shows === "other" || look.kind === "label" || look.kind === "output" ? state.token : state.token ?? state.position);
   const lastPosition = () => tokensPredicted().length - 1;
   const tokensPredicted = () => (look.texts.target ?? look.texts.text).tokens;
 
   /** What `mount` draws: the tokens and small maps of the text that is shown. */
   function metaNow() {
     const texts = state.shows === "other" ? look.other : look.texts;
-    return { ...look, texts, thumbs: thumbs[{ text: 0, other: 1, difference: 2 }[state.shows]] };
+    return { ...look, texts, isDifference: state.shows === "difference", written: state.written.length ? look.prompt : Infinity, thumbs: thumbs[{ text: 0, other: 1, difference: 2 }[state.shows]] };
   }
   function show() {
-    if (view) view.renew(metaNow());
-    else {
-      const source = { meta: metaNow(), start: { layer: state.layer, head: state.head, token: state.token }, toggle, map, row };
+    if (view) {
+      view.renew(metaNow());
+      if (tokenNow() !== null) view.follow({ token: tokenNow() });
+    } else {
+      const source = { meta: metaNow(), start: { layer: state.layer, head: state.head, token: tokenNow() }, toggle, map, row };
       view = mount(shown, source, ({ layer, head, token, span }, chosen) => {
         Object.assign(state, { layer, head });
         if ("token" in chosen) Object.assign(state, { token, position: Math.min(token, lastPosition()) });
@@ -149,29 +176,48 @@ function mountLive(root, channel, data, changed = () => {}) {
   const chosenToken = () => rows.find(({ id }) => id === followed) ?? rows.find(({ actual }) => actual) ?? rows.reduce((best, one) => (one.before > best.before ? one : best), rows[0]);
 
   /** What effects depend on, besides the position: they are of single heads, whichever are out. */
-  const ofEffects = () => JSON.stringify([state.text, state.target, state.other, state.written, state.other === null ? state.by : ""]);
+  const ofEffects = () => JSON.stringify([state.text, state.target, state.other, state.written, state.position]);
 
   /** Take out each head alone, or patch it, layer after layer. */
-  async function tryEach() {
-    const token = chosenToken().id, position = state.position;
-    const mine = { token, position, found: [], left: look.layers.length, of: ofEffects() };
+  async function tryEach(by) {
+    const token = chosenToken().id, position = state.position, patched = by === "other";
+    const mine = { token, patched, found: [], left: look.layers.length };
     effects = mine;
+    drawPredictions();
     for (const { index } of look.layers) {
-      const answer = await channel.ask("effects", { layer: index, position, token });
-      if (effects !== mine || mine.position !== state.position || answer.error) return;
-      mine.patched = answer.patched;
+      const answer = await channel.ask("effects", { layer: index, position, token, by });
+      if (effects !== mine || answer.error) return;
       mine.found.push(...answer.effects.map((effect, head) => ({ layer: index, head, effect })));
       mine.left -= 1;
+      if (!mine.left) swept.set(ofEffects(), mine);
       drawPredictions();
     }
   }
   function sayEffects() {
-    if (look.kind === "output" || !rows.length || (returned && returned.share === null)) return [];
-    if (!effects || effects.position !== state.position) return [button(look.aligned ? t`Patch each head alone` : t`Take out each head alone`, tryEach)];
+    if (look.kind === "output" || !rows.length) return [];
+    const starts = [button(t`Take out each head alone`, () => tryEach(state.by === "mean" ? "mean" : "zero"))];
+    if (returned && returned.share !== null) starts.push(button(t`Patch each head alone`, () => tryEach("other")));
+    if (!effects) return [html("p", { class: "chips" }, ...starts)];
+    if (effects.left) starts.splice(0, 2, button(t`Stop`, () => { effects = null; drawPredictions(); }));
     const most = effects.found.filter(({ effect }) => effect !== null).sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect)).slice(0, 8);
     const token = visible(rows.find(({ id }) => id === effects.token)?.token ?? "");
     return [html("p", {}, effects.patched ? t`Share of the difference that each head alone returns:` : t`Change of the log-probability of “${token}” without each head alone:`, effects.left ? ` ${t`${effects.left} layers left`}` : ""),
-      html("p", { class: "chips effects" }, ...most.map(({ layer, head, effect }) => button(`${layer}.${head} ${effects.patched ? `${Math.round(100 * effect)}%` : signed(effect)}`, () => { follow({ layer, head }); writeAddress(); })))];
+      html("p", { class: "chips effects" }, ...most.map(({ layer, head, effect }) => button(`${layer}.${head} ${effects.patched ? `${say(Math.round(100 * effect))}%` : signed(effect)}`, () => { follow({ layer, head }); writeAddress(); }))),
+      html("p", { class: "chips" }, ...starts)];
+  }
+  /** The heads that attend most from the query of the predictions to a chosen key. */
+  function sayReached() {
+    if (look.kind === "label" || look.kind === "output" || look.kind === "translation") return [];
+    const names = tokensPredicted().map(visible), keys = look.kind === "next" ? names.slice(0, state.position + 1) : names;
+    const choice = html("select", { "aria-label": t`Key` }, html("option", { value: "" }, "…"), ...keys.map((name, i) => html("option", reached?.key === i ? { value: i, selected: "" } : { value: i }, `${i} ${name}`)));
+    choice.addEventListener("change", async () => {
+      const number = asked, key = Number(choice.value), answer = choice.value === "" ? { error: "-" } : await channel.ask("reach", { query: state.position, key });
+      if (number !== asked) return;
+      reached = answer.error ? null : { key, heads: answer.heads };
+      drawPredictions();
+    });
+    const most = (reached?.heads ?? []).map(({ layer, head, weight }) => button(`${layer}.${head} ${share(weight)}`, () => { follow({ layer, head }); writeAddress(); }));
+    return [html("p", {}, html("label", {}, t`Heads that attend most from “${names[state.position]}” to`, " ", choice)), ...(most.length ? [html("p", { class: "chips" }, ...most)] : [])];
   }
   function sayShares() {
     const here = shares.find(({ layer, head }) => layer === state.layer && head === state.head);
@@ -194,12 +240,12 @@ function mountLive(root, channel, data, changed = () => {}) {
     const body = html("tbody");
     rows.slice(0, 12).forEach((one) => {
       const word = visible(one.token) || t`(nothing)`;
-      const name = writes() ? button(word, () => write(one.id, one.token), { title: t`Write this token` }) : html("span", {}, word);
+      const name = button(word, () => { followed = one.id; drawPredictions(); }, { class: "name", title: t`Follow this token`, "aria-pressed": one.id === followed });
+      const add = writes() ? [button("+", () => write(one.id, one.token), { class: "add", title: t`Write this token`, "aria-label": t`Write “${word}”` })] : [];
       const bar = (log, kind) => html("td", { class: kind, style: `--p:${log === null ? 0 : Math.exp(log)}`, title: log === null ? "" : t`log-probability ${say(log)}` }, log === null ? "" : percent(log));
-      const line = html("tr", { class: [one.actual ? "actual" : "", one.id === followed ? "followed" : ""].join(" ").trim() }, html("th", { scope: "row" }, name), bar(one.before, "before"));
+      const line = html("tr", { class: [one.actual ? "actual" : "", one.id === followed ? "followed" : ""].join(" ").trim() }, html("th", { scope: "row" }, name, ...add), bar(one.before, "before"));
       if (two) line.append(bar(one.after, "after"));
       if (columns.includes(t`second text`)) line.append(bar(one.other, "second"));
-      line.addEventListener("click", () => { followed = one.id; effects = null; drawPredictions(); });
       body.append(line);
     });
     list.append(body);
@@ -207,21 +253,22 @@ function mountLive(root, channel, data, changed = () => {}) {
     if (look.loss) lines.push(sayLoss(look.loss));
     const one = two && chosenToken();
     if (one) lines.push(t`log-probability of “${visible(one.token)}”: ${say(one.before)} → ${say(one.after)} (${signed(one.after - one.before)})`);
-    if (returned) lines.push(sayReturned(returned, two && state.by === "other"));
+    if (returned) lines.push(sayReturned(returned, two));
     if (look.kind === "output") lines.push(t`This model predicts no tokens: it has no output layer.`);
     lines.push(...sayShares());
     const receive = receivers && [html("p", {}, t`Heads by which later sentences attend to one sentence (their share of weight; under uniform attention):`),
       html("ul", { class: "receivers" }, ...receivers.heads.slice(0, 5).map(({ layer, head, sentence, share: got, chance }) => html("li", {}, button(`${layer}.${head}`, () => { follow({ layer, head }); writeAddress(); }), ` ${share(got)} (${share(chance)}): `, html("q", {}, receivers.sentences[sentence].slice(0, 80)))))];
     const sentences = look.kind === "next" && /[.!?。！？].*[.!?。！？].*[.!?。！？]/s.test(tokensPredicted().join(""))
       ? receive ?? [button(t`Which sentence do later ones attend to?`, async () => { const number = asked, answer = await channel.ask("receivers", {}); if (number !== asked) return; if (answer.error) status.textContent = answer.error; else receivers = answer; status.hidden = !answer.error; drawPredictions(); })] : [];
-    predicted.replaceChildren(...(rows.length ? [list] : []), ...lines.map((line) => html("p", {}, line)), ...sayEffects(), ...sentences, ...(look.kind === "next" || look.kind === "translation" ? [writer()] : []), ...changes());
+    predicted.replaceChildren(...(rows.length ? [list] : []), ...lines.map((line) => html("p", {}, line)), ...sayEffects(), ...sayReached(), ...sentences, ...(look.kind === "next" || look.kind === "translation" ? [writer()] : []), ...changes());
   }
   const signed = (value) => (value > 0 ? `+${say(value)}` : say(value));
   const sayLoss = ({ before, after, count }) => (look.kind === "masked" ? t`Loss ${say(before)} → ${say(after)} nats a token (${signed(after - before)}; ${count} tokens, masked at random)` : after === null ? t`Loss ${say(before)} nats a token (${count} tokens)` : t`Loss ${say(before)} → ${say(after)} nats a token (${signed(after - before)}; ${count} tokens)`);
   function sayReturned({ answer, wrong, share: back, margins }, patched) {
     if (back === null) return t`Both texts predict “${visible(answer)}” here: nothing can return.`;
-    const [here, , there] = margins.map((value) => say(value));
-    return patched ? t`“${visible(answer)}” over “${visible(wrong)}”: ${Math.round(100 * back)}% of the difference between the texts returns.`
+    const [here, now, there] = margins.map((value) => say(value));
+    if (patched && state.by === "other") return t`“${visible(answer)}” over “${visible(wrong)}”: ${say(Math.round(100 * back))}% of the difference between the texts returns (logit difference ${here} before, ${now} after, ${there} in the second text).`;
+    return patched ? t`“${visible(answer)}” over “${visible(wrong)}”: logit difference ${here} before, ${now} after, ${there} in the second text.`
       : t`“${visible(answer)}” over “${visible(wrong)}”: logit difference ${here} here, ${there} in the second text.`;
   }
 
@@ -239,11 +286,12 @@ function mountLive(root, channel, data, changed = () => {}) {
     heat.addEventListener("input", () => { state.temperature = Number(heat.value); shownHeat.textContent = state.temperature.toFixed(1); });
     heat.addEventListener("change", () => { writeAddress(); predict(); });
     const next = button(t`Write a token`, async () => {
+      await pending;
       const { id, token, error } = await channel.ask("draw", { position: lastPosition(), temperature: state.temperature, seed: Math.floor(Math.random() * 2 ** 31) });
       if (!error) write(id, token);
     }, { class: "write" });
-    const back = button(t`Step back`, () => { keep(); state.written = state.written.slice(0, -1); state.position = null; renew(); }, state.written.length ? {} : { disabled: "" });
-    return html("div", { class: "writer" }, next, back, html("label", {}, t`Temperature`, " ", heat, " ", shownHeat));
+    const shorter = button(t`Step back`, () => { keep(); state.written = state.written.slice(0, -1); state.position = null; renew(); }, state.written.length ? {} : { disabled: "" });
+    return html("div", { class: "writer" }, next, shorter, html("label", {}, t`Temperature`, " ", heat, " ", shownHeat));
   }
 
   const failed = (words) => { status.hidden = false; status.textContent = words; };
@@ -280,7 +328,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     const parts = [button(out ? t`Put head ${name} back` : t`Take head ${name} out`, () => toggle(state.layer, state.head))];
     if (state.other !== null && look?.aligned) parts.push(button(t`Patch head ${name} from the second text`, () => patch(state.layer, state.head)));
     if (state.removed.length) {
-      parts.push(html("span", { class: "chips" }, t`Out:`, ...state.removed.map((one) => button(`${nameOf(one)} ×`, () => toggle(...one), { title: t`Put head ${nameOf(one)} back` }))),
+      parts.push(html("span", { class: "chips" }, state.by === "other" ? t`Patched:` : t`Out:`, ...state.removed.map((one) => button(`${nameOf(one)} ×`, () => toggle(...one), { title: t`Put head ${nameOf(one)} back` }))),
         select(t`replaced by`, how, state.by, (by) => { keep(); state.by = by; renew(); }),
         button(t`Put all back`, () => { keep(); state.removed = []; renew(); }));
     }
@@ -296,7 +344,7 @@ function mountLive(root, channel, data, changed = () => {}) {
       told.textContent = code ? t`Copied.` : answer.error ?? t`No command does this: copy it as Python.`;
       if (code) await copyText(code);
     });
-    tools.replaceChildren(button(t`Undo`, undo), copy("python", t`Copy as Python`), copy("command", t`Copy as command`));
+    tools.replaceChildren(told, back, copy("python", t`Copy as Python`), copy("command", t`Copy as command`));
   }
 
   function writeAddress() {

@@ -108,7 +108,8 @@ function mount(root, source, changed = () => {}) {
     if (!picked) state.token = most.query;
     const own = sides().queries === sides().keys;
     const where = most.offset === null ? t`on “${there[most.key]}”` : (own && { "-1": t`on the previous token`, 0: t`on the token itself`, 1: t`on the next token` }[most.offset]) || t`at offset ${say(most.offset)}`;
-    parts.title.append(html("span", { class: "finding" }, map.tile > 1 ? "" : t`mean weight ${where}: ${share(most.share)}`));
+    const said = meta.isDifference ? t`mean difference of the weight ${where}: ${share(most.share)}` : t`mean weight ${where}: ${share(most.share)}`;
+    parts.title.append(html("span", { class: "finding" }, map.tile > 1 ? "" : said));
   }
 
   function drawText() {
@@ -118,7 +119,7 @@ function mount(root, source, changed = () => {}) {
     const line = (text, name) => {
       const views = text === 0 ? meta.views ?? [] : [], places = placesOf(views);
       const box = html(views.length ? "div" : "p", { class: name, role: "listbox", "aria-label": { queries: t`Queries:`, keys: t`Keys:` }[name], "aria-orientation": "horizontal" });
-      chips[text] = texts[text].tokens.map((token, i) => html("span", { class: "token", role: "option", tabindex: -1, dir: "auto", "data-token": i, title: t`position ${i}` }, running(token)));
+      chips[text] = texts[text].tokens.map((token, i) => html("span", { class: i >= (meta.written ?? Infinity) ? "token written" : "token", role: "option", tabindex: -1, dir: "auto", "data-token": i, title: t`position ${i}` }, running(token)));
       const pictures = putOverPictures(chips[text], names[text], views), others = chips[text].filter((_, i) => !places.has(i));
       box.append(...pictures, ...(views.length ? [html("p", { role: "presentation" }, ...others)] : others));
       const below = (from, step) => (places.get(from)?.view.columns ?? 0) * step;
@@ -137,7 +138,7 @@ function mount(root, source, changed = () => {}) {
     drawn = drawMap(canvas, map, { first: 0, count: map.n, keyFirst: 0, keyCount: map.m, rows: named ? names[queries] : null, columns: named ? names[keys] : null, diagonal: false });
     canvas.setAttribute("aria-label", t`Weights of layer ${state.layer}, head ${state.head}: queries from top to bottom, keys from left to right`);
     drawn.outline(state.token, state.direction);
-    drawScale(parts.scale, { colour: weightRamp(), low: 0, high: 1, label: t`weight, on a square-root scale`, position: Math.sqrt });
+    drawScale(parts.scale, { colour: weightRamp(), low: 0, high: 1, label: meta.isDifference ? t`difference of the weights of the two texts, on a square-root scale` : t`weight, on a square-root scale`, position: Math.sqrt });
   }
 
   /** Weights of a token, largest first, of the chosen part of a pair, such as A to B: from Python where the map has tiles. */
@@ -155,9 +156,10 @@ function mount(root, source, changed = () => {}) {
     const { queries, keys } = sides(), [here, there] = state.direction === "from" ? [queries, keys] : [keys, queries];
     drawn.outline(token, state.direction);
     if (token === null || token >= names[here].length) { parts.note.textContent = t`Point at a token, or at the map; click to keep it.`; return; }
-    const found = await partnersOf(token), most = found[0]?.weight ?? 0, visible = layerOf().kind === "causal" ? token + 1 : map.m, flat = state.direction === "from" && visible > 2 && most < 2 / visible;
+    const found = await partnersOf(token), most = found[0]?.weight ?? 0, visible = layerOf().kind === "causal" ? token + 1 : map.m, flat = !meta.isDifference && state.direction === "from" && visible > 2 && most < 2 / visible;
     shadeTokens(chips, { here, there, token, kept: state.token, found, flat });
-    parts.note.textContent = found.length ? sayMost(state.direction, flat, names[here][token], names[there][found[0].position], most) : "";
+    if (meta.isDifference) parts.note.textContent = found.length ? t`“${names[here][token]}”: the weight differs most at “${names[there][found[0].position]}” (by ${share(most)}).` : "";
+    else parts.note.textContent = found.length ? sayMost(state.direction, flat, names[here][token], names[there][found[0].position], most) : "";
   }
 
   function keep(token, event) {
@@ -198,6 +200,9 @@ function mount(root, source, changed = () => {}) {
   const follow = (choice) => {
     if (Object.entries(choice).every(([name, value]) => state[name] === value)) return; // of our own making
     Object.assign(state, choice);
+    if ("token" in choice) picked = choice.token !== null;
+    const row = meta.layers.findIndex(({ index }) => index === state.layer);
+    if ("head" in choice) cells[row * meta.heads + state.head]?.scrollIntoView({ block: "nearest", inline: "nearest" });
     draw();
   };
   /** Show another text, or the same otherwise, at the head that is open. */
