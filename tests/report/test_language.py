@@ -90,7 +90,7 @@ def test_a_page_is_translated_but_for_its_data():
     assert language.translate_html(page) == (
         '<html lang="ja"><style>p.head { }</style><th title="均等な重み">重み</th>'
         '<td><bdi translate="no">weight</bdi></td><td>label &amp; weight</td><p>キー <b>重み</b></p>'
-        "<h1>a&amp;b のヘッドはどこに注意しているか</h1><script>weight</script>"
+        "<h1>a&amp;b のヘッドはどこにアテンションを向けているか</h1><script>weight</script>"
     )
 
 
