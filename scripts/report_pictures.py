@@ -65,6 +65,7 @@ def take_live(page: Page) -> None:
         page.get_by_label("Layer 1, head 3", exact=True).click()
         page.get_by_role("button", name="Patch head 1.3 from the second text").click()
         page.locator("p", has_text="of the difference between the texts returns").wait_for()
+        page.get_by_label("Key", exact=True).select_option("2")
         page.wait_for_timeout(500)
         page.screenshot(path=IMAGES / "live.png", full_page=True)
         server.terminate()

@@ -238,6 +238,31 @@ def test_what_the_model_writes_follows_the_prompt_token_by_token(tasks):
     assert content["prompt"] == ids.shape[1]
 
 
+def test_the_model_of_pronouns_answers_at_it_as_it_stands():
+    view = attnscope.view("bundled:pronoun")
+    assert (view.layer, view.head, view.maps.texts["text"][view.token].strip()) == (1, 0, "it")
+    assert not view.conversation.about["masks"]
+    answered(view.conversation, "look", text=view.text)
+    rows = answered(view.conversation, "predict", position=view.token, mask=False)[0]["rows"]
+    ids = torch.tensor([view.conversation.looked.plain.window.ids])
+    with torch.no_grad():
+        logits = view.conversation.loaded.model(ids).logits[0, view.token].log_softmax(-1)
+    assert rows[0]["before"] == pytest.approx(float(logits.max()), abs=1e-5)
+    noun = rows[0]["token"].strip()
+    assert noun in view.text
+    assert rows[0]["before"] > -0.5
+    answered(view.conversation, "look", text=view.text, removed=[(1, 0)])
+    rows = answered(view.conversation, "predict", position=view.token, mask=False)[0]["rows"]
+    (row,) = [row for row in rows if row["token"].strip() == noun]
+    assert row["after"] < row["before"] - 1
+    code = answered(view.conversation, "code", layer=1, head=0, position=view.token, mask=False)[0]["python"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, {})  # noqa: S102
+    index, _, after = re.fullmatch(r"(\d+) .* (\S+) (\S+)", printed.getvalue().splitlines()[0]).groups()
+    (row,) = [row for row in rows if row["id"] == int(index)]
+    assert row["after"] == pytest.approx(float(after), abs=1e-4)
+
+
 def test_a_drawn_token_follows_the_temperature(tasks):
     content, _ = answered(tasks, "look", text="The cars near the river")
     position = content["position"]

@@ -9,6 +9,8 @@ MODEL = _HERE / "small-mlm"
 #: for (configs/bundled/pronoun.yaml); ``bundled:tasks`` is causal and does the tasks of `attnscope.pairs`
 #: (scripts/task_model.py).
 MODELS = {"bundled": MODEL, "bundled:pronoun": _HERE / "pronoun", "bundled:tasks": _HERE / "tasks"}
+#: The one that says at each "it", as it stands, what it stands for.
+ANSWERS_IT = "bundled:pronoun"
 #: Folder of the bundled sample texts, in English and Japanese.
 TEXT = _HERE / "text"
 #: Held-out sentences of ``bundled:pronoun``, one a line, and the same with the noun in place of "it".

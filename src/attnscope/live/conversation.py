@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnscope.bundled import ANSWERS_IT
 from attnscope.capture.borrow import LoadedModel, borrowed
 from attnscope.capture.forward import decoder_start, forward
 from attnscope.capture.placement import device_of
@@ -138,7 +139,8 @@ class Conversation:
     @property
     def about(self) -> dict[str, Any]:
         """The model in words, for a page that has asked nothing yet."""
-        return {"name": self.loaded.name, "decodes": bool(self.loaded.model.config.is_encoder_decoder)}
+        decodes = bool(self.loaded.model.config.is_encoder_decoder)
+        return {"name": self.loaded.name, "decodes": decodes, "masks": self.source != ANSWERS_IT}
 
     @property
     def maps(self) -> Maps | None:
@@ -204,7 +206,7 @@ class Conversation:
 
     def _predict(self, asked: Predict) -> Answer:
         looked = self.looked
-        rows = self._logits_at(looked, asked.position)
+        rows = self._logits_at(looked, asked.position, mask=asked.mask)
         if rows is None:
             return Answer({"rows": [], "returned": None})
         before, after, other = rows
@@ -224,7 +226,7 @@ class Conversation:
         return about | dict(zip(("before", "after", "other"), logs, strict=True))
 
     def _draw(self, asked: Draw) -> Answer:
-        rows = self._logits_at(self.looked, asked.position)
+        rows = self._logits_at(self.looked, asked.position, mask=asked.mask)
         if rows is None or self.kind not in {"next", "translation"}:
             raise AttnscopeError(f"{self.loaded.name} writes no text: choose a model that generates")
         chance = (rows[1] / asked.temperature).softmax(-1).cpu()
@@ -241,9 +243,9 @@ class Conversation:
         for head in range(call.query.shape[1]):
             alone = {"removed": ((asked.layer, head),), "by": asked.by}
             without = replace(looked, question=looked.question.model_copy(update=alone))
-            if self.kind != "masked":
+            if self.kind != "masked" or not asked.mask:
                 without = replace(without, edited=self._edited(without))
-            before, after, other = cast("Any", self._logits_at(without, asked.position))
+            before, after, other = cast("Any", self._logits_at(without, asked.position, mask=asked.mask))
             if asked.token >= len(before):
                 raise AttnscopeError(f"found the token {asked.token}; expected 0 to {len(before) - 1}")
             returned = self._returned(before, after, other)
@@ -327,7 +329,7 @@ class Conversation:
         question, window = looked.question, looked.plain.window
         answers = None
         if question.by == "other" and looked.aligned and asked.position == self._asked_position(window):
-            rows = self._logits_at(looked, asked.position)
+            rows = self._logits_at(looked, asked.position, mask=asked.mask)
             returned = None if rows is None else self._returned(*rows)
             answers = None if returned is None or returned["share"] is None else (returned["answer"], returned["wrong"])
         shown = Shown(self.source, self.kind, question, window, looked.other and looked.other.window, asked, answers)
@@ -478,7 +480,7 @@ class Conversation:
         measured = {"before": _loss(asked, before), "after": None if after is before else _loss(asked, after)}
         return measured | {"count": int((asked.labels >= 0).sum())}
 
-    def _logits_at(self, looked: Looked, position: int) -> tuple[Tensor, Tensor, Tensor | None] | None:
+    def _logits_at(self, looked: Looked, position: int, *, mask: bool) -> tuple[Tensor, Tensor, Tensor | None] | None:
         """Logits at a position before, after, and of the other text; a masked language model restores the token."""
         if self.kind == "output":
             return None
@@ -489,7 +491,7 @@ class Conversation:
             length = len(_predicted(looked.plain.window))
             if position >= length:
                 raise AttnscopeError(f"found the position {position}; expected 0 to {length - 1}")
-            if self.kind == "masked":
+            if self.kind == "masked" and mask:
                 passes = self._masked_at(looked, position)
             at = [None if one is None else cast("Tensor", one.logits)[position] for one in passes]
         before, after, other = (None if one is None else as_float32(one) for one in at)

@@ -68,7 +68,7 @@ def python_of(shown: Shown) -> str:
     ]
     if shown.question.by == "other" and shown.other is not None:
         lines += [f"# {shown.question.other!r}", f"other = {_inputs(shown.other)}"]
-    if shown.kind == "masked":
+    if shown.kind == "masked" and shown.at.mask:
         read = ("inputs", "other") if shown.question.by == "other" else ("inputs",)
         lines += [f"{name}['input_ids'][0, {shown.at.position}] = loaded.tokenizer.mask_token_id" for name in read]
     lines += _replacements(shown)

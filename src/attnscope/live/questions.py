@@ -60,6 +60,7 @@ class Predict(Question):
     """The likeliest tokens at a position."""
 
     position: Number
+    mask: bool = True  # whether a masked language model restores the token, or predicts at it as it is
     temperature: Annotated[float, Field(gt=0, le=100)] = 1.0
 
 
@@ -76,6 +77,7 @@ class Effects(Question):
     position: Number
     token: Number  # id of the token that the effect is on
     by: By = "zero"
+    mask: bool = True
 
 
 class Reach(Question):
@@ -101,6 +103,7 @@ class Code(Question):
     layer: Number
     head: Number
     position: Number
+    mask: bool = True
 
 
 #: Questions by their names.

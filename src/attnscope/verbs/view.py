@@ -73,7 +73,7 @@ def view(
     import torch
     import xarray as xr
 
-    from attnscope.bundled import example_for
+    from attnscope.bundled import ANSWERS_IT, example_for
     from attnscope.capture.modalities import modality_of
     from attnscope.live.conversation import Conversation
     from attnscope.live.pictures import view_of_modality, with_image
@@ -83,6 +83,8 @@ def view(
     from attnscope.results.view import maps_of_pair, maps_of_weights, maps_of_window, view_at
     from attnscope.support.errors import AttnscopeError
 
+    if model is None and texts is None and pair is None:
+        model = ANSWERS_IT
     if isinstance(model, xr.Dataset | xr.DataTree):
         return model.attnscope.show()
     if isinstance(model[0] if isinstance(model, tuple | list) and model else model, np.ndarray | torch.Tensor):
@@ -106,6 +108,8 @@ def view(
         return view_at(maps_of_pair(loaded, pair), layer, head, query, loaded.name)
     if texts is None:
         session.texts = [example_for(model)]
+        if model == ANSWERS_IT and layer is head is query is None:
+            layer, head, query = 1, 0, "it"
     window_of_text = first_window(session, targets, window)
     maps = maps_of_window(loaded, window_of_text)
     return view_at(maps, layer, head, query, loaded.name, Conversation(loaded, source), window_of_text.text)

@@ -16,8 +16,9 @@ function percent(log) {
  */
 function mountLive(root, channel, data, changed = () => {}) {
   const state = {
-    text: "", target: null, other: null, removed: [], by: "zero", written: [], shows: "text", layer: 0, head: 0, token: null, position: null, temperature: 1, picture: data.picture ?? null, ...data.start,
+    text: "", target: null, other: null, removed: [], by: "zero", written: [], shows: "text", layer: 0, head: 0, token: null, position: null, temperature: 1, mask: data.masks ?? true, picture: data.picture ?? null, ...data.start,
   };
+  if (state.position === null) state.position = state.token; // what is predicted where the view opens
   const undone = [], known = new Map(), swept = new Map();
   let view = null, look = null, thumbs = [], asked = 0, rows = [], returned = null, shares = [], followed = null, effects = null, receivers = null, reached = null, pending = Promise.resolve();
   const box = (name, tag = "div", attributes = {}) => html(tag, { class: name, ...attributes });
@@ -162,7 +163,7 @@ function mountLive(root, channel, data, changed = () => {}) {
   async function predict() {
     const number = asked, position = state.position;
     if (look.kind === "output") { drawPredictions(); return; }
-    const answer = await channel.ask("predict", { position, temperature: state.temperature });
+    const answer = await channel.ask("predict", { position, mask: state.mask, temperature: state.temperature });
     if (number !== asked || position !== state.position) return;
     if (answer.error) { status.hidden = false; status.textContent = answer.error; return; }
     ({ rows, returned } = answer);
@@ -173,10 +174,10 @@ function mountLive(root, channel, data, changed = () => {}) {
       if (number === asked && position === state.position) drawPredictions();
     }
   }
-  const chosenToken = () => rows.find(({ id }) => id === followed) ?? rows.find(({ actual }) => actual) ?? rows.reduce((best, one) => (one.before > best.before ? one : best), rows[0]);
+  const chosenToken = () => rows.find(({ id }) => id === followed) ?? rows.find(({ actual }) => actual && state.mask) ?? rows.reduce((best, one) => (one.before > best.before ? one : best), rows[0]);
 
   /** What effects depend on, besides the position: they are of single heads, whichever are out. */
-  const ofEffects = () => JSON.stringify([state.text, state.target, state.other, state.written, state.position]);
+  const ofEffects = () => JSON.stringify([state.text, state.target, state.other, state.written, state.position, state.mask]);
 
   /** Take out each head alone, or patch it, layer after layer. */
   async function tryEach(by) {
@@ -185,7 +186,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     effects = mine;
     drawPredictions();
     for (const { index } of look.layers) {
-      const answer = await channel.ask("effects", { layer: index, position, token, by });
+      const answer = await channel.ask("effects", { layer: index, position, token, by, mask: state.mask });
       if (effects !== mine || answer.error) return;
       mine.found.push(...answer.effects.map((effect, head) => ({ layer: index, head, effect })));
       mine.left -= 1;
@@ -229,6 +230,7 @@ function mountLive(root, channel, data, changed = () => {}) {
   function titleOfPredictions() {
     if (look.kind === "label") return t`Label`;
     const token = visible(tokensPredicted()[state.position] ?? "");
+    if (look.kind === "masked" && !state.mask) return t`At “${token}” (position ${state.position})`;
     return look.kind === "masked" ? t`In place of “${token}” (position ${state.position}, masked)` : t`After “${token}” (position ${state.position})`;
   }
   const writes = () => (look.kind === "next" || look.kind === "translation") && state.position === lastPosition();
@@ -250,7 +252,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     });
     list.append(body);
     const lines = [];
-    if (look.loss) lines.push(sayLoss(look.loss));
+    if (look.loss && state.mask) lines.push(sayLoss(look.loss));
     const one = two && chosenToken();
     if (one) lines.push(t`log-probability of “${visible(one.token)}”: ${say(one.before)} → ${say(one.after)} (${signed(one.after - one.before)})`);
     if (returned) lines.push(sayReturned(returned, two));
@@ -260,7 +262,14 @@ function mountLive(root, channel, data, changed = () => {}) {
       html("ul", { class: "receivers" }, ...receivers.heads.slice(0, 5).map(({ layer, head, sentence, share: got, chance }) => html("li", {}, button(`${layer}.${head}`, () => { follow({ layer, head }); writeAddress(); }), ` ${share(got)} (${share(chance)}): `, html("q", {}, receivers.sentences[sentence].slice(0, 80)))))];
     const sentences = look.kind === "next" && /[.!?。！？].*[.!?。！？].*[.!?。！？]/s.test(tokensPredicted().join(""))
       ? receive ?? [button(t`Which sentence do later ones attend to?`, async () => { const number = asked, answer = await channel.ask("receivers", {}); if (number !== asked) return; if (answer.error) status.textContent = answer.error; else receivers = answer; status.hidden = !answer.error; drawPredictions(); })] : [];
-    predicted.replaceChildren(...(rows.length ? [list] : []), ...lines.map((line) => html("p", {}, line)), ...sayEffects(), ...sayReached(), ...sentences, ...(look.kind === "next" || look.kind === "translation" ? [writer()] : []), ...changes());
+    predicted.replaceChildren(...masking(), ...(rows.length ? [list] : []), ...lines.map((line) => html("p", {}, line)), ...sayEffects(), ...sayReached(), ...sentences, ...(look.kind === "next" || look.kind === "translation" ? [writer()] : []), ...changes());
+  }
+  /** Whether a masked language model restores the token that is chosen, or predicts at it as it is. */
+  function masking() {
+    if (look.kind !== "masked") return [];
+    const made = html("input", { type: "checkbox", ...(state.mask ? { checked: "" } : {}) });
+    made.addEventListener("change", () => { state.mask = made.checked; effects = swept.get(ofEffects()) ?? null; writeAddress(); predict(); });
+    return [html("label", { class: "muted" }, made, " ", t`Mask the token`)];
   }
   const signed = (value) => (value > 0 ? `+${say(value)}` : say(value));
   const sayLoss = ({ before, after, count }) => (look.kind === "masked" ? t`Loss ${say(before)} → ${say(after)} nats a token (${signed(after - before)}; ${count} tokens, masked at random)` : after === null ? t`Loss ${say(before)} nats a token (${count} tokens)` : t`Loss ${say(before)} → ${say(after)} nats a token (${signed(after - before)}; ${count} tokens)`);
@@ -339,7 +348,7 @@ function mountLive(root, channel, data, changed = () => {}) {
 
   function buildTools() {
     const copy = (kind, name) => button(name, async () => {
-      const answer = await channel.ask("code", { layer: state.layer, head: state.head, position: state.position ?? 0 });
+      const answer = await channel.ask("code", { layer: state.layer, head: state.head, position: state.position ?? 0, mask: state.mask });
       const code = answer[kind];
       told.textContent = code ? t`Copied.` : answer.error ?? t`No command does this: copy it as Python.`;
       if (code) await copyText(code);
@@ -349,8 +358,8 @@ function mountLive(root, channel, data, changed = () => {}) {
 
   function writeAddress() {
     if (data.embedded) return;
-    const { text, target: read, other, removed, by, written, shows, layer, head, token, position, temperature } = state;
-    history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify({ text, target: read, other, removed, by, written, shows, layer, head, token, position, temperature }))}`);
+    const { text, target: read, other, removed, by, written, shows, layer, head, token, position, temperature, mask } = state;
+    history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify({ text, target: read, other, removed, by, written, shows, layer, head, token, position, temperature, mask }))}`);
   }
 
   buildTools();
@@ -383,7 +392,7 @@ function stateOfAddress() {
   const isText = (value) => value === null || typeof value === "string", isNumber = (value) => Number.isInteger(value) && value >= 0, isNumberOrNull = (value) => value === null || isNumber(value);
   const forms = {
     text: (value) => typeof value === "string", target: isText, other: isText, by: (value) => value in HOW, shows: (value) => value in SHOWN, layer: isNumber, head: isNumber,
-    token: isNumberOrNull, position: isNumberOrNull, temperature: (value) => value > 0 && value <= 100,
+    token: isNumberOrNull, position: isNumberOrNull, mask: (value) => typeof value === "boolean", temperature: (value) => value > 0 && value <= 100,
     removed: (value) => Array.isArray(value) && value.every((one) => Array.isArray(one) && one.length === 2 && one.every(isNumber)),
     written: (value) => Array.isArray(value) && value.every((one) => one && isNumber(one.id) && typeof one.token === "string"),
   };
