@@ -116,7 +116,7 @@ def test_what_is_no_one_matrix_is_rejected():
         attnscope.weights(model, PIXELS[:1], targets=["What?"])
 
 
-@pytest.mark.parametrize("verb", [attnscope.explain, attnscope.roles, attnscope.received, attnscope.generate])
+@pytest.mark.parametrize("verb", [attnscope.explain, attnscope.roles, attnscope.received])
 def test_verbs_that_read_texts_alone_reject_them_by_name(verb):
     with pytest.raises(AttnscopeError, match=f"found images, and {verb.__name__} reads only texts. Use scan, "):
         verb(vision_model("vit")[0], PIXELS)

@@ -21,7 +21,7 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
 _GO_ON = "Free some room and give the same command to go on"
-_DIGEST = re.compile(r" is '?[0-9a-f]{16,64}'?")  # a difference of two hashes
+_DIGEST = re.compile(r" is '?(\w+:)?[0-9a-f]{16,64}'?")  # a difference of two hashes
 _log = logging.getLogger("attnscope")
 
 
