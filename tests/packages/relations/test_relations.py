@@ -262,6 +262,11 @@ def test_a_call_without_model_or_texts_is_explained(tmp_path, monkeypatch):
         relations("bundled", "The keeper climbed the stairs.")
 
 
+def test_two_words_are_looked_for_in_the_bundled_sample():
+    found = relations(query="/[Tt]he/", key="/[a-z]+/", limit=2)
+    assert found.sizes["window"] == 2
+
+
 def test_files_of_another_form_are_explained(tmp_path):
     text = tmp_path / "a.txt"
     text.write_text("a b", encoding="utf-8")

@@ -31,11 +31,14 @@ def _check_texts(arguments: Mapping[str, Any]) -> None:
     """Reject a call without data, or without a model."""
     model, texts = arguments.get("model"), arguments.get("texts")
     is_named = isinstance(model, str | Path)
-    if texts is None:
+    has_words = arguments.get("query") is not None and arguments.get("key") is not None
+    if texts is None and not has_words:  # two words have the bundled sample
         if is_named and Path(model).is_file() and Path(model).suffix != ".gguf":
             raise AttnscopeError(f"{model} is not a model: write attnscope relations MODEL {model}")
         command = f"attnscope relations {model if is_named else 'MODEL'} FILE"
         raise AttnscopeError(f"found no texts with links: write {command}, with {_FILES}")
+    if texts is None:
+        return
     several = texts if isinstance(texts, list | tuple) else [texts]
     plain = next((text for text in several if isinstance(text, str)), None)
     if plain is not None and all(arguments.get(name) is None for name in ("query", "key", "gold")):
