@@ -33,9 +33,8 @@ DRAWN = """() => new Promise((resolve) => {
   new MutationObserver(drawn).observe(box, { childList: true });
   ACT
 })"""
-TYPE = (
-    """const area = document.querySelector("textarea"); area.value += TEXT; area.dispatchEvent(new Event("input"));"""
-)
+TYPE = r"""const area = document.querySelector("textarea"); area.value = area.value.replace(/\S+$/, TEXT);
+  area.dispatchEvent(new Event("input"));"""
 CLICK = """[...document.querySelectorAll("button")].find((one) => one.textContent.match(/NAME/)).click();"""
 
 
@@ -65,9 +64,11 @@ def measure(model: str, tokens: int, repeat: int, requests: int) -> None:
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.goto(address)
         page.locator(".predicted tbody tr").first.wait_for()
-        typed = times(page, repeat, lambda i: TYPE.replace("TEXT", repr(f" {WORDS[i % 14]}")))
+        typed = times(page, repeat, lambda i: TYPE.replace("TEXT", repr(WORDS[i % 14])))
         out = times(page, repeat, lambda i: CLICK.replace("NAME", "Take head" if i % 2 == 0 else "^Put head"))
-        written = times(page, repeat, lambda _: CLICK.replace("NAME", "Write a token")) if can_write(page) else []
+        written = (
+            times(page, min(repeat, 15), lambda _: CLICK.replace("NAME", "Write a token")) if can_write(page) else []
+        )
         ids = torch.tensor([loaded.tokenizer(text).input_ids])
         plain = [passed(loaded.model, ids) for _ in range(repeat)]
         parts = {"typed": typed, "head out or in": out, "token written": written, "plain forward pass": plain}

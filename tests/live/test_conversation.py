@@ -381,6 +381,20 @@ def test_labels_and_embeddings_are_models_too():
         assert len(rows) == (3 if content["kind"] == "label" else 0)
 
 
+def test_tokens_that_cannot_come_have_no_probability_and_ties_no_share(tasks, monkeypatch):
+    content, _ = answered(tasks, "look", text=TEXT, other=OTHER)
+    best = answered(tasks, "predict", position=content["position"])[0]["rows"][0]["id"]
+    for one in (tasks.looked.plain, tasks.looked.other):
+        monkeypatch.setattr(one.logits, "data", torch.full_like(one.logits, -torch.inf))
+        one.logits[:, :3] = 0.0
+    content, _ = answered(tasks, "predict", position=content["position"])
+    assert content["returned"]["share"] is None
+    assert {row["before"] is None for row in content["rows"]} == {True, False}
+    effects = answered(tasks, "effects", layer=0, position=3, token=best)[0]["effects"]
+    assert len(effects) == 4
+    tasks._passes.clear()
+
+
 def test_a_newer_question_stops_a_pass_between_layers(tasks):
     calls = []
 

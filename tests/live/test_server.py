@@ -121,6 +121,21 @@ def test_the_last_of_many_keystrokes_is_answered_and_few_of_the_others(served):
         assert len(numbers) < len(texts)
 
 
+def test_a_keystroke_stops_what_was_asked_about_the_text_before(served):
+    with channel(served) as talk:
+        asked(talk, 1, "look", text=TEXT)
+        received(talk)
+        for number in range(2, 42):
+            asked(talk, number, "effects", layer=number % 4, position=5, token=3)
+        asked(talk, 42, "look", text="The cars are old.")
+        numbers = []
+        while 42 not in numbers:
+            numbers.append(received(talk)[0]["number"])
+        assert len(numbers) < 41
+        asked(talk, 43, "effects", layer=1, position=2, token=3)
+        assert received(talk)[0]["number"] == 43
+
+
 def test_what_is_no_question_is_ignored(served):
     with channel(served) as talk:
         for text in ("", "[]", "{}", '{"number": "1", "ask": "look", "question": {}}', "[" * 2000, "\0"):

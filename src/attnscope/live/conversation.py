@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isfinite
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -216,12 +217,14 @@ class Conversation:
         actual = self._actual(looked.plain.window, asked.position)
         listed |= set() if actual is None else {actual}
         chances = [None if one is None else (one / asked.temperature).log_softmax(-1) for one in rows]
-        named = sorted((self._guess(index, chances, actual) for index in listed), key=lambda one: -one["after"])
+        after_each = cast("Tensor", chances[1])
+        ordered = sorted(listed, key=lambda index: -float(after_each[index]))
+        named = [self._guess(index, chances, actual) for index in ordered]
         return Answer({"rows": named, "returned": self._returned(before, after, other)})
 
     def _guess(self, index: int, chances: Sequence[Tensor | None], actual: int | None) -> dict[str, Any]:
-        """A token with its log-probabilities before, after, and on the other text."""
-        logs = [None if chance is None else float(chance[index]) for chance in chances]
+        """A token with its log-probabilities before, after, and on the other text; None where it cannot come."""
+        logs = [None if chance is None or chance[index].isinf() else float(chance[index]) for chance in chances]
         about = {"id": index, "token": self._name(index), "actual": index == actual}
         return about | dict(zip(("before", "after", "other"), logs, strict=True))
 
@@ -252,7 +255,8 @@ class Conversation:
             if asked.by == "other":
                 effects.append(None if returned is None else returned["share"])
             else:
-                effects.append(float(after.log_softmax(-1)[asked.token] - before.log_softmax(-1)[asked.token]))
+                change = float(after.log_softmax(-1)[asked.token] - before.log_softmax(-1)[asked.token])
+                effects.append(change if isfinite(change) else None)
         return Answer({"effects": effects})
 
     def _reach(self, asked: Reach) -> Answer:
@@ -315,7 +319,10 @@ class Conversation:
             rows = row_weights(call, _EVERY)
             chance = rows.allowed[0].double()
             weights = rows.weights[0].double()
-            above = _received(weights, parts_of), _received(chance / chance.sum(-1, keepdim=True), parts_of)
+            above = (
+                _received(weights, parts_of),
+                _received(chance / chance.sum(-1, keepdim=True).clamp(min=1), parts_of),
+            )
             for head, excess in enumerate(above[0] - above[1].expand_as(above[0])):
                 best = int(excess.argmax())
                 share, uniform = (float(one.expand_as(above[0])[head, best]) for one in above)
@@ -526,7 +533,8 @@ class Conversation:
             return None
         answer, wrong = int(other.argmax()), int(before.argmax())
         margins = [float(logits[answer] - logits[wrong]) for logits in (before, after, other)]
-        share = None if answer == wrong else (margins[1] - margins[0]) / (margins[2] - margins[0])
+        apart = margins[2] - margins[0]  # 0 where both texts have both tokens equally likely
+        share = (margins[1] - margins[0]) / apart if apart else None
         return {"answer": self._name(answer), "wrong": self._name(wrong), "share": share, "margins": margins}
 
     def _is_cut(self, asked: Look, window: Window) -> bool:

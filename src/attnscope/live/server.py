@@ -135,7 +135,7 @@ _HEADERS = {
 
 
 class _Talk:
-    """The questions of one page: each `look` takes the place of the one before it, also of one that is running."""
+    """The questions of one page: a `look` stops all that was asked before it, also what is running."""
 
     def __init__(self, conversation: Conversation, worker: ThreadPoolExecutor, channel: Any) -> None:
         self._conversation, self._worker, self._channel = conversation, worker, channel
@@ -154,18 +154,18 @@ class _Talk:
                     continue
                 if question["ask"] == "look":
                     self._latest = question["number"]
-                task = asyncio.create_task(self._answer(question))
+                task = asyncio.create_task(self._answer(question, self._latest))
                 running.add(task)
                 task.add_done_callback(running.discard)
         except (WebSocketDisconnect, RuntimeError, KeyError):  # closed, or a frame that is no text
             self._closed = True
 
-    async def _answer(self, question: dict[str, Any]) -> None:
+    async def _answer(self, question: dict[str, Any], look: int) -> None:
+        """Answer a question about a look, unless a newer one comes."""
         number, asked = question["number"], question["ask"]
-        is_look = asked == "look"
 
         def stopped() -> bool:
-            return self._closed or (is_look and number != self._latest)
+            return self._closed or look != self._latest
 
         def compute() -> Answer | None:
             if stopped():
