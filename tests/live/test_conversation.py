@@ -263,6 +263,14 @@ def test_the_model_of_pronouns_answers_at_it_as_it_stands():
     assert row["after"] == pytest.approx(float(after), abs=1e-4)
 
 
+def test_a_temperature_divides_the_logits(tasks):
+    content, _ = answered(tasks, "look", text="The cars near the river")
+    position = content["position"]
+    expected = (tasks.looked.plain.logits[position] / 2.5).log_softmax(-1)
+    for row in answered(tasks, "predict", position=position, temperature=2.5)[0]["rows"]:
+        assert row["before"] == pytest.approx(float(expected[row["id"]]), abs=1e-5)
+
+
 def test_a_drawn_token_follows_the_temperature(tasks):
     content, _ = answered(tasks, "look", text="The cars near the river")
     position = content["position"]
