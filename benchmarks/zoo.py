@@ -48,7 +48,6 @@ from attnscope.intervention.pairs import EncodedPairs
 from attnscope.intervention.predictions import PredictionSession
 from attnscope.intervention.questions import Questions
 from attnscope.intervention.replacements import ABLATIONS
-from attnscope.intervention.tokens import token_contributions
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.full import attend_in_full
@@ -58,6 +57,7 @@ from attnscope.models.common import IGNORED
 from attnscope.read.windows import Batch, Window
 from attnscope.statistics.effects import by_document
 from attnscope.support.errors import AttnscopeError
+from attnscope_lineage.weights.tokens import token_contributions
 from attnscope_zoo.catalogue import CIRCUITS, Zoo, zoo
 from attnscope_zoo.zoo import PlantedModel
 

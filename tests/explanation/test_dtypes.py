@@ -14,10 +14,10 @@ from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.stream import residual_stream
 from attnscope.explanation.study import Study
 from attnscope.explanation.tables import first_layer_split, word_table
-from attnscope.intervention.profiles import contribution_profiles
-from attnscope.intervention.tokens import token_contributions
-from attnscope.intervention.weight_tests import erasure_test
 from attnscope.support.errors import AttnscopeError
+from attnscope_lineage.weights.profiles import contribution_profiles
+from attnscope_lineage.weights.tests import erasure_test
+from attnscope_lineage.weights.tokens import token_contributions
 from tests.tiny_models import tiny, tiny_reader
 
 HALF = [torch.bfloat16, torch.float16]

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from attnscope.intervention import calls as _calls
-from attnscope.intervention.calls import output_by_rows, weight_tiles
+from attnscope.intervention.calls import weight_tiles
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import attend_in_full, attended, weights_of
+from attnscope_lineage.weights.calls import output_by_rows
 
 GENERATOR = torch.Generator().manual_seed(0)
 

@@ -23,7 +23,7 @@ from attnscope.explanation.inputs import FOR_MATCHING, model_inputs, token_ids
 from attnscope.explanation.projections import LayerRun, factor_of
 from attnscope.explanation.stream import Layer, Point, Stream, residual_stream
 from attnscope.intervention.activations import Activation
-from attnscope.intervention.calls import checked_heads, values_of, weights_of
+from attnscope.intervention.calls import checked_heads
 from attnscope.intervention.edit import Anatomy
 from attnscope.intervention.gradients import check_gradients
 from attnscope.intervention.metrics import Metric
@@ -33,6 +33,7 @@ from attnscope.intervention.predictions import PredictionSession
 from attnscope.intervention.questions import Embeddings, Questions, as_float32, class_of, pad_of
 from attnscope.intervention.score_parts import ScoreParts, shares_of
 from attnscope.intervention.stream_parts import StreamParts, rows_of
+from attnscope.kernels.full import values_of, weights_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.models.common import IGNORED
 from attnscope.read.shown import IdNames

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
@@ -18,7 +18,6 @@ from attnscope.intervention.arrays import permuted_weights
 from attnscope.intervention.pairs import one_token
 from attnscope.intervention.predictions import PredictionBatch, PredictionSession
 from attnscope.intervention.stack import Edit, replacing
-from attnscope.intervention.weight_tests import same_size
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import attend_in_full, values_of, weights_of
 from attnscope.read.windows import Window
@@ -234,3 +233,16 @@ def shuffling(heads: Sequence[int], seed: tuple[int, ...]) -> Callable[[Attentio
         return output
 
     return edit
+
+
+def same_size(
+    outputs: Float[Tensor, "variant query value_width"],
+    before: Float[Tensor, "query value_width"],
+    generator: np.random.Generator,
+    draws: int = 1,
+) -> Float[Tensor, "changed query value_width"]:
+    """Outputs at the same distances from a head's own, row by row, in random directions: `draws` for each variant."""
+    before = before.to(outputs)
+    size = (outputs - before).norm(dim=-1, keepdim=True).repeat_interleave(draws, 0)
+    direction = torch.from_numpy(generator.normal(size=(len(size), *outputs.shape[1:]))).to(outputs)
+    return before + size * direction / direction.norm(dim=-1, keepdim=True)

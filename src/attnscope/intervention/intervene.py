@@ -15,11 +15,11 @@ from attnscope.explanation.analyses.verdict import WHY
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.study import FEW_TEXTS, Study
 from attnscope.intervention.ablation import effects, half_of, joint_ablation, measured_by, removal_curves, search_heads
+from attnscope.intervention.contributions import norms_and_effective_weights
 from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
 from attnscope.intervention.effects import agreement_of, heads_of
 from attnscope.intervention.pairs import both_answers
 from attnscope.intervention.predictions import PredictionSession
-from attnscope.intervention.profiles import contribution_profiles
 from attnscope.intervention.questions import class_of
 from attnscope.intervention.replacements import Ablation
 from attnscope.measure.ranking import majority_names, peaks
@@ -256,7 +256,7 @@ def trust_in_weights(loaded: LoadedModel, windows: list[Window], band: int) -> x
     """Peak of each head by norms (Kobayashi et al. 2020), and how far its output determines its weights."""
     study = Study(loaded.model, windows[:FEW_TEXTS], loaded=loaded)
     shortest = min(map(len, study.windows))
-    contributions = contribution_profiles(study, kinds=["norms", "effective"], band=min(band, max(1, shortest - 1)))
+    contributions = norms_and_effective_weights(study, min(band, max(1, shortest - 1)))
     profile = contributions.profile_norms.mean("window")
     top = profile.fillna(-1).argmax("offset")
     measured = profile.notnull().any("offset")

@@ -6,3 +6,11 @@ from .verbs.score import score as score
 from .verbs.train import train as train
 from .verbs.translate import translate as translate
 from .verbs.walk import walk as walk
+from .weights.profiles import contribution_profiles as contribution_profiles
+from .weights.tests import adversarial_test as adversarial_test
+from .weights.tests import erasure_test as erasure_test
+from .weights.tests import frozen_test as frozen_test
+from .weights.tests import permutation_test as permutation_test
+from .weights.tests import same_output_test as same_output_test
+from .weights.tests import uniform_test as uniform_test
+from .weights.tokens import token_contributions as token_contributions

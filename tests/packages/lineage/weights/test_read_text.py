@@ -6,12 +6,12 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.explanation.projections import projections
-from attnscope.intervention.arrays import jensen_shannon as arrays_jensen_shannon
-from attnscope.intervention.arrays import total_variation as arrays_total_variation
-from attnscope.intervention.weight_tests import ReadText
-from attnscope.intervention.weight_tests import prediction_distance as total_variation
-from attnscope.intervention.weight_tests import prediction_divergence as jensen_shannon
 from attnscope.read.windows import Window
+from attnscope_lineage.weights.arrays import jensen_shannon as arrays_jensen_shannon
+from attnscope_lineage.weights.arrays import total_variation as arrays_total_variation
+from attnscope_lineage.weights.tests import ReadText
+from attnscope_lineage.weights.tests import prediction_distance as total_variation
+from attnscope_lineage.weights.tests import prediction_divergence as jensen_shannon
 from tests.intervention.eager_gradients import TARGET, TEXT, given_to, weights_and_gradients
 from tests.tiny_models import tiny
 

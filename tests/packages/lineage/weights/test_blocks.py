@@ -5,7 +5,7 @@ import torch
 import transformers as T
 
 from attnscope.explanation.stream import fold_of
-from attnscope.intervention.blocks import find_blocks, record
+from attnscope_lineage.weights.blocks import find_blocks, record
 from tests.packages.lineage.models.small_lineage import SOURCE, small
 from tests.tiny_models import inputs, tiny
 

@@ -21,7 +21,9 @@ from attnscope.capture.verify import is_causal_model
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.study import Study
-from attnscope.intervention import arrays, calls
+from attnscope.intervention.arrays import permuted_weights
+from attnscope.intervention.calls import checked_heads, inputs_of
+from attnscope.intervention.edits import same_size
 from attnscope.intervention.gradients import check_gradients
 from attnscope.intervention.questions import MASKED
 from attnscope.kernels import full
@@ -33,6 +35,7 @@ from attnscope.support.checked import checked
 from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
+from attnscope_lineage.weights import arrays, calls
 
 
 class ReadText:
@@ -48,7 +51,7 @@ class ReadText:
         masked: float = MASKED,
     ) -> None:
         self.model, self.name, self.mask_id = model, window_name(window, number), mask_id
-        self.inputs = calls.inputs_of(model, window)
+        self.inputs = inputs_of(model, window)
         self.sides = calls.sides_of(self.inputs)
         self.positions = torch.arange(self.sides.predicting.stop - self.sides.predicting.start)
         if mask_id is not None and not is_causal_model(model) and not model.config.is_encoder_decoder:
@@ -224,7 +227,7 @@ def over_heads(
     with borrowed(study.model):
         reason = ""
         if predicts:
-            reason = calls.lacks_predictions(study.model, calls.inputs_of(study.model, study.windows[0]))
+            reason = calls.lacks_predictions(study.model, inputs_of(study.model, study.windows[0]))
         if reason:
             raise AttnscopeError(
                 f"{test} compares predictions, and {reason}. Use a model with a head, such as BertForMaskedLM"
@@ -235,7 +238,7 @@ def over_heads(
                 sites = text.sites
                 counts = [call.query.shape[1] for call in text.calls]
                 every = [(layer, head) for layer, count in enumerate(counts) for head in range(count)]
-                chosen = every if heads is None else calls.checked_heads(heads, every, "heads")
+                chosen = every if heads is None else checked_heads(heads, every, "heads")
                 size = len(study.windows), len(counts), max(counts)
                 values = {
                     name: np.full((*size, *(len(coordinates[dim]) for dim in more)), np.nan)
@@ -313,7 +316,7 @@ def permutation_test(study: Study, *, draws: Draws = 100, **options: Unpack[Head
     """
 
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
-        several = np.stack([arrays.permuted_weights(one.weights, generator, one.visible) for _ in range(draws)])
+        several = np.stack([permuted_weights(one.weights, generator, one.visible) for _ in range(draws)])
         return replaced(one, several, generator) | {"max_weight": float(one.weights.max(1).mean())}
 
     variables = EFFECTS | {"max_weight": ("Largest weight of a row, mean over rows", "share")}
@@ -340,19 +343,6 @@ def replaced(
     medians = {name: float(np.median(values.mean(1))) for name, values in effects.items()}
     moved = [float(arrays.total_variation(one.weights, other).mean()) for other in several]
     return medians | {"tvd_null": float(np.median(random["tvd"].mean(1))), "weights_tvd": float(np.median(moved))}
-
-
-def same_size(
-    outputs: Float[Tensor, "variant query value_width"],
-    before: Float[Tensor, "query value_width"],
-    generator: np.random.Generator,
-    draws: int = 1,
-) -> Float[Tensor, "changed query value_width"]:
-    """Outputs at the same distances from a head's own, row by row, in random directions: `draws` for each variant."""
-    before = before.to(outputs)
-    size = (outputs - before).norm(dim=-1, keepdim=True).repeat_interleave(draws, 0)
-    direction = torch.from_numpy(generator.normal(size=(len(size), *outputs.shape[1:]))).to(outputs)
-    return before + size * direction / direction.norm(dim=-1, keepdim=True)
 
 
 #: Orders in which weights are erased (Serrano and Smith 2019).
@@ -479,7 +469,7 @@ def same_output_test(
         weights, visible = one.weights[which], one.visible[which]
         searched, null = (
             arrays.adversarial_weights(matrix, values, objective=objective, allowed=visible, seed=options["seed"])
-            for matrix in (weights, arrays.permuted_weights(weights, generator, visible))
+            for matrix in (weights, permuted_weights(weights, generator, visible))
         )
         names = {"tvd": "weights_tvd", "jsd": "weights_jsd", "is_free": "free"}
         means, others = (one.drop_vars("weights").mean("query").rename(names) for one in (searched, null))
@@ -548,9 +538,7 @@ def adversarial_test(
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
         search = WeightSearch(one, bound)
         furthest = search.furthest(search.climb(steps, generator))
-        random = [
-            search.furthest(arrays.permuted_weights(one.weights, generator, one.visible)[None])[0] for _ in range(draws)
-        ]
+        random = [search.furthest(permuted_weights(one.weights, generator, one.visible)[None])[0] for _ in range(draws)]
         return {
             "weights_jsd": search.divergence(furthest[0]),
             "weights_tvd": float(arrays.total_variation(one.weights, furthest[0]).mean()),

@@ -14,15 +14,17 @@ from torch import Tensor
 from attnscope.capture.borrow import borrowed
 from attnscope.explanation.arrays.checks import labelled
 from attnscope.explanation.study import Study
-from attnscope.intervention import calls
-from attnscope.intervention.arrays import FLOW_TOKENS, attention_flow
-from attnscope.intervention.blocks import find_blocks, record, value_outputs
-from attnscope.intervention.profiles import BlockNorms, Rollout, cannot_follow, residual_part, shares
+from attnscope.intervention.calls import inputs_of
+from attnscope.intervention.contributions import shares
 from attnscope.kernels import full
 from attnscope.read.windows import window_name
 from attnscope.support.checked import checked
 from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
+from attnscope_lineage.weights import calls
+from attnscope_lineage.weights.arrays import FLOW_TOKENS, attention_flow
+from attnscope_lineage.weights.blocks import find_blocks, record, value_outputs
+from attnscope_lineage.weights.profiles import BlockNorms, Rollout, cannot_follow, residual_part
 
 _FLOW_SECONDS = 7e-6  # time of one maximum flow for each edge of its graph
 _FLOW_ENOUGH = 60.0  # largest time in seconds unless flow is requested by name
@@ -133,7 +135,7 @@ class OneText:
     def __init__(
         self, study: Study, positions: Sequence[int] | None, outcomes: Sequence[int] | None, *, differentiable: bool
     ) -> None:
-        self.model, self.inputs = study.model, calls.inputs_of(study.model, study.windows[0])
+        self.model, self.inputs = study.model, inputs_of(study.model, study.windows[0])
         self.name, self.sides = window_name(study.windows[0], 0), calls.sides_of(self.inputs)
         self.queries = self._numbered(positions)
         self.rows = [self.sides.predicting.start + query for query in self.queries]

@@ -10,8 +10,8 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.explanation.projections import projections
 from attnscope.explanation.study import Study, study
-from attnscope.intervention.profiles import contribution_profiles
 from attnscope.read.windows import Window
+from attnscope_lineage.weights.profiles import contribution_profiles
 from tests.explanation.captured_inputs import capture_inputs
 from tests.intervention.eager_gradients import TARGET, TEXT, given_to, weights_and_gradients
 from tests.intervention.parts_of_blocks import block, effective
@@ -205,7 +205,7 @@ def test_layers_side_by_side_have_no_known_block():
 
 def test_parts_that_do_not_sum_are_not_shown(monkeypatch):
     """A norm that is another in the text than in the first tokens."""
-    from attnscope.intervention import profiles
+    from attnscope_lineage.weights import profiles
 
     found_before = profiles.find_blocks
 
@@ -230,7 +230,7 @@ def test_without_a_head_there_is_no_gradient():
 
 
 def test_a_long_text_says_what_gradients_would_take(monkeypatch):
-    from attnscope.intervention import calls as _limits
+    from attnscope_lineage.weights import calls as _limits
 
     monkeypatch.setattr(_limits, "MATRIX_BYTES", 1000)
     with pytest.raises(AttnscopeError, match="12 tokens; their attention matrices take more than"):
@@ -239,7 +239,7 @@ def test_a_long_text_says_what_gradients_would_take(monkeypatch):
 
 def test_rows_in_pieces_are_the_same(monkeypatch):
     from attnscope.intervention import calls as _calls
-    from attnscope.intervention import profiles as _effective
+    from attnscope.intervention import contributions as _effective
 
     whole = read(tiny("llama"))
     monkeypatch.setattr(_calls, "_WEIGHTS_AT_ONCE", 4 * len(TEXT) * 5)

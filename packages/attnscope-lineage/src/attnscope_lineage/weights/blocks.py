@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.capture.forward import forward
-from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
 from attnscope.explanation.inputs import FOR_MATCHING
 from attnscope.explanation.projections import LayerRun
 from attnscope.explanation.stream import SMALL, Fold, Layer, residual_stream
-from attnscope.intervention.calls import check_matrices, output_by_rows
+from attnscope.intervention import contributions
 from attnscope.intervention.gradients import check_gradients
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.full import attended, values_of
+from attnscope.kernels.full import attended
 from attnscope.support.errors import AttnscopeError
+from attnscope_lineage.weights.calls import check_matrices, output_by_rows
 
 Form = Literal["sum", "normalised sum", "normalised attention"]
 
@@ -59,14 +59,12 @@ def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
 
 def _block(model: PreTrainedModel, layer: Layer) -> Block:
     matrices = layer.matrices
-    if matrices.gated is not None:
-        return Block(matrices.site, reason="a gate multiplies the output of its heads, so values have no fixed output")
-    if matrices.output is None or matrices.output_bias is None:
-        unread = "no linear layer reads the concatenated output of the heads, so W_O is unknown"
-        return Block(matrices.site, reason=unread)
-    projection = model.get_submodule(matrices.names["output"])
-    like: Any = {"device": device_of(projection), "dtype": torch.promote_types(model.dtype, torch.float32)}
-    output, bias = torch.from_numpy(matrices.output).to(**like), torch.from_numpy(matrices.output_bias).to(**like)
+    reason = contributions.without_output(matrices)
+    if reason:
+        return Block(matrices.site, reason=reason)
+    assert matrices.output_bias is not None  # noqa: S101 there is a reason without it
+    output = contributions.output_matrix(model, matrices)
+    bias = torch.from_numpy(matrices.output_bias).to(output)
     block, normaliser = Block(matrices.site, output, bias), layer.branch or layer.after
     if layer.reader is None or abs(layer.factor - 1) > SMALL:
         return replace(
@@ -208,4 +206,4 @@ def _fill(record: Record, ran: dict[str, LayerRun], name: str) -> None:
 def value_outputs(record: Record) -> Float[Tensor, "head key width"]:
     r"""Output of each head for each key at weight 1: :math:`f_h(x_j) = (x_j W_V + b_V) W_O`."""
     assert record.block.output is not None  # noqa: S101 callers check this
-    return values_of(record.call)[0].to(record.block.output.dtype) @ record.block.output
+    return contributions.value_outputs(record.call, record.block.output)

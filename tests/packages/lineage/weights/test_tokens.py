@@ -7,13 +7,13 @@ import torch
 from attnscope import AttnscopeError
 from attnscope.explanation.projections import projections
 from attnscope.explanation.study import Study
-from attnscope.intervention import tokens as _tokens
-from attnscope.intervention.arrays import attention_flow
-from attnscope.intervention.tokens import TOKEN_ESTIMATORS, token_contributions
 from attnscope.read.windows import Window
+from attnscope_lineage.weights import tokens as _tokens
+from attnscope_lineage.weights.arrays import attention_flow
+from attnscope_lineage.weights.tokens import TOKEN_ESTIMATORS, token_contributions
 from tests.explanation.captured_inputs import capture_inputs
-from tests.intervention.contributions.test_profiles import joint
 from tests.intervention.eager_gradients import TARGET, TEXT, given_to, weights_and_gradients
+from tests.packages.lineage.weights.test_profiles import joint
 from tests.tiny_models import tiny
 
 QUERIES = [1, 4, 6]

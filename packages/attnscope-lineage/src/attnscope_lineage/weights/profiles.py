@@ -1,45 +1,38 @@
-"""Profiles of heads and layers beyond weights: norms, effective weights, rollout, gradients."""
+"""Profiles of heads and layers beyond weights: norms, effective weights, block norms, rollout, gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from attnscope.capture.borrow import borrowed
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
-from attnscope.explanation.profiles import of_layers, pairs_at
+from attnscope.explanation.profiles import of_layers
 from attnscope.explanation.study import Study
-from attnscope.intervention import calls
-from attnscope.intervention.blocks import Block, Record, find_blocks, record, value_outputs
+from attnscope.intervention.calls import inputs_of, weight_tiles
+from attnscope.intervention.contributions import VARIABLES, Effective, Profile, norms_profile, shares
 from attnscope.kernels import full
-from attnscope.kernels.call import AttentionCall
 from attnscope.options import Count
 from attnscope.read.windows import window_name
 from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
+from attnscope_lineage.weights import calls
+from attnscope_lineage.weights.blocks import Block, Record, find_blocks, record, value_outputs
 
 Kind = Literal["weights", "norms", "effective", "block_norms", "rollout", "gradient"]
 KINDS: tuple[Kind, ...] = ("weights", "norms", "effective", "block_norms", "rollout", "gradient")
 
-_HEAD = ("head",)
-
 _VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "profile_weights": (("head", "offset"), "Mean weight at each offset", "share"),
-    "profile_norms": (("head", "offset"), "Mean share of a row's norms at each offset", "share"),
-    "profile_effective": (("head", "offset"), "Mean effective weight at each offset", "weight"),
-    "null_share": (_HEAD, "Share of a row's squared weights that do not affect its output", "share"),
-    "null_share_permuted": (_HEAD, "The same, mean over permutations of the row", "share"),
-    "rank": (_HEAD, "Rank of the values that a row attends to, mean over rows", "1"),
-    "free_dimensions": (_HEAD, "Dimension of the weights that give the same output, mean over rows", "1"),
-    "identifiable": (_HEAD, "Rows where that dimension is 0", "share"),
+    **VARIABLES,
     "profile_gradient": (("head", "offset"), "Mean share of a row's gradient x attention at each offset", "share"),
     "profile_block_norms": (
         ("offset",),
@@ -88,7 +81,7 @@ def contribution_profiles(study: Study, *, kinds: Sequence[Kind | str] | None = 
     """
     kinds_chosen = chosen("kind", kinds, KINDS)
     with borrowed(study.model):
-        first = calls.inputs_of(study.model, study.windows[0])
+        first = inputs_of(study.model, study.windows[0])
         blocks = find_blocks(study.model, first)
         run = _ModelRun(study.model, blocks, kinds_chosen, band, by_name=kinds is not None)
         reason = calls.lacks_predictions(study.model, first) if "gradient" in kinds_chosen else ""
@@ -96,7 +89,7 @@ def contribution_profiles(study: Study, *, kinds: Sequence[Kind | str] | None = 
             run.skip("gradient", reason)
             run.kinds.remove("gradient")
         profiles = [
-            run.text(calls.inputs_of(study.model, window), window_name(window, number))
+            run.text(inputs_of(study.model, window), window_name(window, number))
             for number, window in enumerate(study.windows)
         ]
     whole = xr.concat(profiles, "window", data_vars="all", coords="minimal", compat="override", join="override")
@@ -171,7 +164,7 @@ class _ModelRun:
             means, relevant = list[Tensor](), list[Tensor]()  # over heads, rows of a tile each
             if by_output:
                 readers.append(self._gradient(each, by_output[number][0], relevant))
-            for rows, tile in calls.weight_tiles(each.call):
+            for rows, tile in weight_tiles(each.call):
                 if rolls:
                     means.append(tile.mean(0))
                 for reader in readers:
@@ -206,10 +199,7 @@ class _ModelRun:
                 effective = Effective(call, self.band)
                 readers.append(Profile(kind, call, self.band, effective.band, effective.means))
             elif kind == "norms" and each.block.output is not None:
-                size = value_outputs(each).norm(dim=-1)[:, None]
-                readers.append(
-                    Profile(kind, call, self.band, lambda _, tile, size=size: shares(tile * size.to(tile.dtype)))
-                )
+                readers.append(norms_profile(call, value_outputs(each), self.band))
             elif kind == "block_norms" and not each.reason:
                 readers.append(Profile(kind, call, self.band, BlockNorms(each).shares))
         return [*readers, Mixing(each)] if {"norms", "block_norms"} & set(self.kinds) else readers
@@ -230,140 +220,6 @@ class _ModelRun:
         profile = Profile(name, each.call, self.band)
         profile.add(slice(0, len(matrix)), matrix)
         return profile.result()
-
-
-class Profile:
-    """Mean over rows of the entry at each offset, as in `attnscope.scan`.
-
-    `entries` computes them from some rows of the weights: all entries of each row, or only those near the diagonal.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        call: AttentionCall,
-        band: int,
-        entries: Callable[[slice, Tensor], Tensor] = lambda _, tile: tile,
-        more: Callable[[], dict[str, np.ndarray]] = dict,
-    ) -> None:
-        self.name, self.band, self.entries, self.more = name, band, entries, more
-        self.pairs = pairs_at(call.query.shape[2], call.key.shape[2], band)
-        self.sums: Tensor | None = None
-
-    def add(self, rows: slice, tile: Float[Tensor, "*head row key"]) -> None:
-        entries = self.entries(rows, tile)
-        banded = entries if self.name == "effective" else calls.band_of(entries, rows.start, self.band)
-        summed = banded.double().sum(-2)
-        self.sums = summed if self.sums is None else self.sums + summed
-
-    def result(self) -> dict[str, np.ndarray]:
-        """``profile_...``, ``(*head, offset)``, NaN at offsets that no row has, and further results."""
-        assert self.sums is not None  # noqa: S101 a text has rows
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.where(self.pairs > 0, self.sums.cpu().numpy() / self.pairs, np.nan)
-        return {f"profile_{self.name}": mean} | self.more()
-
-
-def shares(matrix: Float[Tensor, "*head row key"]) -> Float[Tensor, "*head row key"]:
-    """Scale rows to sum to 1, except rows of zeros."""
-    total = matrix.sum(-1, keepdim=True)
-    return matrix / torch.where(total > 0, total, 1.0)
-
-
-_LEAST_TOLERANCE = 1e-6  # of singular values, the roots of eigenvalues in double precision
-_ROWS_AT_ONCE = 64  # each has its own matrix
-_ONES_WITHIN = 1e-8  # share of the column of ones outside the span of the values: less is rounding
-
-
-class Effective:
-    r"""Rows of :math:`A_\text{eff}`, by the Gram matrices of the values that each row attends to."""
-
-    def __init__(self, call: AttentionCall, band: int) -> None:
-        self.call, self.width = call, band
-        value = call.value[0].double()  # (kv_head, key, r)
-        self.values = value
-        self.tolerance = max(2 * torch.finfo(call.value.dtype).eps * min(value.shape[1:]) ** 0.5, _LEAST_TOLERANCE)
-        all_visible = call.allowed(0, 0)
-        self.is_shared = bool((all_visible == all_visible[0]).all()) and (call.mask is None or call.mask.shape[1] == 1)
-        self.visible = all_visible[:1].expand(len(value), -1, -1) if self.is_shared else None
-        self.shared = None if self.visible is None else self._inverted(self.visible)
-        self.rows: dict[str, list[Tensor]] = {}
-
-    def band(self, rows: slice, tile: Float[Tensor, "head row key"]) -> Float[Tensor, "head row offset"]:
-        """Entries at offsets ``-band..band``; also accumulates the results of `means`."""
-        if self.shared is None and len(tile[0]) > _ROWS_AT_ONCE:
-            parts = range(0, len(tile[0]), _ROWS_AT_ONCE)
-            return torch.cat(
-                [
-                    self.band(slice(rows.start + at, min(rows.start + at + _ROWS_AT_ONCE, rows.stop)), part)
-                    for at, part in zip(parts, tile.split(_ROWS_AT_ONCE, 1), strict=True)
-                ],
-                1,
-            )
-        visible = self._visible(rows)
-        # a row a has the output o = a V; its part in the column space of V, the only one that o depends on, is
-        # o (V^T V)^+ V^T (Brunner et al. 2020, section 3)
-        inverse, rank = self.shared or self._inverted(visible)
-        grouped = tile.double().unflatten(0, (-1, self.call.group))  # (kv_head, group, row, key)
-        output = grouped @ self.values[:, None]  # (kv_head, group, row, r)
-        through = (inverse[:, None] @ output[..., None])[..., 0]
-        entries = through @ self.values[:, None].transpose(-2, -1) * visible[:, None]
-        self._add(grouped, (output * through).sum(-1), visible, inverse, rank)
-        return calls.band_of(entries.flatten(0, 1), rows.start, self.width)
-
-    def means(self) -> dict[str, np.ndarray]:
-        """Means over rows, ``(head,)`` each; ``identifiable`` is the share of rows with no free dimension."""
-        return {name: torch.cat(parts, -1).nanmean(-1).cpu().numpy() for name, parts in self.rows.items()}
-
-    def _visible(self, rows: slice) -> Bool[Tensor, "kv_head some key"]:
-        """Keys that each row may attend to; a single row if all rows share them."""
-        heads, group = len(self.values), self.call.group
-        if self.visible is not None:
-            return self.visible
-        if self.call.mask is None or self.call.mask.shape[1] == 1:
-            return self.call.allowed(0, 0, rows).expand(heads, -1, -1)
-        return torch.stack([self.call.allowed(0, head * group, rows) for head in range(heads)])
-
-    def _inverted(
-        self, visible: Bool[Tensor, "kv_head some key"]
-    ) -> tuple[Float[Tensor, "kv_head some r r"], Int[Tensor, "kv_head some"]]:
-        """Pseudo-inverse of each row's Gram matrix, and its rank."""
-        width = self.values.shape[-1]
-        if self.visible is not None:
-            inside = self.values[:, self.visible[0, 0]]
-            gram = (inside.transpose(-2, -1) @ inside)[:, None]
-        else:
-            products = (self.values[..., :, None] * self.values[..., None, :]).flatten(2)  # (kv_head, key, r * r)
-            gram = (visible.double() @ products).unflatten(-1, (width, width))
-        size, vectors = torch.linalg.eigh(gram)
-        inside = size > self.tolerance**2 * size[..., -1:].clamp_min(1e-300)
-        inverse = torch.where(inside, 1 / torch.where(inside, size, 1.0), 0.0)
-        return (vectors * inverse[..., None, :]) @ vectors.transpose(-2, -1), inside.sum(-1)
-
-    def _add(self, grouped: Tensor, inside: Tensor, visible: Tensor, inverse: Tensor, rank: Tensor) -> None:
-        """Accumulate the results of each row, ``(kv_head, group, row)``."""
-        power, total = (grouped**2).sum(-1), grouped.sum(-1)
-        count = visible.sum(-1)[:, None].double()
-        ones = visible.double() @ self.values
-        within = (ones * (inverse @ ones[..., None])[..., 0]).sum(-1)[:, None]
-        rank = rank[:, None].double()
-        # the second moments of n weights in random order are variance I + common 1 1^T: their expected squared part in
-        # the column space of V is variance times its rank, plus common times the squared part of the column of ones
-        variance = torch.where(count > 1, (power - total**2 / count) / (count - 1).clamp_min(1), power)
-        common = torch.where(count > 1, (total**2 / count - variance) / count, 0.0)
-        permuted = variance * rank + common * within
-        # the sum of a row is fixed too: one constraint more, unless the column of ones is in the column space
-        one_more = (rank < count) & (within < (1 - _ONES_WITHIN) * count)
-        free = count - rank - one_more.double()
-        empty = power == 0
-        for name, values in {
-            "null_share": (1 - inside / power).clamp(0, 1).masked_fill(empty, torch.nan),
-            "null_share_permuted": (1 - permuted / power).clamp(0, 1).masked_fill(empty, torch.nan),
-            "rank": rank.expand_as(power),
-            "free_dimensions": free.expand_as(power),
-            "identifiable": (free == 0).double().expand_as(power),
-        }.items():
-            self.rows.setdefault(name, []).append(values.flatten(0, 1))
 
 
 #: Parts of the block that a mixing ratio includes (Kobayashi et al. 2021, table 2).

@@ -6,9 +6,11 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.explanation.study import Study
-from attnscope.intervention import calls as _limits
-from attnscope.intervention.arrays import adversarial_weights, erased_weights, permuted_weights, total_variation
-from attnscope.intervention.weight_tests import (
+from attnscope.intervention.arrays import permuted_weights
+from attnscope.read.windows import Window
+from attnscope_lineage.weights import calls as _limits
+from attnscope_lineage.weights.arrays import adversarial_weights, erased_weights, total_variation
+from attnscope_lineage.weights.tests import (
     ReadText,
     adversarial_test,
     erasure_test,
@@ -17,7 +19,6 @@ from attnscope.intervention.weight_tests import (
     same_output_test,
     uniform_test,
 )
-from attnscope.read.windows import Window
 from tests.intervention.eager_gradients import TEXT
 from tests.packages.lineage.models.small_lineage import small
 from tests.tiny_models import tiny
