@@ -1,4 +1,4 @@
-"""The attention lineage: training, translation, alignment, scores, comparison; one head step by step; tests of weights."""
+"""The attention lineage: training, translation, alignment, scores; one head step by step; tests of weights."""
 
 from attnscope import attach
 
