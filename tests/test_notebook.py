@@ -64,8 +64,8 @@ def _without_values(result):
 def test_a_scan_says_by_what_heads_are_ranked_in_the_words_of_the_tables(results):
     """With an end of 1 beyond the band no head is local; in pools, what is counted are their windows."""
     few = results["scan"].assign(outside=results["scan"].outside * 0 + 1)
-    assert "no local head: none has 50% of its weight inside the band and twice" in repr(few.attnscope)
-    assert "most positional heads: share of all weight at one offset: " in repr(few.attnscope)
+    assert "No local head: none has 50% of its weight inside the band and twice" in repr(few.attnscope)
+    assert "6 of 12 heads show a fixed pattern; 6 show none" in repr(few.attnscope)
     pools = few.assign(window_count=("window", [4] * few.sizes["window"]))
     assert f"{4 * few.sizes['window']} windows" in repr(pools.attnscope)
     assert f"in {few.sizes['window']} pools" in repr(pools.attnscope)

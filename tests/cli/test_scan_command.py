@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import signal
 import subprocess
 
@@ -35,7 +36,10 @@ def others_are_sketched(finished):
 def test_the_default_does_everything(finished):
     place, found = finished
     assert found.returncode == 0, found.stderr
-    assert "most positional heads" in found.stdout
+    assert "have 30% or more of their weight at one offset" in found.stdout
+    assert re.search(r"0\.3 +previous +-1 +0\.9\d", found.stdout)
+    assert "no fixed pattern" in found.stdout
+    assert "Next: attnscope explain" in found.stdout
     assert "mixing coefficient" in found.stdout
     assert "3 layers x 4 heads over 6 windows" in found.stdout
     assert not found.stderr
@@ -51,7 +55,7 @@ def test_asked_again_it_answers_from_what_it_has(finished):
     before = stamps(run)
     found = attnscope("scan", "--limit", "6", "--json", "--no-report", cwd=place)
     answer = json.loads(found.stdout)
-    assert answer["tables"]["positional"][0]["value"] > 0.5
+    assert answer["tables"]["ranked"][0]["positional"] > 0.5
     assert len(answer["tables"]["heads"]) == 12
     assert answer["signature"]["settings"]["limit"] == 6
     assert not found.stderr  # which is for the reader of a table

@@ -65,7 +65,7 @@ def test_a_message_with_values_is_translated_by_its_own_entry(entries, japanese)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Head labels: offset -2: 1, mixed: 8.", "ヘッドのラベル: オフセット -2: 1、混合: 8。"),
+        ("Head labels: offset -2: 1, no fixed pattern: 8.", "ヘッドのラベル: オフセット -2: 1、固定したパターンなし: 8。"),
         ("134 windows (17,109 tokens)", "134ウィンドウ（17,109トークン）"),
         ("Share of the windows with each label", "各ラベルが付いたウィンドウの割合"),  # a message about texts
         ("Mean weight", "平均の重み"),
@@ -154,7 +154,7 @@ def test_summaries_pages_figures_and_views_in_python_are_in_the_language(monkeyp
     result = scan(limit=2, show=[])
     for shown in (repr(result.attnscope), result.attnscope._repr_html_()):
         assert "3層 × 4ヘッド、2ウィンドウ" in shown
-        assert "ヘッドの順位（シンク的）: 先頭のトークン、特殊トークン、シンクへの重み" in shown
+        assert "8 ヘッドには固定したパターンがありません" in shown
     assert '<html lang="ja">' in result.attnscope.show().text
     shown = view("bundled", "The key.")
     assert '<html lang="ja">' in shown._page()

@@ -400,7 +400,10 @@ def show(
         render.print_report(report, console, legend=output.legend, page=page is not None)
         for name, value in {"results: ": folder, "report:  ": page, "signature: ": cited}.items():
             if value is not None:
-                console.print(Text(f"{translate(name)}{value}"), soft_wrap=True)
+                link = f"link {page.resolve().as_uri()}" if value is page and page is not None else ""  # to click
+                console.print(Text.assemble(translate(name), (str(value), link)), soft_wrap=True)
+        if report.command == "scan":
+            console.print(translate("Next: attnscope explain (why), attnscope intervene (whether it matters)"))
 
 
 def finish(

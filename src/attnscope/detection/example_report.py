@@ -45,7 +45,7 @@ def report(result: xr.Dataset) -> Report:
             headline=_headline(heads, features),
         ),
         tables=[
-            Table("examples", "Examples", _examples(str(result.attrs["by"])), examples, terminal=strongest),
+            Table("examples", "Examples", _examples(str(result.attrs["by"])), examples, terminal=min(strongest, 8)),
             Table(
                 "common",
                 "Shared features of the strongest examples",

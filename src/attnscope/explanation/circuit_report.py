@@ -150,7 +150,9 @@ def report(circuits: xr.Dataset) -> Report:
         ),
         tables=[
             Table("heads", "Heads", _HEADS, heads, corrected="for all heads"),
-            Table("pairs", "Composition", _PAIRS, pairs[:_MOST], corrected="for all pairs and kinds", page=100),
+            Table(
+                "pairs", "Composition", _PAIRS, pairs[:_MOST], corrected="for all pairs and kinds", terminal=8, page=100
+            ),
         ],
         result=circuits,
         notes=notes,

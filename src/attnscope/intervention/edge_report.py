@@ -106,7 +106,16 @@ def report(found: xr.Dataset) -> Report:
             else f"No test possible: circuits are tested with {LEAST} or more pairs",
         ),
         tables=[
-            Table("edges", "Edges", columns, rows, corrected="for all edges", least=f"{LEAST} or more pairs", page=100),
+            Table(
+                "edges",
+                "Edges",
+                columns,
+                rows,
+                corrected="for all edges",
+                least=f"{LEAST} or more pairs",
+                terminal=12,
+                page=100,
+            ),
             Table("circuits", "Circuits of the best edges", _CIRCUITS, circuits),
         ],
         result=found,

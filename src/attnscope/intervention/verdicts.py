@@ -52,7 +52,7 @@ HEADS = (
     Quantity("layer", unit="count", detail="data", meaning="layer of the head, from 0"),
     Quantity("head", unit="head", meaning="layer.head, from 0", group=_WHERE),
     Quantity("attention", "type", detail="data", meaning="self: its own text, causal: its past, cross: another text"),
-    Quantity("label", "label", meaning="label of the head, as in scan", group=_WHERE),
+    Quantity("label", unit="label", meaning="label of the head, as in scan", group=_WHERE),
     Quantity("profile", unit="profile", detail="drawn", group=_WHERE),
     Quantity("peak_offset", "peak", "tokens", _PEAK, group=_WHERE),
     PEAK,

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 
 from attnscope.measure.means import queries
 from attnscope.measure.quantities import EQUAL
+from attnscope.report.schema import shown_label
 from attnscope.statistics.agreement import (
     effective_labels,
     independence,
@@ -442,7 +443,7 @@ def _clustered(results: xr.Dataset, present: np.ndarray, exists: np.ndarray, clu
 def counted(names: tuple[str, ...], majority: np.ndarray, clusters: int | None) -> str:
     """The number of heads with each label in most texts, as a sentence."""
     counts = {name: int((majority == label).sum()) for label, name in enumerate(names)}
-    listed = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
+    listed = ", ".join(f"{shown_label(name)}: {count}" for name, count in counts.items() if count)
     if clusters is not None:
         fewer = f" ({clusters} requested, but no more profiles differ)" if len(names) < clusters else ""
         return f"{len(names)} clusters of heads{fewer}: {listed}."

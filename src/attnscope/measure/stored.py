@@ -239,12 +239,14 @@ _RANKED_BY_OF_IMAGES = {
 }
 
 
-def describe_ranking(results: xr.Dataset, kind: str, rows: Sequence[RankedHead]) -> str:
-    """The score of a ranking; if no head qualifies, the criterion."""
-    score, where = (_RANKED_BY_OF_IMAGES if results.attrs.get("reads") == "images" else _RANKED_BY)[kind]
-    if rows:
-        ranking = f"most {kind} heads: {score}"
-        return ranking + _NO_TEST if kind == _SINKS else ranking
+def describe_score(results: xr.Dataset, kind: str) -> str:
+    """The number by which a ranking orders heads."""
+    return _ranked_by(results, kind)[0] + (_NO_TEST if kind == _SINKS else "")
+
+
+def describe_empty(results: xr.Dataset, kind: str) -> str:
+    """The criterion of a ranking in which no head is."""
+    _, where = _ranked_by(results, kind)
     least, most = LOCAL if kind == "local" else LEAST_SHARE, ""
     if kind == "local" and "equal_outside" in results:  # in short texts more than half
         most = f" (at most {float((1 - text_mean(results.equal_outside)).max()):.0%})"
@@ -253,7 +255,11 @@ def describe_ranking(results: xr.Dataset, kind: str, rows: Sequence[RankedHead])
         if kind == _SINKS
         else f"twice the share under uniform attention{most}, beyond chance"
     )
-    return f"no {kind} head: none has {least:.0%} of its weight {where} and {beyond}"
+    return f"No {kind} head: none has {least:.0%} of its weight {where} and {beyond}."
+
+
+def _ranked_by(results: xr.Dataset, kind: str) -> tuple[str, str]:
+    return (_RANKED_BY_OF_IMAGES if results.attrs.get("reads") == "images" else _RANKED_BY)[kind]
 
 
 def describe_labels(results: xr.Dataset) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _HIGH = 26  # pixels of a small profile
 _HEADS = 10_000  # more than any layer has: heads are sorted by layer, then by head
+_FIRST = 2  # sentences of a finding that a terminal prints above the tables
 _KEPT = 12  # columns of a terminal: longest word in a cell that is never divided
 _NARROW = 8  # columns of a terminal: lines of a Japanese heading, which has no spaces to break at
 _PHRASES = re.compile(r"[一-龠々]+[ぁ-ん]*|[ァ-ー]+|[ぁ-ん]+|[!-~]+ ?|\S")
@@ -134,7 +135,8 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
         console.print(hyphen_minus(translate(text)), style=style, highlight=False, markup=False)
 
     line(f"{report.model}: {translate(report.read)}")
-    for sentence in report.finding.sentences:
+    first, below = report.finding.sentences[:_FIRST], report.finding.sentences[_FIRST:]
+    for sentence in first:
         line(sentence, "bold")
     explained: list[str] = []
     for number, table in enumerate(report.tables):
@@ -152,6 +154,8 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
         explained += [f"{names}: {translate(meaning + '.')}" for names, meaning in legend_of(quantities)]
         if table.corrected and table.tested(quantities):
             line(f"* significant: p < 0.05, corrected {table.corrected}", "dim")
+    for sentence in below:
+        line(sentence)
     caveats = [f"{claim} {why}".strip() for claim, why in report.care.items()]
     for note in (*report.notes, *([*dict.fromkeys(explained), *caveats] if legend else [*report.care][:1])):
         line(note, "dim")

@@ -52,7 +52,9 @@ UNITS = {
     "deviations": Unit(1, "+", "always", full=1.0),
 }
 #: Units that are not numbers: words, a running text, a token, a head, values by offset.
-NO_NUMBERS = {"words", "text", "token", "head", "profile"}
+NO_NUMBERS = {"words", "label", "text", "token", "head", "profile"}
+#: How labels of heads are shown, where it is not by their names in the data.
+_SHOWN_LABELS = {"mixed": "no fixed pattern"}
 _WRITTEN_OUT = 5  # digits after the point; with more, a power of ten
 
 
@@ -263,6 +265,8 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
         return "", ""
     if quantity.unit == "head":
         return f"{row['layer']}.{value}", ""
+    if quantity.unit == "label":
+        return shown_label(value), ""
     if isinstance(value, str | bool):
         return value if isinstance(value, str) else "yes" if value else "no", ""
     if quantity.unit == "significant":
@@ -295,6 +299,11 @@ def _digits(effect: Effect, unit: Unit) -> int:
     if unit.more == "always" or (unit.more == "significant" and effect.shown):
         return change_places(effect.mean, effect.low, effect.high, unit.digits)
     return unit.digits
+
+
+def shown_label(name: str) -> str:
+    """The label of a head in words."""
+    return _SHOWN_LABELS.get(name, name)
 
 
 def with_marked_spaces(token: str) -> str:

@@ -14,7 +14,7 @@ import xarray as xr
 from attnscope.catalogue import verbs
 from attnscope.report.language import translate
 from attnscope.report.reads import signed
-from attnscope.report.schema import NO_NUMBERS, Report, hyphen_minus
+from attnscope.report.schema import Report, hyphen_minus
 from attnscope.results.reports import grid_of, report_of, write_page
 from attnscope.support.errors import AttnscopeError
 
@@ -96,7 +96,7 @@ class Shown:
     --------
     >>> import attnscope
     >>> result = attnscope.scan(texts=["The tide comes in twice a day, and twice a day it goes out again."])
-    >>> "most positional" in result.attnscope._repr_html_()
+    >>> "heads" in result.attnscope._repr_html_()
     True
     >>> result.attnscope.show()
     <page of ... characters: shown in a notebook>
@@ -185,14 +185,8 @@ def _unsigned(result: xr.Dataset | xr.DataTree) -> str | None:
 
 def _summary(report: Report) -> tuple[list[str], list[str]]:
     """Input and findings in sentences; notes and caveats."""
-    rankings: list[str] = []
-    for table in report.tables:
-        ranks = any(one.name == "value" and one.unit not in NO_NUMBERS for one in table.quantities)
-        if ranks and table.rows and "head" in table.rows[0]:
-            heads = (f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in table.rows[:5])
-            rankings.append(f"{translate(table.title)}: {', '.join(heads)}")
     notes = [*report.notes, *[*report.care][:1]]
-    lines = [*map(translate, (report.read, *report.finding.sentences)), *rankings]
+    lines = map(translate, (report.read, *report.finding.sentences))
     return [*map(hyphen_minus, lines)], [hyphen_minus(translate(note)) for note in notes]
 
 

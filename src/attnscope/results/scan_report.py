@@ -16,10 +16,10 @@ from attnscope.comparison.diff import LEVEL
 from attnscope.comparison.groups import NULLS, MeanGroupWeights, describe_group_pairs, explain_no_interval, group_pairs
 from attnscope.measure import stored
 from attnscope.measure.contexts import examples_by_head
-from attnscope.measure.labels import SHARE
+from attnscope.measure.labels import SHARE, UNNAMED
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, SEVERAL, STATISTICS, STRONGEST, without_end
-from attnscope.measure.ranking import majority_names, peaks, rank_heads, top_keys
+from attnscope.measure.ranking import RankedHead, majority_names, peaks, rank_heads, top_keys
 from attnscope.measure.sampling_error import intervals
 from attnscope.report.reads import reads
 from attnscope.report.schema import HEAD, Finding, Quantity, Report, Row, Table, value_of
@@ -31,13 +31,6 @@ from attnscope.support.numbers import count, with_nulls
 
 _MOST = 4  # heads whose keys are listed if no ranking selects any
 _ROOM = 1_000_000  # numbers of one profile over all heads; larger ones are only in the run folder
-_RANKED = (
-    *HEAD,
-    Quantity("attention"),
-    Quantity("value", "weight", "weight"),
-    Quantity("offset", unit="tokens"),
-    Quantity("label"),
-)
 _REQUESTED = (
     Quantity("statistic"),
     Quantity("lowest", unit="significant"),
@@ -101,12 +94,10 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
     ranked = rank_heads(results)
     every = [row for rows in ranked.values() for row in rows]
     notes = [*stored.notes_of(results).values()]
-    notes += [stored.describe_ranking(results, kind, rows) + "." for kind, rows in ranked.items() if not rows]
-    sentences = [stored.describe_labels(results)]
-    tables = [_heads(results) if data else Table("heads", "", (), [])]
-    for kind, rows in ranked.items():
-        title = stored.describe_ranking(results, kind, rows)
-        tables.append(Table(kind.replace("-", "_"), title, _RANKED, [dict(row) for row in rows], page=0))
+    notes += [stored.describe_empty(results, kind) for kind, rows in ranked.items() if not rows]
+    headline = _headline(results)
+    sentences = [f"{headline}.", stored.describe_labels(results)]
+    tables = [_heads(results) if data else Table("heads", "", (), []), _ranked_table(results, ranked)]
     requested, several = _requested(results)
     title = f"statistics by name: means over {stored.describe_windows(results)}"
     tables.append(Table("requested", title, _REQUESTED, requested, page=0))
@@ -143,7 +134,7 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
             sentences,
             _LABELLED if "label" in results else "means, without a test",
             {"": [(row["layer"], row["head"]) for row in _most_frequent_first(results, every)]},
-            headline=_headline(results),
+            headline=headline,
         ),
         tables=[table for number, table in enumerate(tables) if table.rows or not number],
         result=results,
@@ -151,6 +142,23 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
         care=care,
         method=_LABELS if "label" in results else "",
     )
+
+
+def _ranked_table(results: xr.Dataset, ranked: Mapping[str, Sequence[RankedHead]]) -> Table:
+    """The heads of all rankings, each once: a number where a head is in the ranking."""
+    rows: dict[tuple[int, int], Row] = {}
+    for kind, heads in ranked.items():
+        for head in heads:
+            row = rows.setdefault((head["layer"], head["head"]), {})
+            row |= {name: value for name, value in head.items() if name != "value"}
+            row[kind.replace("-", "_")] = head["value"]
+    headings = {"positional": "at offset", "local": "nearby", "sink-like": "on first, special"}
+    quantities = [*HEAD, Quantity("attention"), Quantity("label", unit="label"), Quantity("offset", unit="tokens")]
+    for kind, heading in headings.items():
+        meaning = stored.describe_score(results, kind)
+        quantities.append(Quantity(kind.replace("-", "_"), heading, "share", meaning))
+    title = "Heads with the most weight at one offset, nearby, and on the first or special tokens"
+    return Table("ranked", title, quantities, [*rows.values()], page=0)
 
 
 _LABELS = (
@@ -172,7 +180,6 @@ _OBJECTS = {
     "special tokens": "special tokens",
 }
 _LISTED = 4  # kinds of a headline
-NO_PATTERN = ("mixed", "uniform", "uniform over the past")
 
 
 def _offsets_of(labels: Mapping[str, int]) -> str:
@@ -194,7 +201,7 @@ def _headline(results: xr.Dataset) -> str:
     number = len(labels)
     if "clusters" in json.loads(results.attrs.get("summary", "{}")):
         return f"{number} heads in {len(set(labels))} clusters of similar profiles"
-    counts = Counter(label for label in labels if label not in NO_PATTERN)
+    counts = Counter(label for label in labels if label not in UNNAMED)
     fixed = counts.total()
     if not fixed:
         return f"None of {number} heads shows a fixed pattern"
@@ -216,7 +223,7 @@ def _headline(results: xr.Dataset) -> str:
 def _most_frequent_first(results: xr.Dataset, rows: Sequence[Any]) -> list[Any]:
     """Ranked heads, first those with the label that most heads have."""
     names = np.array(majority_names(results) or [[]])
-    counts = Counter(label for label in names.ravel().tolist() if label not in NO_PATTERN)
+    counts = Counter(label for label in names.ravel().tolist() if label not in UNNAMED)
     return sorted(rows, key=lambda row: -counts[names[row["layer"], row["head"]]] if names.size else 0)
 
 

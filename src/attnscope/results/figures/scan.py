@@ -19,7 +19,7 @@ from attnscope.measure.quantities import Wording
 from attnscope.measure.ranking import of_several, patch_shares
 from attnscope.measure.stored import unit_of
 from attnscope.report.reads import reads
-from attnscope.report.schema import Report
+from attnscope.report.schema import Report, shown_label
 from attnscope.results.figures import panels, selection, style
 from attnscope.results.figures.attention import attention
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, patch_profiles, weight_maps
@@ -284,7 +284,7 @@ def _majority(head: xr.Dataset) -> tuple[str, str]:
     if np.isnan(shares).any():
         return "no label", style.LEFT
     best = int(np.argmax(shares))
-    text = f"{style.with_minus(names[best])}, {shares[best]:.0%} of {selection.noun_of(head)}s"
+    text = f"{style.with_minus(shown_label(names[best]))}, {shares[best]:.0%} of {selection.noun_of(head)}s"
     return text, style.cluster_colours(names)[best]
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from attnscope.measure.quantities import STATISTICS
 from attnscope.report.language import language, translate
-from attnscope.report.schema import NO_NUMBERS, UNITS, Detail, Quantity, Report, Row, Table, Unit, text_of
+from attnscope.report.schema import NO_NUMBERS, UNITS, Detail, Quantity, Report, Row, Table, Unit, shown_label, text_of
 from attnscope.results.figures.style import SIGNS, cluster_colours, with_minus
 from attnscope.store.files import MANIFEST, PAGE
 from attnscope.store.folder import OwnedFolder, read_manifest
@@ -218,7 +218,11 @@ def _labels(rows: Sequence[Row], cells: _Cells) -> dict[str, Any] | None:
     if not names or len(names) > _MOST_LABELS or len(labels) > cells.count:
         return None
     shares = _shares({cell: names.index(label) for cell, label in labels.items()}, len(names), cells)
-    return {"names": [*map(with_minus, names)], "colours": cluster_colours(names), "shares": shares}
+    return {
+        "names": [with_minus(shown_label(name)) for name in names],
+        "colours": cluster_colours(names),
+        "shares": shares,
+    }
 
 
 def _shares(label_of: Mapping[int, int], labels: int, cells: _Cells) -> list[list[int | None]]:

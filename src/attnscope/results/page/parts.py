@@ -180,7 +180,7 @@ def write_page(
         grid_role="grid" if heads is None or len(heads["there"]) <= _CELLS else "group",
         report=report,
         heads=heads,
-        more=[sentence for sentence in report.finding.sentences[not report.finding.headline :] if sentence],
+        more=[one for one in report.finding.sentences if one and one.rstrip(".") != headline.rstrip(".")],
         tabs=[{**asdict(tab), "panel": getattr(page, tab.panel, "")} for tab in tabs],
         body=Markup(page),  # noqa: S704 a template of our own, rendered with escapes
         links=links,

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.comparison.groups import GROUP_PAIRS_CAUTION, MeanGroupWeights
+from attnscope.measure.labels import UNNAMED
 from attnscope.measure.offset_shares import OffsetShares, shares_by_offset
 from attnscope.measure.quantities import SUMMARIES
 from attnscope.measure.ranking import heads_far_from_uniform, of_several, rank_heads, with_each
@@ -17,12 +18,12 @@ from attnscope.measure.row_samples import ESTIMATED
 from attnscope.measure.sampling_error import intervals
 from attnscope.measure.stored import notes_of, unit_of
 from attnscope.report.render import page_table
-from attnscope.report.schema import Report
+from attnscope.report.schema import Report, shown_label
 from attnscope.results.figures import selection
 from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page import parts
 from attnscope.results.page.heads import Tab
-from attnscope.results.scan_report import NO_PATTERN, contrasts_table, examples_of, sample_of, summary_table
+from attnscope.results.scan_report import contrasts_table, examples_of, sample_of, summary_table
 from attnscope.support.errors import AttnscopeError
 
 _SCRIPTS = ("patches.js", "window.js", "profile.js")
@@ -267,9 +268,9 @@ def _labels(result: xr.Dataset) -> dict[str, Any] | None:
         return None
     names = [str(name) for name in result["cluster"].values]
     shares = selection.label_shares(result).reshape(-1, len(names))
-    patternless = [name in NO_PATTERN for name in names]
+    patternless = [name in UNNAMED for name in names]
     entry: dict[str, Any] = {
-        "names": list(map(with_minus, names)),
+        "names": [with_minus(shown_label(name)) for name in names],
         "colours": cluster_colours(names),
         "shares": parts.numbers(shares),
         "patternless": [at for at, of_head in enumerate(shares) if of_head.max() > 0 and patternless[of_head.argmax()]],
