@@ -65,7 +65,7 @@ def test_a_message_with_values_is_translated_by_its_own_entry(entries, japanese)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Head labels: previous: 1, no fixed pattern: 8.", "ヘッドのラベル: 前のトークン: 1、固定したパターンなし: 8。"),
+        ("Head labels: self: 1, no fixed pattern: 8.", "ヘッドのラベル: 自分自身: 1、固定したパターンなし: 8。"),
         ("134 windows (17,109 tokens)", "134ウィンドウ（17,109トークン）"),
         ("Share of the windows with each label", "各ラベルが付いたウィンドウの割合"),  # a message about texts
         ("Mean weight", "平均の重み"),
