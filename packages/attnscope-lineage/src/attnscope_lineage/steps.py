@@ -40,6 +40,7 @@ _WHOLE_ROW = 12  # longest row shown in full
 _LARGEST = 10  # weights shown of longer rows
 _CONTRIBUTIONS = 4
 _BAR = 10  # columns of a weight of 1
+_SHORT_FORMULA = 16  # characters
 
 Named = list[tuple[int, str]]  # positions with the names of their tokens
 
@@ -90,7 +91,7 @@ def steps(walk: Walk | RecurrentWalk, language: str = "en", *, columns: int = 8,
         written.append(writer.heads())
     if "result" in walk or not walk.is_toy:
         written.append(writer.result())
-    return [*written, writer.check()]
+    return [*written, writer.check(), writer.summary()]
 
 
 def heading(walk: Walk | RecurrentWalk, language: str = "en") -> tuple[str, tuple[str, ...]]:
@@ -152,6 +153,7 @@ class _Writer:
         self.rows = _named(shown_tokens(of_queries, self.at, rows), walk.tokens)
         self.key_rows = _named(shown_tokens(self.row, self.marked_key, rows), walk.keys)
         self.key_columns = shown_columns(self.row, self.marked_key, columns)
+        self.plus_mask = "" if walk["allowed"].all() else " + M"
 
     def say(self, key: str, **facts: Any) -> str:
         numbers = {name: plain(fact) if isinstance(fact, float) else fact for name, fact in facts.items()}
@@ -214,14 +216,21 @@ class _Writer:
         formulas: list[str] = []
         shapes: list[str] = []
         for symbol in (symbol for symbol in "QKV" if f"W_{symbol}" in walk):
-            x = "M" if "memory" in walk and symbol != "Q" else "X"
-            product = f"{x} W_{symbol}" + (f" + b_{symbol}" if walk[f"b_{symbol}"].any() else "")
-            rotated = walk.form == "rope" and symbol != "V"
-            formulas.append(f"{symbol} = R({product})" if rotated else f"{symbol} = {product}")
+            formulas.append(self._projection(symbol))
             shapes.append(f"W_{symbol}: {self._shape(f'W_{symbol}')}")
         tables = self._of_queries("Q", "Q"), self._of_keys("K", "K"), self._of_keys("V", "V")
         characters = "   ".join(formulas) + ("\n" + "   ".join(shapes) if shapes else "")
         return self._step("QKV", text, *tables, latex=r", \quad ".join(formulas), characters=characters)
+
+    def _projection(self, symbol: str) -> str:
+        """The formula of Q, K or V; only its symbol if its matrix is not known."""
+        walk = self.walk
+        if f"W_{symbol}" not in walk:
+            return symbol
+        x = "M" if "memory" in walk and symbol != "Q" else "X"
+        product = f"{x} W_{symbol}" + (f" + b_{symbol}" if walk[f"b_{symbol}"].any() else "")
+        rotated = walk.form == "rope" and symbol != "V"
+        return f"{symbol} = R({product})" if rotated else f"{symbol} = {product}"
 
     def products(self) -> Step:
         walk = self.walk
@@ -237,9 +246,8 @@ class _Writer:
         width = walk["Q"].shape[1]
         spread = {"before": float(walk["products"].std()), "after": float(walk["scaled"].std())}
         tables = [self._square("scores", "S")]
-        if abs(walk.scale * width**0.5 - 1) < _SAME:
+        if self._divides_by_root:
             text = [self.say("scale.text", width=width, root=width**0.5, **spread)]
-            latex, characters = r"\frac{Q K^\top}{\sqrt{d_k}}", "Q Kᵀ / √d_k"
             columns = ("column.std", "column.top", "column.gradient")
             names = [self.wording[name] for name in (*columns, *(f"{name}.divided" for name in columns))]
             values = zip(*(saturation(width) for width in _WIDTHS), strict=True)
@@ -247,17 +255,29 @@ class _Writer:
             tables.append(Table(self.say("scale.widths", keys=_KEYS), ("d_k", *map(str, _WIDTHS)), tuple(rows)))
         else:
             text = [self.say("scale.other", scale=walk.scale, width=width, usual=width**-0.5, **spread)]
-            latex, characters = rf"{plain(walk.scale)}\, Q K^\top", f"{plain(walk.scale)} Q Kᵀ"
         if abs(walk.scale - 1) > _SAME:
             text.append(self._without_division())
         if walk.softcap is not None:
-            cap = plain(walk.softcap)
             text.append(self.say("scale.cap", cap=walk.softcap))
-            latex, characters = rf"{cap} \tanh\left({latex} / {cap}\right)", f"{cap} tanh({characters} / {cap})"
         if "bias" in walk:
             text.append(self.say("scale.bias"))
-            latex, characters = latex + " + B", characters + " + B"
+        latex, characters = self._scores_formula()
         return self._step("scale", text, *tables, latex=f"S = {latex}", characters=f"S = {characters}")
+
+    @property
+    def _divides_by_root(self) -> bool:
+        return abs(self.walk.scale * self.walk["Q"].shape[1] ** 0.5 - 1) < _SAME
+
+    def _scores_formula(self) -> tuple[str, str]:
+        """The right side of S = ..., in LaTeX and in characters."""
+        walk, scale = self.walk, plain(self.walk.scale)
+        latex, characters = rf"{scale}\, Q K^\top", f"{scale} Q Kᵀ"
+        if self._divides_by_root:
+            latex, characters = r"\frac{Q K^\top}{\sqrt{d_k}}", "Q Kᵀ / √d_k"
+        if walk.softcap is not None:
+            cap = plain(walk.softcap)
+            latex, characters = rf"{cap} \tanh\left({latex} / {cap}\right)", f"{cap} tanh({characters} / {cap})"
+        return (latex + " + B", characters + " + B") if "bias" in walk else (latex, characters)
 
     def _without_division(self) -> str:
         walk = self.walk
@@ -280,7 +300,8 @@ class _Writer:
         if allowed.all():
             return self._step("mask", [self.say("mask.none", **facts)])
         causal = np.array_equal(allowed, np.tril(np.ones_like(allowed)))
-        latex, characters = r"S_{ij} = -\infty \text{ if } M_{ij} = -\infty", "S_ij = −∞  if  M_ij = −∞"
+        latex = r"A = \mathrm{softmax}(S + M), \quad M_{ij} \in \{0, -\infty\}"
+        characters = "A = softmax(S + M):  M_ij ∈ {0, −∞}"
         if "padding" not in walk:
             text = [self.say("mask.causal" if causal else "mask.other", **facts)]
             return self._step("mask", text, self._square("allowed", "M"), latex=latex, characters=characters)
@@ -302,14 +323,18 @@ class _Writer:
         text = [self.say("softmax.text", score=score, weight=weight, **facts)]
         if row.sum() < 1 - 1e-6:
             text.append(self.say("softmax.sink"))
-        return self._step(
-            "softmax",
-            text,
-            self._square("weights", "A"),
-            self._followed_row(),
-            latex=r"A = \mathrm{softmax}(S), \quad A_{ij} = \frac{e^{S_{ij}}}{\sum_k e^{S_{ik}}}",
-            characters="A = softmax(S):  A_ij = exp(S_ij) / Σ_k exp(S_ik)",
+        others = np.delete(row, self.key_columns)
+        if len(others):
+            text.append(self.say("softmax.hidden", count=len(others), others=float(others.sum())))
+        tables = self._square("weights", "A"), self._followed_row()
+        score, other_score = ("S_{ij} + M_{ij}", "S_{ik} + M_{ik}") if self.plus_mask else ("S_{ij}", "S_{ik}")
+        latex = (
+            rf"A = \mathrm{{softmax}}(S{self.plus_mask}), \quad A_{{ij}} = \frac{{e^{{{score}}}}}"
+            rf"{{\sum_k e^{{{other_score}}}}}"
         )
+        score, other_score = (each.replace("{", "").replace("}", "") for each in (score, other_score))
+        characters = f"A = softmax(S{self.plus_mask}):  A_ij = exp({score}) / Σ_k exp({other_score})"
+        return self._step("softmax", text, *tables, latex=latex, characters=characters)
 
     def _followed_row(self) -> Table:
         """Every step of the followed row, a key a line."""
@@ -319,22 +344,24 @@ class _Writer:
         headings = {"products": "column.product", "scaled": "column.scaled", "scores": "column.score"}
         if walk.softcap is None and "bias" not in walk:
             del headings["scores"]
-        digits = {name: decimals_for(walk[name][self.at][keys]) for name in headings}
+        columns = {heading: walk[name][self.at] for name, heading in headings.items()}
+        allowed = walk["allowed"][self.at]
+        if not allowed.all():
+            columns["column.masked"] = np.where(allowed, walk["scores"][self.at], -np.inf)
 
-        def score(name: str, key: int) -> str:
-            is_allowed = walk["allowed"][self.at, key]
-            return number(walk[name][self.at, key], digits[name]) if is_allowed else self.wording["masked"]
+        def cells(values: np.ndarray) -> list[str]:
+            digits = decimals_for(np.where(allowed, values, walk["scores"][self.at])[keys])
+            return [number(values[i], digits) if np.isfinite(values[i]) else self.wording["masked"] for i in keys]
 
-        lines = [
-            (f"{i} {visible(walk.keys[i])}", *(score(name, i) for name in headings), number(row[i], 3), _bar(row[i]))
-            for i in keys
-        ]
+        names = [f"{i} {visible(walk.keys[i])}" for i in keys]
+        weights, bars = [number(row[i], 3) for i in keys], [_bar(row[i]) for i in keys]
+        lines = list(zip(names, *map(cells, columns.values()), weights, bars, strict=True))
         if not whole:
             others = float(row.sum() - row[keys].sum())
             count = self.say("row.others", count=len(row) - len(keys))
-            lines.append((count, *[""] * len(headings), number(others, 3), _bar(others)))
-        names = map(self.say, ("column.token", *headings.values(), "column.weight"))
-        return Table(self.say("softmax.row" if whole else "softmax.top"), (*names, ""), tuple(lines))
+            lines.append((count, *[""] * len(columns), number(others, 3), _bar(others)))
+        headings = map(self.say, ("column.token", *columns, "column.weight"))
+        return Table(self.say("softmax.row" if whole else "softmax.top"), (*headings, ""), tuple(lines))
 
     def _largest(self, count: int) -> list[int]:
         return sorted(np.argsort(-self.row, kind="stable")[:count].tolist())
@@ -448,6 +475,10 @@ class _Writer:
         walk = self.walk
         width, last = walk["head_output"].shape[1], walk.heads - 1
         columns = {"first": walk.head * width, "last": (walk.head + 1) * width - 1}
+        if walk.heads == 1:
+            characters = f"concat(O_0) = O_0:  {self._shape('concatenated')}"
+            text = self.say("concat.one", width=width)
+            return self._step("concat.one.title", [text], latex=r"\mathrm{concat}(O_0) = O_0", characters=characters)
         text = self.say("concat.text", heads=walk.heads, width=walk["concatenated"].shape[1], **columns)
         latex = r"\mathrm{concat}(O_0, \dots, O_{%d})" % last  # noqa: UP031 braces are LaTeX's
         characters = f"concat(O_0, …, O_{last}):  {self._shape('concatenated')}"
@@ -461,14 +492,15 @@ class _Writer:
         width = walk["head_output"].shape[1]
         of_head = walk["W_O"][walk.head * width : (walk.head + 1) * width]
         part = float(np.linalg.norm(walk["head_output"][self.at] @ of_head))
-        text = [self.say("result.text", part=part, whole=float(np.linalg.norm(walk["result"][self.at])))]
+        one = ".one" if walk.heads == 1 else ""
+        text = [self.say(f"result.text{one}", part=part, whole=float(np.linalg.norm(walk["result"][self.at])))]
         if not walk.is_toy:  # a module alone may be added to anything
             text.append(self.say("result.added"))
         bias = " + b_O" if walk["b_O"].any() else ""
-        latex = r"\mathrm{concat}(O_0, \dots)\, W_O" + bias
-        characters = f"concat(O_0, …) W_O{bias}   W_O: {self._shape('W_O')}"
-        table = self._of_queries("result", "concat(O) W_O" + bias)
-        return self._step("result", text, table, latex=latex, characters=characters)
+        latex = (r"O\, W_O" if one else r"\mathrm{concat}(O_0, \dots)\, W_O") + bias
+        characters = ("O" if one else "concat(O_0, …)") + f" W_O{bias}   W_O: {self._shape('W_O')}"
+        table = self._of_queries("result", ("O" if one else "concat(O)") + " W_O" + bias)
+        return self._step(f"result{one}", text, table, latex=latex, characters=characters)
 
     def check(self) -> Step:
         """The differences from the model's own numbers."""
@@ -476,6 +508,36 @@ class _Writer:
         key = "check.toy" if self.walk.is_toy else "check.text"
         text = self.say(key, errors=self.wording["errors.comma"].join(errors), model=self.walk.model)
         return self._step("check", [text, self.say("caution")])
+
+    def summary(self) -> Step:
+        """The formulas of the whole head, each with the shapes of its matrices."""
+        walk = self.walk
+        latex, characters = self._scores_formula()
+        scores = f"S = {characters}" if len(characters) <= _SHORT_FORMULA else "S"  # the line above has it
+        rows = [(self._projection(symbol), self._of_projection(symbol)) for symbol in "QKV"]
+        rows += [
+            (scores, f"{self._size('Q')} · {self._size('K', transpose=True)} → {self._size('scores')}"),
+            (f"A = softmax(S{self.plus_mask})", self._size("weights")),
+            ("O = A V", f"{self._size('weights')} · {self._size('V')} → {self._size('head_output')}"),
+        ]
+        table = Table(self.wording["summary.caption"], (self.wording["summary.formula"], ""), tuple(rows))
+        whole = rf"\mathrm{{Attention}}(Q, K, V) = \mathrm{{softmax}}\left({latex}{self.plus_mask}\right) V"
+        plain_formula = f"Attention(Q, K, V) = softmax({characters}{self.plus_mask}) V"
+        text = self.say("summary.text", queries=len(walk.tokens), keys=len(walk.keys), width=walk["Q"].shape[1])
+        return self._step("summary", [text], table, latex=whole, characters=plain_formula)
+
+    def _of_projection(self, symbol: str) -> str:
+        """Shapes of a projection, from its input to its output."""
+        walk = self.walk
+        if f"W_{symbol}" not in walk:
+            return self._size(symbol)
+        x = "memory" if "memory" in walk and symbol != "Q" else "X"
+        return f"{self._size(x)} · {self._size(f'W_{symbol}')} → {self._size(symbol)}"
+
+    def _size(self, name: str, *, transpose: bool = False) -> str:
+        """The shape of a matrix of one text, as in 14×64."""
+        sizes = self.walk[name].shape
+        return "×".join(map(str, sizes[::-1] if transpose else sizes))
 
     def _shape(self, name: str) -> str:
         sizes = self.walk[name].shape
@@ -508,7 +570,7 @@ class _Writer:
         distribution = values if "weights" in name else None
         caption = self._caption(symbol, name, len(self.rows))
         marked = _index(self.rows, self.at)
-        others = self.wording["column.others"]
+        others = self.wording["column.others" if distribution is None else "column.sum"]
         axes = self.rows, self.key_columns, self.walk.keys
         return square(caption, *axes, cell, others, marked=marked, distribution=distribution)
 

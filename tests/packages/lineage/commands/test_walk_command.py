@@ -19,7 +19,7 @@ def said(*arguments, cwd):
 def test_the_default_goes_through_all_steps(tmp_path):
     shown = said(cwd=tmp_path)
     assert "“it”" in shown
-    assert [line.split()[0] for line in shown.splitlines() if line[:1].isdigit()] == [str(n) for n in range(1, 16)]
+    assert [line.split()[0] for line in shown.splitlines() if line[:1].isdigit()] == [str(n) for n in range(1, 17)]
     assert not list(tmp_path.iterdir())
 
 
@@ -59,12 +59,12 @@ def test_a_translator_reads_the_target_or_its_own_translation(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("bundled", "a b", "--toy"), "leave out the sentence and --target"),
-        (("--toy", "--target", "c d"), "leave out the sentence and --target"),
-        (("--toy", "--layer", "0"), "leave out the model, --layer and --head"),
-        (("--toy", "--dtype", "float64"), "leave out --device, --dtype"),
+        (("bundled", "a b", "--toy"), "leave out the sentence and the target (--target)"),
+        (("--toy", "--target", "c d"), "leave out the sentence and the target (--target)"),
+        (("--toy", "--layer", "0"), "leave out the model, layer and head"),
+        (("--toy", "--dtype", "float64"), "leave out device, dtype"),
         (("--toy", "--query-token", "dog"), "choose one of animal, street, it, tired, or 0 to 3"),
-        (("--padding",), "are for --toy"),
+        (("--padding",), "are for toy (--toy)"),
         (("--toy", "--markdown", "none/walk.md"), "cannot write none/walk.md"),
     ],
 )

@@ -5,9 +5,11 @@ import re
 import string
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.mathtext import MathTextParser
+from numpy.testing import assert_allclose
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -105,6 +107,67 @@ def test_rows_of_weights_add_up_in_the_columns_that_are_shown(walks, columns):
         for name, *cells in table.rows:
             row = one["weights"][int(name.split()[0])]
             assert sum(float(cell or 0) for cell in cells) == pytest.approx(row.sum(), abs=1e-3 * len(cells))
+
+
+@pytest.mark.parametrize(
+    ("language", "sentence"), [("en", r"add up to ([\d.]+)\."), ("ja", r"重みの和は ([\d.]+) です")]
+)
+def test_a_row_with_hidden_columns_says_what_they_add_up_to(walks, language, sentence):
+    for one in walks:
+        (softmax,) = (step for step in steps(one, language, columns=4) if "exp(" in step.plain_formula)
+        _, *headings = softmax.tables[0].headings
+        shown = [int(heading.split("\n")[0]) for heading in headings if heading[0].isdigit()]
+        hidden = np.delete(one["weights"][one.token], shown)
+        said = [re.search(sentence, text) for text in softmax.text[1:]]
+        assert [float(found[1]) for found in said if found] == [pytest.approx(hidden.sum(), abs=6e-3)] * bool(
+            len(hidden)
+        )
+
+
+def test_the_mask_is_added_to_the_scores(walks):
+    """softmax(S + M) is A, with M as it is shown: 0 or −∞."""
+    for one in walks:
+        shown = steps(one, columns=1000, rows=1000)
+        added = [step for step in shown if "softmax(S + M)" in step.plain_formula]
+        assert bool(added) == (not one["allowed"].all())
+        for step in added[:1]:
+            (table,) = (table for table in step.tables if table.caption.startswith("M: "))
+            mask = np.array([[float(cell.replace("−∞", "-inf")) for cell in row[1:]] for row in table.rows])
+            exponentials = np.exp(one["scores"] + mask)
+            weights = exponentials / exponentials.sum(-1, keepdims=True)
+            if one["weights"].sum(-1).min() > 1 - 1e-9:  # a learned sink takes a share
+                assert_allclose(weights, one["weights"], atol=1e-9)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_last_step_sums_the_head_up(walks, language):
+    """Shapes of each product fit, and its result is the matrix that the walk has."""
+    for one in walks:
+        table = steps(one, language)[-1].tables[0]
+        assert [row[0][0] for row in table.rows] == ["Q", "K", "V", "S", "A", "O"]
+        names = ("Q", "K", "V", "scores", "weights", "head_output")
+        for (_, sizes), name in zip(table.rows, names, strict=True):
+            *factors, result = ([int(size) for size in part.split("×")] for part in re.split(" [·→] ", sizes))
+            assert tuple(result) == one[name].shape
+            if factors:
+                (rows, inner), (also_inner, columns) = factors
+                assert inner == also_inner
+                assert [rows, columns] == result
+
+
+def test_the_default_follows_it_to_its_noun():
+    walked = walk(device="cpu")
+    row = walked["weights"][walked.token]
+    assert (walked.tokens[walked.token].strip(), walked.keys[int(row.argmax())].strip()) == ("it", "animal")
+    assert row.max() > 0.9
+    wide = walk("bundled:pronoun", "The animal didn't cross the street because it was too wide.", query_token="it")
+    assert wide.keys[int(wide["weights"][wide.token].argmax())].strip() == "street"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_one_of_a_thing_is_not_called_several(walks, language):
+    for one in [*walks, walk(SelfAttention(8), torch.rand(1, 4, 8))]:
+        assert not re.search(r"\b1 (heads|layers|texts|columns)\b|全 1 ヘッド", markdown(one, language))
 
 
 def test_words_of_the_lessons_are_found_in_japanese():

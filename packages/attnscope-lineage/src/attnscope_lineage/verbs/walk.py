@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from attnscope.options import IN_PYTHON, Flag, Model, Tell, TextModelOptions, Typed
+from attnscope.options import IN_PYTHON, Flag, Model, Seed, Tell, TextModelOptions, Typed
 from attnscope.verbs import verb
 from attnscope_lineage.options import AnyTensor
 
@@ -20,7 +20,7 @@ def walk(
         "Follow a head of this model: a folder or a hub id. See `attnscope.scan`; or PyTorch's "
         "``nn.MultiheadAttention``; or a module of one head or several, with linear layers for queries, keys and "
         "values (or one for all three) and at most one for the output, which maps X to its output, or to its "
-        "output and weights. By default bundled.",
+        "output and weights. By default bundled:pronoun, a model of few words; of your own text, bundled.",
     ] = None,
     texts: Annotated[
         str | Sequence[str] | Path | AnyTensor | None,
@@ -41,8 +41,8 @@ def walk(
     layer: Annotated[
         int | None,
         "Follow a head of this layer, counted from 0. Layers are attention calls, as in `attnscope.scan`. In layer "
-        "0 of a bundled model each head attends to a single token, so that the division by √d_k changes little; in "
-        'the other bundled model the head of layer 1 attends from "it" to its noun. By default 0; of the bundled '
+        "0 of ``bundled`` each head attends to a single token, so that the division by √d_k changes little; in "
+        '``bundled:pronoun`` the head of layer 1 attends from "it" to its noun. By default 0; of the bundled '
         "models 1.",
     ] = None,
     head: Annotated[int, "Follow this head, counted from 0."] = 0,
@@ -55,6 +55,10 @@ def walk(
     forms: Annotated[
         bool, "Compare the head with sparse and linear forms of attention. They have the same queries, keys and values."
     ] = False,
+    toy: Annotated[bool, "Follow an example without a model: one head with planted weights."] = False,
+    causal: Annotated[bool, "Mask later tokens, with --toy."] = False,
+    padding: Annotated[bool, "Show a sentence with padding, and its mask, with --toy."] = False,
+    seed: Annotated[Seed | None, "Seed the numbers of --toy. By default 0."] = None,
     progress: Annotated[
         Tell | None,
         IN_PYTHON,
@@ -91,6 +95,8 @@ def walk(
     {'query': 16, 'key': 16}
     >>> max(steps.errors.values()) < 1e-5  # largest relative difference from the model's own numbers
     True
+    >>> walk(toy=True).tokens
+    ('animal', 'street', 'it', 'tired')
     """
     from dataclasses import replace
     from pathlib import Path
@@ -98,7 +104,7 @@ def walk(
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
-    from attnscope.bundled import MODEL, MODELS
+    from attnscope.bundled import ANSWERS_IT, MODEL, MODELS
     from attnscope.capture.borrow import inner_model
     from attnscope.capture.modalities import modality_of
     from attnscope.capture.placement import device_of
@@ -117,12 +123,27 @@ def walk(
         walk_inputs,
         walk_module,
         walk_sense,
+        walk_toy,
         walk_translator,
         with_forms,
         with_padding,
     )
     from attnscope_lineage.models.recurrent import RecurrentForConditionalGeneration
 
+    if toy:
+        conflicts = {
+            "the sentence and the target (--target)": texts is not None or targets is not None,
+            "the model, layer and head": model is not None or layer is not None or head != 0,
+            "device, dtype, tokenizer, revision and trust_remote_code": any(reading.values()),
+        }
+        for options, is_set in conflicts.items():
+            if is_set:
+                raise AttnscopeError(f"toy (--toy) has its own model and numbers: leave out {options}, or toy")
+        token = FOLLOWED if query_token is None else query_token
+        walked = walk_toy(seed=seed or 0, token=token, causal=causal, padding=padding)
+        return with_forms(walked) if forms else walked
+    if seed is not None or causal or padding:
+        raise AttnscopeError("seed, causal and padding are for toy (--toy): add it, or leave them out")
     if isinstance(model, type):
         raise AttnscopeError(f"model is the class {model.__name__}; expected an instance of it")
     inner = inner_model(model)
@@ -135,15 +156,16 @@ def walk(
         check_number("layer", layer or 0, 1)
         walked = walk_module(inner, texts, head=head, token=query_token)
         return with_forms(walked) if forms else walked
+    if model is None:
+        model = ANSWERS_IT if texts is None else MODEL  # the first knows few words
     if layer is None:
-        bundled = model is None or (isinstance(model, str | Path) and model in {*MODELS, MODEL})
+        bundled = isinstance(model, str | Path) and model in {*MODELS, MODEL}
         layer = BUNDLED_LAYER if bundled else 0
     tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
-    source_of_model = MODEL if model is None else model
-    sense = None if texts is None else modality_of(source_of_model, texts, revision=reading["revision"])
+    sense = None if texts is None else modality_of(model, texts, revision=reading["revision"])
     if sense is not None and not forms:
-        return walk_sense(source_of_model, sense, targets, (layer, head), query_token, reading)
+        return walk_sense(model, sense, targets, (layer, head), query_token, reading)
     if isinstance(texts, Tensor | Path) or (texts is not None and not len(texts)):
         raise AttnscopeError(f"texts is a {type(texts).__name__}; pass a sentence, or an image or sound without forms")
     sentence, *others = [SENTENCE] if texts is None else [texts] if isinstance(texts, str) else texts
