@@ -103,7 +103,10 @@ VERBS = {
 
 #: Verbs and types of models that packages of this repository add.
 IN_PACKAGES: dict[str, str] = dict.fromkeys(
-    ("walk", "train", "translate", "score", "align", "compare", "attnscope-recurrent", "attnscope-transformer"),
+    (
+        *("walk", "lesson", "train", "translate", "score", "align", "compare"),
+        *("attnscope-recurrent", "attnscope-transformer"),
+    ),
     "attnscope-lineage",
 ) | {"relations": "attnscope-relations"}
 

@@ -7,6 +7,9 @@ VERBS = {
         "Explain", function="attnscope_lineage.verbs.walk", command="attnscope_lineage.commands.walk",
         page="attnscope_lineage.page.walk",
     ),
+    "lesson": Verb(
+        "Explain", function="attnscope_lineage.verbs.lesson", command="attnscope_lineage.commands.lesson",
+    ),
     "train": Verb(
         "Translate", function="attnscope_lineage.verbs.train", command="attnscope_lineage.commands.train",
         report="attnscope_lineage.training", load="attnscope_lineage.checkpoints:training_results", stored="in steps",
