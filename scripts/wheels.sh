@@ -12,7 +12,7 @@ done
 
 try() { # PYTHON FILE: install FILE, and run it in an empty folder
   rm -rf "$work/venv" "$work/run" && mkdir "$work/run" && "$1" -m venv "$work/venv"
-  "$work/venv/bin/pip" install -q -c constraints.txt "$2" && "$work/venv/bin/pip" install -q -c constraints.txt packages/attnscope-lineage packages/attnscope-relations
+  "$work/venv/bin/pip" install -q -c constraints.txt "$2" && "$work/venv/bin/pip" install -q -c constraints.txt packages/attnscope-lineage packages/attnscope-live packages/attnscope-relations
   (
     cd "$work/run" && PATH=$work/venv/bin:$PATH && unset PYTHONPATH
     attnscope scan --limit 4

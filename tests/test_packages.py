@@ -26,7 +26,6 @@ ORDER = (
     {"session"},
     {"verbs"},  # what users import
     {"testing", "figures"},
-    {"live"},
     {"results"},
     {"callbacks", "engines", "export"},
     {"comparison", "detection"},

@@ -18,13 +18,18 @@ def view(
     browser: Annotated[bool, OUTPUT, Flag("browser"), "Open the address in the browser."] = True,
 ) -> None:
     """Run the command."""
-    from attnscope.live.server import check_port, check_server, serve
     from attnscope.report.language import translate
+    from attnscope.results.view import answers
     from attnscope.verbs.view import view as of_verb
 
+    live = answers()
+    if page is None and live is None:
+        raise AttnscopeError(
+            "a view that answers is in attnscope_live: pip install attnscope-live, or in a checkout of attnscope pip "
+            "install packages/attnscope-live. A page needs no package: --page FILE"
+        )
     if page is None:
-        check_server()
-        check_port(port)
+        live.check_port(port)
     working()
     shown: Any = of_verb(**arguments)
     if page is not None:
@@ -33,4 +38,4 @@ def view(
     if shown.conversation is None:
         raise AttnscopeError(f"{shown.name} is not shown live: write a page with --page FILE")
     start = {"text": shown.text, "layer": shown.layer, "head": shown.head, "token": shown.token}
-    serve(shown.conversation, start, lambda line: emit(translate(line) + "\n"), port=port, opens=browser)
+    live.serve(shown.conversation, start, lambda line: emit(translate(line) + "\n"), port=port, opens=browser)

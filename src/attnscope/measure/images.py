@@ -217,6 +217,9 @@ class ImageReader(Reader):
         view = {"name": "image", "rows": grid.rows, "columns": grid.columns, "tokens": tokens}
         return [view | {"source": f"data:image/jpeg;base64,{picture}" if picture else ""}]
 
+    def views_of_first(self) -> list[dict[str, Any]]:
+        return self.views(next(self.items()))
+
     def _try(self, name: str, pixels: Tensor) -> None:
         """Reject an image of a size that the model does not take."""
         advice = "Are the processor's size and the model's image_size the same?"

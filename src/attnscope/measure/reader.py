@@ -382,6 +382,10 @@ class Reader(Job, ABC):
         self.run(read, observer)
         return read.windows[0]
 
+    def views_of_first(self) -> list[dict[str, Any]]:
+        """Pictures among the tokens of the first input, for a page."""
+        return []
+
     def parts(self) -> Iterator[dict[int, Any]]:
         """The numbers of the inputs, in batches or pools; by default one at a time."""
         for number, item in enumerate(self.items()):

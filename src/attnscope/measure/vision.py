@@ -125,6 +125,9 @@ class ImageTextReader(Reader):
             views.append(view | {"source": f"data:image/jpeg;base64,{picture}" if picture else ""})
         return views
 
+    def views_of_first(self) -> list[dict[str, Any]]:
+        return self.views(self.texts[0], *self.placed_of(self.texts[0]))
+
     def _note_tiles(self) -> None:
         """Note rows and columns of images and frames, or why they are unknown."""
         for kind, key, part, finder in (

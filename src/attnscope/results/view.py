@@ -9,19 +9,28 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall, call_of_weights
+from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import row_weights
+from attnscope.measure.images import ImageReader
 from attnscope.measure.maps import weight_rows
+from attnscope.measure.pictured_generation import PromptsWithImages
 from attnscope.measure.raw import first_window, observe_window
+from attnscope.measure.reader import Reader, scan_settings
+from attnscope.measure.scan import READERS
 from attnscope.opened import Opened
+from attnscope.read.image_text import PicturedTexts
+from attnscope.read.picture_parts import IMAGE, PLACES
+from attnscope.read.sounds import Sounds
 from attnscope.read.windows import Window
 from attnscope.report.language import language
 from attnscope.results.figures.attention import attention, named_sides
@@ -30,27 +39,43 @@ from attnscope.results.page import parts
 from attnscope.store.files import explained, write_output
 from attnscope.support.errors import AttnscopeError
 
-if TYPE_CHECKING:
-    from attnscope.live.conversation import Conversation
-
 CELLS = 1 << 20  # weights of a map that are sent at once; of a larger one tiles
 HELD = 1_200_000  # bytes of maps in a page
 _SIDE = {400: 24, 1 << 30: 12}  # pixels on a side of a small map, by the number of heads
 _ROWS = 512  # of a map in memory at once
 _NUMBERS = 1 << 24  # weights of a layer in memory at once
 _EACH_TILE = 8  # queries of each tile of a small map, at least
-_SCRIPT, _STYLE = (
-    parts.together("draw.js", "window.js", "patches.js", "picture.js", "view.js"),
-    parts.together("view.css"),
-)
-LIVE = (
-    "draw.js",
-    "window.js",
-    "patches.js",
-    "picture.js",
-    "view.js",
-    "live.js",
-)  # of a page or a widget that a model answers
+SCRIPTS, STYLES = ("draw.js", "window.js", "patches.js", "picture.js", "view.js"), ("view.css",)
+ANSWERS = "attnscope.live"  # entry point of the package that answers views
+
+
+@runtime_checkable
+class Conversation(Protocol):
+    """A model that answers the questions of a view, from the package attnscope-live."""
+
+    scripts: Sequence[str]  # paths of its own scripts and styles
+    styles: Sequence[str]
+
+    @property
+    def about(self) -> dict[str, Any]: ...
+
+    @property
+    def maps(self) -> Maps | None: ...
+
+    def reply(self, name: str, question: Mapping[str, Any], stopped: Callable[[], bool]) -> Any: ...
+
+
+@cache
+def answers() -> Any:
+    """The module of the package attnscope-live that opens conversations; None where it is not installed."""
+    from importlib.metadata import entry_points
+
+    return next((entry.load() for entry in entry_points(group=ANSWERS)), None)
+
+
+def conversation_of(read: Any, source: str) -> Conversation | None:
+    """A conversation with a model, or with a reader of one input; None where nothing answers."""
+    return None if answers() is None else answers().conversation_of(read, source)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +234,8 @@ class View:
             codes = self.maps.codes(layer, head, max(cells, 1))
             maps[f"{layer}.{head}"] = codes | {"codes": parts.base64_of(codes["codes"])}
         start = {"layer": self.layer, "head": self.head, "token": self.token}
-        words = parts.translated_messages(_SCRIPT)
+        script, style = parts.together(*SCRIPTS), parts.together(*STYLES)
+        words = parts.translated_messages(script)
         data = {
             "meta": self.maps.meta() | {"thumbs": parts.base64_of(self.maps.small_maps())},
             "held": maps,
@@ -221,11 +247,11 @@ class View:
             "script-src 'unsafe-inline'; img-src data:\">"
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f'<meta name="color-scheme" content="light dark"><title>{html.escape(self.name)}</title><style>'
-            f"body {{ margin: 1rem }}\n{_STYLE}</style></head><body>"
+            f"body {{ margin: 1rem }}\n{style}</style></head><body>"
             f'<header><h1 style="font:650 20px system-ui">{html.escape(self.name)}</h1></header><main id="view"></main>'
             f'<script type="application/json" id="data">{parts.script_json(data)}</script>'
             f'<script type="application/json" id="words">{parts.script_json(words)}</script>'
-            f'<script type="module">{_SCRIPT}\n'
+            f'<script type="module">{script}\n'
             'mountPage(document.getElementById("view"), JSON.parse(document.getElementById("data").textContent));'
             "</script></body></html>"
         )
@@ -240,14 +266,14 @@ class View:
 
 
 @cache
-def _widget_class() -> Any:
-    """The view as a widget, whose choices come back to Python as traits."""
+def _widget_class(scripts: Sequence[str], styles: Sequence[str]) -> Any:
+    """The view as a widget, whose choices come back to Python as traits; `scripts` and `styles` of what answers it."""
     import anywidget
     import traitlets
 
     class AttentionView(View, anywidget.AnyWidget):
-        _esm = f"{parts.together(*LIVE)}\nexport default {{ render }};"
-        _css = parts.together("view.css", "live.css")
+        _esm = f"{parts.together(*SCRIPTS, *scripts)}\nexport default {{ render }};"
+        _css = parts.together(*STYLES, *styles)
         layer = traitlets.Int(0).tag(sync=True)
         head = traitlets.Int(0).tag(sync=True)
         token = traitlets.Int(None, allow_none=True).tag(sync=True)
@@ -265,7 +291,9 @@ def _widget_class() -> Any:
             else:
                 start = {"text": text, "layer": layer, "head": head}
                 shown = {"_live": conversation.about | {"start": start, "embedded": True}}
-            anywidget.AnyWidget.__init__(self, **shown, _words=parts.translated_messages(parts.together(*LIVE)))
+            anywidget.AnyWidget.__init__(
+                self, **shown, _words=parts.translated_messages(parts.together(*SCRIPTS, *scripts))
+            )
             self.on_msg(self._answer)
 
         def _answer(self, _: Any, question: Any, __: Any) -> None:
@@ -317,7 +345,8 @@ def view_at(
         raise AttnscopeError(f"head is {head}; expected 0 to {heads - 1}")
     from attnscope.results.notebook import in_widgets
 
-    kind: Callable[..., View] = _widget_class() if in_widgets() else View
+    own = ((), ()) if conversation is None else (conversation.scripts, conversation.styles)
+    kind: Callable[..., View] = _widget_class(*own) if in_widgets() else View
     view = kind(maps, layer, head or 0, name, conversation, text)
     if query is not None:
         chosen: Any = view  # a trait of the widget
@@ -380,3 +409,55 @@ def maps_of_weights(source: Any, tokens: Sequence[str] | None, query_tokens: Seq
     texts = {"text": names} | ({"target": of_queries} if crossed else {})
     calls = {number: call_of_weights(each[None].float()) for number, each in enumerate(layers)}
     return Maps(calls, dict.fromkeys(calls, "cross" if crossed else "self"), texts)
+
+
+_PROMPT = "What is in this picture?"
+
+
+def maps_of_modality(
+    model: Any, modality: Any, reading: Mapping[str, Any], targets: Any = None
+) -> tuple[Reader, Maps, str]:
+    """The reader and the maps of an image, a video, a sound, or a text with an image, and its text."""
+    if targets is not None and not isinstance(modality, Sounds):
+        raise AttnscopeError("targets need texts or sounds: leave them out")
+    if len(modality) != 1:
+        raise AttnscopeError(
+            f"found {len(modality)} {modality.called}; expected one: choose one, or use attnscope.scan"
+        )
+    item: Any = next(iter(modality))
+    is_text = isinstance(modality, PicturedTexts)
+    if is_text and (item.videos or len(item.images) > 1 or item.text is None):
+        raise AttnscopeError(f"{item.name} is a chat or has several images; a view shows a text with one image")
+    settings = scan_settings(reading, limit=1, tokenizer=reading["tokenizer"], statistics=("entropy",), targets=targets)
+    open_reader: Any = PromptsWithImages if is_text else READERS[type(modality)]
+    reader: Reader = open_reader(model, modality, settings)
+    if isinstance(reader, ImageReader) and not reader.has_maps:
+        raise AttnscopeError(
+            f"{type(reader.model).__name__} has no map over a picture: not all its layers attend over all patches. "
+            "attnscope.scan measures it"
+        )
+    calls, kinds = dict[int, AttentionCall](), dict[int, str]()
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        calls[site.index], kinds[site.index] = call, site.kind
+        return output_of(call) if call.key.shape[-1] else call.query
+
+    window = reader.observe_first(observe)
+    texts = {"text": window.tokens} | ({} if window.target is None else {"target": window.target.tokens})
+    maps = Maps(dict(sorted(calls.items())), kinds, texts, views=reader.views_of_first())
+    maps.reject_other_positions(reader.loaded.name)
+    return reader, maps, item.text if is_text else ""
+
+
+def marked(text: str) -> str:
+    """A text with a mark for its picture: in front, unless it has one."""
+    return text if PLACES[IMAGE] in text else f"{PLACES[IMAGE]} {text}"
+
+
+def with_image(texts: Any, image: Path) -> dict[str, Any]:
+    """A text with an image, as a vision-language model reads it."""
+    if texts is None:
+        texts = _PROMPT
+    if not isinstance(texts, str):
+        raise AttnscopeError("image (--image) needs one text in quotes: give the text that the model reads with it")
+    return {"text": marked(texts), "images": [image]}

@@ -46,10 +46,10 @@ def view(
 ) -> "View | Page":
     """Look at the attention of one text: all heads, one head over the running text, and its map.
 
-    In a notebook with anywidget (``pip install 'attnscope[notebook]'``) the result is a widget whose model answers:
-    change the text, take heads out, compare two texts, let the model write. Heads and tokens that you click are read
-    back as ``view.layer``, ``view.head``, ``view.token`` and ``view.span``. ``attnscope view`` opens the same in a
-    browser. Elsewhere it is a page: ``view.save("view.html")``.
+    In a notebook with anywidget (``pip install 'attnscope[notebook]'``) the result is a widget. Heads and tokens that
+    you click are read back as ``view.layer``, ``view.head``, ``view.token`` and ``view.span``. With the package
+    attnscope-live its model answers: change the text, take heads out, compare two texts, let the model write.
+    ``attnscope view`` opens the same in a browser. Elsewhere it is a page: ``view.save("view.html")``.
 
     Returns
     -------
@@ -75,12 +75,18 @@ def view(
 
     from attnscope.bundled import ANSWERS_IT, example_for
     from attnscope.capture.modalities import modality_of
-    from attnscope.live.conversation import Conversation
-    from attnscope.live.pictures import view_of_modality, with_image
     from attnscope.measure.raw import first_window
     from attnscope.opened import Opened
     from attnscope.report.language import translate
-    from attnscope.results.view import maps_of_pair, maps_of_weights, maps_of_window, view_at
+    from attnscope.results.view import (
+        conversation_of,
+        maps_of_modality,
+        maps_of_pair,
+        maps_of_weights,
+        maps_of_window,
+        view_at,
+        with_image,
+    )
     from attnscope.support.errors import AttnscopeError
 
     if model is None and texts is None and pair is None:
@@ -98,8 +104,8 @@ def view(
     if modality is not None and (pair is not None or window is not None):
         raise AttnscopeError("pair and window need plain texts: leave them out")
     if modality is not None:
-        opened = view_of_modality(model, modality, reading, source, targets)
-        return view_at(opened.maps, layer, head, query, opened.name, opened.conversation, opened.text)
+        reader, maps, text = maps_of_modality(model, modality, reading, targets)
+        return view_at(maps, layer, head, query, reader.loaded.name, conversation_of(reader, source), text)
     session = Opened.of(model, texts)  # pyright: ignore[reportArgumentType]
     loaded = session.load(reading, heads=[(layer, head)])
     if pair is not None:
@@ -112,4 +118,4 @@ def view(
             layer, head, query = 1, 0, "it"
     window_of_text = first_window(session, targets, window)
     maps = maps_of_window(loaded, window_of_text)
-    return view_at(maps, layer, head, query, loaded.name, Conversation(loaded, source), window_of_text.text)
+    return view_at(maps, layer, head, query, loaded.name, conversation_of(loaded, source), window_of_text.text)

@@ -5,11 +5,8 @@ import re
 import pytest
 
 from attnscope.capture.load import load_model
-from attnscope.live.conversation import Conversation
-from tests.live_server import TOKEN, serving
-
-pytest.importorskip("starlette", reason="the extra live is not installed")
-pytest.importorskip("uvicorn", reason="the extra live is not installed")
+from attnscope_live.conversation import Conversation
+from tests.packages.live.served import TOKEN, serving
 
 TEXT = "The car near the rivers"
 OTHER = "The cars near the rivers"

@@ -8,10 +8,7 @@ import pytest
 import attnscope
 from tests.image_models import looking_vit, vision_model, write_pictures
 from tests.image_text_models import blue_at, save_looking_llava
-from tests.live_server import TOKEN, serving
-
-pytest.importorskip("starlette", reason="the extra live is not installed")
-pytest.importorskip("uvicorn", reason="the extra live is not installed")
+from tests.packages.live.served import TOKEN, serving
 
 DROP = """([selector, packed, name, type]) => {
   const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));

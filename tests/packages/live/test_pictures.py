@@ -12,9 +12,9 @@ from transformers import AutoModelForImageTextToText, ViTForImageClassification
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.modalities import load_pictured_model
-from attnscope.live import pictures
 from attnscope.read.image_text import pictured_of
 from attnscope.results.page.parts import encode
+from attnscope_live import pictures
 from tests.cli.command import attnscope as command
 from tests.image_models import vision_model, write_pictures
 from tests.image_text_models import picture, save_pictured_model

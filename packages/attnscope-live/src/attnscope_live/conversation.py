@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -24,8 +25,17 @@ from attnscope.intervention.questions import Kind, Questions, as_float32, kind_o
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import row_weights
-from attnscope.live.copied import Shown, command_of, python_of
-from attnscope.live.questions import (
+from attnscope.measure.passes import WindowBatch
+from attnscope.measure.raw import first_window
+from attnscope.opened import Opened, window_length
+from attnscope.read.shown import IdNames
+from attnscope.read.windows import Window
+from attnscope.report.language import translate
+from attnscope.results.page import parts
+from attnscope.results.view import Maps, thumb
+from attnscope.support.errors import AttnscopeError
+from attnscope_live.copied import Shown, command_of, python_of
+from attnscope_live.questions import (
     Code,
     Draw,
     Effects,
@@ -39,16 +49,8 @@ from attnscope.live.questions import (
     Shares,
     question_of,
 )
-from attnscope.measure.passes import WindowBatch
-from attnscope.measure.raw import first_window
-from attnscope.opened import Opened, window_length
-from attnscope.read.shown import IdNames
-from attnscope.read.windows import Window
-from attnscope.report.language import translate
-from attnscope.results.page import parts
-from attnscope.results.view import Maps, thumb
-from attnscope.support.errors import AttnscopeError
 
+PAGE = Path(__file__).parent / "page"
 LONGEST = 512  # tokens of a text that is shown while one types
 _LISTED = 10  # predictions
 _KEPT = 5  # passes that may be needed again: of two texts, with a mask too, and one more
@@ -95,6 +97,9 @@ class Looked:
 
 class Conversation:
     """A model that answers the questions of one page, one after another; `source` names it in what is copied."""
+
+    scripts = tuple(str(PAGE / name) for name in ("dropped.js", "live.js"))
+    styles = (str(PAGE / "live.css"),)
 
     def __init__(self, loaded: LoadedModel, source: str = "model") -> None:
         self.loaded, self.source = loaded, source

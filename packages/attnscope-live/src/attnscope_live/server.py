@@ -16,11 +16,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from attnscope.live.conversation import Answer, Conversation
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
 from attnscope.report.language import language
 from attnscope.results.page import parts
-from attnscope.results.view import LIVE
+from attnscope.results.view import SCRIPTS, STYLES
 from attnscope.support.errors import AttnscopeError
+from attnscope_live.conversation import Answer, Conversation
 
 _HOST = "127.0.0.1"
 _LARGEST = 16 << 20  # bytes of a question
@@ -41,7 +48,6 @@ def serve(
     opens: bool = True,
 ) -> None:
     """Show a model until Ctrl-C: `tell` the address, and open it in the browser."""
-    uvicorn = check_server()
     token = secrets.token_urlsafe(32)
     with _listening(port) as listening:
         port = listening.getsockname()[1]
@@ -57,19 +63,6 @@ def serve(
         tell("Ctrl-C ends it.")
         with suppress(KeyboardInterrupt):  # which uvicorn raises again once it has closed its channels
             server.run(sockets=[listening])
-
-
-def check_server() -> Any:
-    """Uvicorn, if all that a server needs is installed."""
-    try:
-        import starlette  # noqa: F401  # pyright: ignore[reportUnusedImport]
-        import uvicorn
-        import websockets  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    except ImportError as error:
-        raise AttnscopeError(
-            f"a live view needs {error.name}: pip install 'attnscope[live]', or write a page with --page FILE"
-        ) from error
-    return uvicorn
 
 
 def check_port(port: int) -> None:
@@ -91,12 +84,6 @@ def _listening(port: int) -> socket.socket:
 
 def application(conversation: Conversation, start: Mapping[str, Any], token: str, port: int) -> Any:
     """The ASGI application: its page, and a channel to the model, for requests with the token from its own page."""
-    from starlette.applications import Starlette
-    from starlette.requests import HTTPConnection, Request
-    from starlette.responses import HTMLResponse, PlainTextResponse, Response
-    from starlette.routing import Route, WebSocketRoute
-    from starlette.websockets import WebSocket
-
     hosts = {f"{name}:{port}" for name in (_HOST, "localhost")}
     one_at_a_time = ThreadPoolExecutor(1, "attnscope-view")
     page = page_of(conversation, start)
@@ -144,8 +131,6 @@ class _Talk:
 
     async def run(self) -> None:
         """Answer until the page is closed."""
-        from starlette.websockets import WebSocketDisconnect
-
         running = set[asyncio.Task[None]]()
         try:
             while True:
@@ -203,7 +188,8 @@ def _question(text: str) -> dict[str, Any] | None:
 
 def page_of(conversation: Conversation, start: Mapping[str, Any]) -> str:
     """The page, which asks the model through its channel."""
-    script, style = parts.together(*LIVE), parts.together("view.css", "live.css")
+    script = parts.together(*SCRIPTS, *conversation.scripts)
+    style = parts.together(*STYLES, *conversation.styles)
     data = conversation.about | {"start": start}
     return (
         f'<!doctype html><html lang="{language()}"><head><meta charset="utf-8">'

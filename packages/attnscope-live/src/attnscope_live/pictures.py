@@ -6,31 +6,22 @@ import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from attnscope.capture.families import configured_length
-from attnscope.capture.load import Model
-from attnscope.capture.watch import Site
-from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import output_of
-from attnscope.live.conversation import Answer, Conversation, Pass
-from attnscope.live.questions import Code, Look, Picture
 from attnscope.measure.generation_pass import with_new_tokens
 from attnscope.measure.images import ImageReader
 from attnscope.measure.pictured_generation import PromptsWithImages
-from attnscope.measure.reader import scan_settings
-from attnscope.measure.scan import READERS
-from attnscope.read.image_text import PicturedText, PicturedTexts
+from attnscope.read.image_text import PicturedText
 from attnscope.read.images import Images, images_of
-from attnscope.read.picture_parts import IMAGE, PLACES
-from attnscope.read.sounds import Sounds
 from attnscope.read.windows import Window
-from attnscope.results.view import Maps
+from attnscope.results.view import marked
 from attnscope.support.errors import AttnscopeError
+from attnscope_live.conversation import Answer, Conversation, Pass
+from attnscope_live.questions import Code, Look, Picture
 
 LARGEST = 8 << 20  # bytes of a picture
 _FORMATS = ("PNG", "JPEG", "WEBP")
@@ -76,11 +67,6 @@ class PictureConversation(Conversation):
     def about(self) -> dict[str, Any]:
         return super().about | {"reads": self.reads, "picture": self.first}
 
-    def start(self, text: str) -> Pass:
-        """The pass that a view opens on."""
-        with torch.no_grad():
-            return self._pass(Look(text=text, picture=self.first), text)
-
     def _picture(self, asked: Picture) -> Answer:
         name = hashlib.sha256(asked.data).hexdigest()[:16]
         self.pictures[name] = open_picture(asked.data)
@@ -118,7 +104,7 @@ class PictureConversation(Conversation):
         given = (
             "[picture]"
             if self.reads == "images"
-            else repr({"text": _marked(question.text)})[:-1] + ", 'images': [picture]}"
+            else repr({"text": marked(question.text)})[:-1] + ", 'images': [picture]}"
         )
         lines += [
             f"weights = attnscope.weights({self.source!r}, {given}, {head})",
@@ -169,8 +155,8 @@ class TextAndPictureConversation(PictureConversation):
     def _pictured(self, images: Images | None, text: str, written: Sequence[int]) -> PicturedWindow:
         if not text.strip():
             raise AttnscopeError("found no text: type one")
-        marked = _marked(text) if images is not None else text
-        item = PicturedText("the text", marked, (), images or Images([]))
+        read = marked(text) if images is not None else text
+        item = PicturedText("the text", read, (), images or Images([]))
         placed, inputs = self.reader.placed_of(item)
         window = placed.window
         if written:
@@ -193,83 +179,6 @@ class TextAndPictureConversation(PictureConversation):
         return self.reader.pictured.run(inputs)
 
 
-def _marked(text: str) -> str:
-    """A text with a mark for its picture: in front, unless it has one."""
-    return text if PLACES[IMAGE] in text else f"{PLACES[IMAGE]} {text}"
-
-
 def _pictured(window: Window, arguments: dict[str, Any], views: Sequence[dict[str, Any]]) -> PicturedWindow:
     fields = {name: getattr(window, name) for name in Window.__dataclass_fields__}
     return PicturedWindow(**fields, arguments=arguments, views=tuple(views))
-
-
-def open_pictures(
-    model: Model, modality: Images | PicturedTexts, reading: Mapping[str, Any], source: str
-) -> tuple[PictureConversation, str]:
-    """A model with the pictures that it shows first, and its text."""
-    if len(modality) != 1:
-        raise AttnscopeError(
-            f"found {len(modality)} {modality.called}; expected one: choose one, or use attnscope.scan"
-        )
-    settings = scan_settings(reading, limit=1, tokenizer=reading["tokenizer"], statistics=("entropy",))
-    if isinstance(modality, Images):
-        reader = ImageReader(model, modality, settings)
-        if reader.has_maps:
-            return VisionConversation(reader, source, {"first": modality}, "first"), ""
-        raise AttnscopeError(
-            f"{type(reader.model).__name__} has no map over a picture: not all its layers attend over all patches. "
-            "attnscope.scan measures it"
-        )
-    (item,) = modality
-    prompts = PromptsWithImages(model, modality, settings)
-    if item.videos or len(item.images) > 1 or item.text is None:
-        raise AttnscopeError(f"{item.name} is a chat or has several images; a view shows a text with one image")
-    pictures = {"first": item.images} if len(item.images) else {}
-    return TextAndPictureConversation(prompts, source, pictures, "first" if pictures else None), item.text
-
-
-@dataclass(frozen=True, eq=False)
-class OpenedView:
-    """The first maps of a view; a conversation, if the model answers."""
-
-    maps: Maps
-    name: str
-    conversation: Conversation | None = None
-    text: str = ""
-
-
-def view_of_modality(
-    model: Any, modality: Any, reading: Mapping[str, Any], source: str, targets: Any = None
-) -> OpenedView:
-    """A view of an image, a video, a sound, or a text with an image; videos and sounds are not shown live."""
-    if targets is not None and not isinstance(modality, Sounds):
-        raise AttnscopeError("targets need texts or sounds: leave them out")
-    if isinstance(modality, Images | PicturedTexts):
-        conversation, text = open_pictures(model, modality, reading, source)
-        return OpenedView(conversation.start(text).maps, conversation.loaded.name, conversation, text)
-    if len(modality) != 1:
-        raise AttnscopeError(
-            f"found {len(modality)} {modality.called}; expected one: choose one, or use attnscope.scan"
-        )
-    settings = scan_settings(reading, limit=1, tokenizer=reading["tokenizer"], statistics=("entropy",), targets=targets)
-    reader = READERS[type(modality)](model, modality, settings)
-    calls, kinds = dict[int, AttentionCall](), dict[int, str]()
-
-    def observe(site: Site, call: AttentionCall) -> Tensor:
-        calls[site.index], kinds[site.index] = call, site.kind
-        return output_of(call) if call.key.shape[-1] else call.query
-
-    window = reader.observe_first(observe)
-    texts = {"text": window.tokens} | ({} if window.target is None else {"target": window.target.tokens})
-    maps = Maps(dict(sorted(calls.items())), kinds, texts)
-    maps.reject_other_positions(reader.loaded.name)
-    return OpenedView(maps, reader.loaded.name)
-
-
-def with_image(texts: Any, image: Path) -> dict[str, Any]:
-    """A text with an image, as a vision-language model reads it."""
-    if texts is None:
-        texts = _PROMPT
-    if not isinstance(texts, str):
-        raise AttnscopeError("image (--image) needs one text in quotes: give the text that the model reads with it")
-    return {"text": _marked(texts), "images": [image]}

@@ -5,16 +5,16 @@ import threading
 import time
 from contextlib import contextmanager
 
+import uvicorn
+
+from attnscope_live.server import application
+
 TOKEN = "secret"  # noqa: S105
 
 
 @contextmanager
 def serving(conversation, start):
     """Serve a model; yields its port."""
-    import uvicorn
-
-    from attnscope.live.server import application
-
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]

@@ -12,13 +12,16 @@ import urllib.error
 import urllib.request
 
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync import client as websockets
 
+import attnscope
+from attnscope import AttnscopeError
 from attnscope.capture.load import load_model
-from attnscope.live.conversation import Conversation
-from tests.live_server import TOKEN, serving
-
-pytest.importorskip("starlette", reason="the extra live is not installed")
-websockets = pytest.importorskip("websockets.sync.client", reason="the extra live is not installed")
+from attnscope.cli.view import view as command
+from attnscope.results import view
+from attnscope_live.conversation import Conversation
+from tests.packages.live.served import TOKEN, serving
 
 TEXT = "The car near the rivers is old."
 
@@ -76,8 +79,6 @@ def test_it_answers_its_own_page(served):
     ],
 )
 def test_nobody_else_may_talk_to_it(served, other):
-    from websockets.exceptions import InvalidStatus
-
     with pytest.raises(InvalidStatus) as refused, channel(served, **other):
         pass
     assert refused.value.response.status_code == 403
@@ -169,3 +170,12 @@ def test_ctrl_c_ends_the_command_and_leaves_nothing(tmp_path):
     assert [*tmp_path.iterdir()] == []
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), 5):
         pass
+
+
+def test_without_the_package_a_view_is_a_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(view, "answers", lambda: None)
+    shown = attnscope.view("bundled:tasks", TEXT)
+    assert shown.conversation is None
+    assert "talkToServer" not in shown.save(tmp_path / "page.html").read_text(encoding="utf-8")
+    with pytest.raises(AttnscopeError, match=r"is in attnscope_live: pip install attnscope-live, .* --page FILE"):
+        command({"model": "bundled:tasks", "texts": TEXT})

@@ -15,8 +15,8 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
-from attnscope.live.conversation import Conversation, StoppedError, sentences
 from attnscope.results.page.parts import encode
+from attnscope_live.conversation import Conversation, StoppedError, sentences
 from tests.tiny_models import tiny_reader
 
 TEXT = "The car near the rivers is old."

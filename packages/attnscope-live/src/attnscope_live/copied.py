@@ -6,9 +6,9 @@ import json
 import shlex
 from typing import NamedTuple
 
-from attnscope.live.questions import Code, Look
 from attnscope.options import is_sentence
 from attnscope.read.windows import Window
+from attnscope_live.questions import Code, Look
 
 
 class Shown(NamedTuple):
