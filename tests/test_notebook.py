@@ -125,3 +125,14 @@ def test_a_watched_generate_shows_itself():
     assert repr(shown).startswith("1 prompt, ")
     assert "attnscope generate" in shown._repr_html_()
     assert '"tokens":["1","9","8","7","6","45"' in shown.show().text.replace(" ", "")
+
+
+def test_a_frame_has_the_numbers_of_the_table(results):
+    frame = results["scan"].attnscope.to_frame("heads")
+    assert frame.index.names == ["layer", "head"]
+    expected = results["scan"].entropy.mean("window")
+    np.testing.assert_allclose(frame.entropy.to_numpy(), expected.transpose("layer", "head").values.ravel(), rtol=1e-6)
+    ranked = results["scan"].attnscope.to_frame()
+    assert {"positional", "label"} <= {*ranked}
+    with pytest.raises(AttnscopeError, match="there is no table 'other'; expected one of heads, ranked"):
+        results["scan"].attnscope.to_frame("other")

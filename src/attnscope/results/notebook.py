@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import xarray as xr
 
 from attnscope.catalogue import verbs
@@ -128,6 +129,41 @@ class Shown:
     def report(self) -> Report:
         """All that the result has to show."""
         return report_of(self.command, self._result)
+
+    def to_frame(self, table: str | None = None) -> pd.DataFrame:
+        """A table of the result with all its rows, as the command prints them.
+
+        Parameters
+        ----------
+        table
+            Its name, as in ``--json``; by default the first table of the terminal.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each head (or pair, edge, role, ...), with the names of ``--json`` and numbers that are not
+            rounded; rows of one head are indexed by ``layer`` and ``head``.
+
+        Raises
+        ------
+        AttnscopeError
+            If the result has no such table.
+
+        Examples
+        --------
+        >>> import attnscope
+        >>> result = attnscope.scan(texts=["The tide comes in twice a day, and twice a day it goes out again."])
+        >>> result.attnscope.to_frame().label.tolist()
+        ['previous', 'next', 'offset -2', 'offset +2', 'first token']
+        """
+        tables = report_of(self.command, self._result, data=True).tables
+        named = {one.name: one for one in tables if one.rows}
+        chosen = next((one.name for one in tables if one.rows and one.terminal), None) if table is None else table
+        if chosen not in named:
+            raise AttnscopeError(f"there is no table {chosen!r}; expected one of {', '.join(named)}")
+        rows = [{name: row.get(name) for name in named[chosen].columns} for row in named[chosen].rows]
+        frame = pd.DataFrame(rows).dropna(axis="columns", how="all")
+        return frame.set_index(["layer", "head"]) if {"layer", "head"} <= {*frame} else frame
 
     def show(self, height: int = 800) -> Page:
         """The page of the result, in a frame.
