@@ -1,5 +1,6 @@
 """The documentation site: `sphinx-build -W docs build/site`. Its reference is written by `generate.py`."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import attnscope
 project, author = "attnscope", "The attnscope developers"
 version = release = attnscope.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["conftest.py"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
@@ -56,6 +57,26 @@ html_theme_options = {
 }
 
 
+REPOSITORY, SITE = "https://github.com/attnscope/attnscope", "https://attnscope.github.io/attnscope/"
+ROOT = Path(__file__).parents[1]
+#: Pages that are files of the repository.
+FILES = {"project/changelog": "CHANGELOG.md", "project/contributing": "CONTRIBUTING.md"}
+
+
+def read_as_on_github(_: Sphinx, page: str, source: list[str]) -> None:
+    """Pages are written as GitHub shows them; on the site, pages that an index links to are in its navigation."""
+    text = source[0]
+    if page in FILES:
+        text = (ROOT / FILES[page]).read_text(encoding="utf-8").replace("](docs/", "](../")
+    text = re.sub(rf"\]\({SITE}([\w/.-]+?)(\.html)?\)", lambda link: f"](/{link[1]}{'.md' if link[2] else ''})", text)
+    text = re.sub(r"\]\((?:\.\./)+([A-Z][\w.]+)\)", rf"]({REPOSITORY}/blob/main/\1)", text)
+    below = {"index": r"\w+/index", "guides/notebooks": r"\.\./notebooks/[\w-]+"}.get(page, r"/?[\w./-]+")
+    if page == "guides/notebooks" or page.endswith("index"):
+        links = dict.fromkeys(re.findall(rf"\]\(({below})\.(?:md|ipynb)\)", text))
+        text += "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(links) + "\n```\n"
+    source[0] = text
+
+
 def strip_blocks(_: Sphinx, doctree: nodes.document) -> None:
     """Doctests end with an empty line, which a page does not show."""
     for block in doctree.findall(nodes.literal_block):
@@ -73,5 +94,6 @@ def mathml(translator: HTMLTranslator, node: nodes.Element) -> None:
 def setup(app: Sphinx) -> None:
     """Write the generated pages before anything is read."""
     generate.write(Path(__file__).parent / "reference")
+    app.connect("source-read", read_as_on_github)
     app.connect("doctree-read", strip_blocks)
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))

@@ -1,4 +1,4 @@
-"""attnscope: where every attention head of a model looks and why."""
+"""attnscope: measure where every attention head of a transformer attends, why, and whether it matters."""
 
 from collections.abc import Callable
 from typing import Any
