@@ -12,6 +12,7 @@ import html
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from babel.messages.pofile import read_po, write_po
 from jinja2 import Environment, nodes
 from typer.main import get_command
 
+from attnscope import __version__
 from attnscope.cli import app
 from attnscope.report.language import PLACEHOLDER, SENTENCES, messages_of_script, numbered
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "attnscope"
 PACKAGES = ROOT / "packages"
+_DATE = datetime(2026, 1, 1, tzinfo=UTC)  # one for all, or each change of the catalogue would change its head
 CATALOGUE = SOURCE / "report" / "locale" / "ja" / "LC_MESSAGES" / "attnscope.po"
 #: Types, attributes, mathematics, commands and positions in figures.
 _CODE = re.compile(
@@ -61,7 +64,6 @@ LIBRARIES = (
     "Commands",
     "Show this message and exit.",
     "no such option: {0}",
-    "no such option: {0} (Possible options: {1})",
     "no such command {0}",
     "missing argument {0}",
     "missing option {0}",
@@ -201,6 +203,12 @@ def main() -> None:
     ordered = Catalog(
         locale="ja",
         project="attnscope",
+        version=__version__,
+        msgid_bugs_address="https://github.com/attnscope/attnscope/issues",
+        creation_date=_DATE,
+        revision_date=_DATE,
+        last_translator="The attnscope developers",
+        language_team="Japanese",
         charset="utf-8",
         fuzzy=False,
         header_comment="# Japanese messages of attnscope.",

@@ -62,11 +62,23 @@ install(
 _BESIDE = Path(__file__).parents[2] / "shared"
 
 
+#: Files of `pytest -m quick`, a minute on two cores: words and layout, mathematics, kernels, reading, a scan.
+_QUICK = (
+    *("test_contributing.py", "test_docstrings.py", "test_head_names.py", "test_packages.py", "test_words.py"),
+    *("capture/test_weights.py", "detection/test_scores.py", "explanation/arrays", "intervention/test_arrays.py"),
+    *("kernels/test_measure.py", "measure/test_scan.py", "read/test_files.py", "read/test_texts.py", "statistics"),
+)
+
+
 def pytest_collection_modifyitems(items):
     """First what one worker then has for itself: commands in forks of a server, and the browser.
 
     Then what takes long, documents too: among the last tests it would leave the other workers without work.
     """
+    quick = tuple(str(_ROOT / "tests" / name) for name in _QUICK)
+    for item in items:
+        if str(item.path).startswith(quick):
+            item.add_marker("quick")
     forking = {item.path for item in items if hasattr(getattr(item, "module", None), "Started")}
     in_browser = [item for item in items if "browser" in getattr(item, "fixturenames", ())]
     for item in in_browser:

@@ -127,7 +127,9 @@ def caches_of(flag: str, text: str) -> list[tuple[int, int]]:
         pairs = [one.split("+") for one in text.split(",")]
         return [(int(recent), int(sinks)) for recent, sinks in pairs]
     except ValueError as error:
-        raise AttnscopeError(f"{flag} is {text!r:.60}; expected caches such as 64+4,256+4") from error
+        raise AttnscopeError(
+            f"{flag} is {text!r:.60}; expected caches such as 64+4,256+4 (latest and first tokens)"
+        ) from error
 
 
 def range_of(flag: str, text: str) -> tuple[int, int]:
@@ -209,7 +211,7 @@ def _rule_or_file(*rules: str) -> Callable[[str, str], str | Path]:
         if text in rules:
             return text
         if not Path(text).is_file():
-            raise AttnscopeError(f"{text}: no such file; choose {' or '.join(rules)}, or a file that is there")
+            raise AttnscopeError(f"{text}: no such file; choose {' or '.join(rules)}, or the path of a file of rules")
         return Path(text)
 
     return parse

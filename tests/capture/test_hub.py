@@ -140,5 +140,5 @@ def test_without_a_way_to_the_hub_there_is_no_request(cache, monkeypatch):
     monkeypatch.setattr(_hub, "getproxies", dict)
     monkeypatch.setattr(file_download, "get_hf_file_metadata", lambda *_, **__: pytest.fail("the hub was asked"))
     assert COMMITS["main"] in load_model("someone/model").identity.values()
-    with pytest.raises(AttnscopeError, match="found no folder nowhere, and no model of that name"):
+    with pytest.raises(AttnscopeError, match="nowhere is not a folder here, is not in the cache"):
         load_model("nowhere")

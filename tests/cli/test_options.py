@@ -126,7 +126,9 @@ def test_a_list_of_negative_numbers_needs_commas(words):
         (["align", "m", "t", "--target", "t", "--rule", "q"], "--rule is 'q'; expected one of 'argmax', "),
         (["align"], "missing argument 'model'. For help: attnscope align --help"),
         (["scan", "--nosuch"], "no such option: --nosuch"),
-        (["scen"], "no such command 'scen'"),
+        (["scan", "--widnow", "9"], "no such option: --widnow. Did you mean --window? For help: attnscope scan --help"),
+        (["scen"], "no such command 'scen'. Did you mean 'scan'? For help: attnscope --help"),
+        (["examples"], "missing option '--heads'. "),
         (["scan", "--limit"], "option '--limit' requires an argument. For help: attnscope scan --help"),
     ],
 )

@@ -157,7 +157,11 @@ def _instead(source: str) -> str:
     manifest = manifest_of(Path(source))
     if manifest is None:
         files = sorted(Path(source).glob(f"*{GGUF}"))
-        return f"give the file in it, {files[0]}" if files else "is it a model folder?"
+        return (
+            f"give the file in it, {files[0]}"
+            if files
+            else "expected a model folder, with config.json and model.safetensors"
+        )
     if manifest.command == "train":
         return "its training has not finished. Repeat the command to resume it"
     return f"it is a run of attnscope {manifest.command}. Choose the model of this run"
@@ -291,7 +295,7 @@ class Repository:
         if file is None:
             if out_of_reach():
                 raise AttnscopeError(
-                    f"found no folder {source}, and no model of that name in the cache; the hub cannot be reached"
+                    f"{source} is not a folder here, is not in the cache, and the Hugging Face hub cannot be reached"
                 )
             raise AttnscopeError(f"found no folder {source}, and no model of that name on the hub: no config.json")
         return cls(source, file.parent, file.parent.name)

@@ -198,7 +198,7 @@ def tokenizer_of(
         other = what_is_read(model)
         raise AttnscopeError(
             f"{type(model).__name__} reads {model.main_input_name}, not text. "
-            f"{f'Give it {other}, or use' if other else 'Use'} a model that reads input_ids"
+            f"{f'Give it {other}, or use' if other else 'Use'} a model of texts"
         )
     given_one = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
     read: Any = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
@@ -288,7 +288,7 @@ def _adapted(model: PreTrainedModel, repository: Repository) -> str:
 
 def _reject_what_is_no_model(source: str) -> None:
     """Recognise a text or a mistyped folder before the hub is contacted."""
-    first = "the first argument is the model. For the bundled model on a text, say: bundled"
+    first = "the first argument is the model. To scan it with the bundled model: attnscope scan bundled"
     if source == "-":
         raise AttnscopeError(f"- is standard input, and {first} -")
     if Path(source).is_file():

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 from typing import Any
 
@@ -106,7 +107,9 @@ _EXPECTED = {
 def _usage_error(error: Any) -> str:
     """A wrong command line: what was found, what was expected, and where to look it up."""
     message = error.format_message().rstrip(".")
-    message = message[0].lower() + message[1:]
+    message = re.sub(r" \(Possible options: (.*)\)$", r". Did you mean \1?", message[0].lower() + message[1:])
+    if message.startswith("missing option"):
+        message += f". {error.param.help.partition('. ')[0].rstrip('.')}"
     if hasattr(error.__cause__, "errors"):  # of pydantic, by which typer reads values
         from attnscope.support.checks import shortly
 
@@ -118,7 +121,8 @@ def _usage_error(error: Any) -> str:
             message = f"{name} is {shortly(first['input'])}; expected {expected}"
     named = [one for one in sys.argv[1:2] if one in verbs()]  # an option without its value is of no context
     command = " ".join(["attnscope", *named]) if error.ctx is None else error.ctx.command_path
-    return f"{message}. For help: {command} --help"
+    end = "" if message.endswith("?") else "."
+    return f"{message}{end} For help: {command} --help"
 
 
 def _unwritten(error: OSError) -> int:

@@ -59,7 +59,9 @@ class ChosenHeads:
     def layers(self) -> list[tuple[Site, np.ndarray]]:
         """The layers in order."""
         if self.layer is not None and not self.values:
-            raise AttnscopeError(f"there is no attention layer {self.layer}: choose a smaller number, from 0")
+            raise AttnscopeError(
+                f"there is no attention layer {self.layer}: choose a lower number; layers count from 0"
+            )
         return [self.values[index] for index in sorted(self.values)]
 
     def add_weights(self, site: Site, call: AttentionCall, words: WordBatch | None = None) -> Tensor:

@@ -108,7 +108,7 @@ def read_sides(
     if by is not None and paired:
         raise AttnscopeError("by (--by) does not work with targets: leave it out")
     if by is not None and sources is None:
-        raise AttnscopeError("the bundled sample has no fields: name .jsonl files, or leave out by (--by)")
+        raise AttnscopeError("the bundled sample has no fields: pass .jsonl files, or leave out by (--by)")
     corpus, target = session.read(
         targets, field=field, by_line=by_line or paired, blank_lines=paired, by=by, with_inputs=with_inputs
     )

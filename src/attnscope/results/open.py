@@ -28,9 +28,7 @@ def open_run(path: str | Path, *, part: str | None) -> xr.Dataset | xr.DataTree:
     folder = local_folder(path)
     manifest = manifest_of(folder)
     if manifest is None:
-        raise AttnscopeError(
-            f"{folder} contains no run of attnscope (no {MANIFEST}): pass the folder in the results line of a command"
-        )
+        raise _without_run(folder, "pass the folder in the results line of a command")
     command, state = manifest.command, manifest.state
     if not is_complete(manifest):
         raise unfinished(folder, command)
@@ -232,12 +230,16 @@ def run_at(folder: Path) -> Run | None:
 def known_run(folder: Path) -> Run:
     run = run_at(folder)
     if run is None:
-        raise AttnscopeError(
-            f"{folder} contains no run of attnscope (no {MANIFEST}): pass a folder from attnscope runs list"
-        )
+        raise _without_run(folder, "pass a folder from attnscope runs list")
     if run.damage:
         raise AttnscopeError(run.damage)
     return run
+
+
+def _without_run(folder: Path, instead: str) -> AttnscopeError:
+    if not folder.exists():
+        return AttnscopeError(f"{folder} does not exist: {instead}")
+    return AttnscopeError(f"{folder} contains no run of attnscope (no {MANIFEST}): {instead}")
 
 
 def is_complete(manifest: Manifest) -> bool:
