@@ -127,7 +127,7 @@ def test_a_list_of_negative_numbers_needs_commas(words):
         (["align"], "missing argument 'model'. For help: attnscope align --help"),
         (["scan", "--nosuch"], "no such option: --nosuch"),
         (["scan", "--widnow", "9"], "no such option: --widnow. Did you mean --window? For help: attnscope scan --help"),
-        (["scen"], "no such command 'scen'. Did you mean 'scan'? For help: attnscope --help"),
+        (["scen"], "no such command 'scen'. Did you mean 'scan', 'score'? For help: attnscope --help"),
         (["examples"], "missing option '--heads'. "),
         (["scan", "--limit"], "option '--limit' requires an argument. For help: attnscope scan --help"),
     ],

@@ -105,7 +105,7 @@ def test_missing_things_are_found_when_the_corpus_is_built(tmp_path):
     (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
     (tmp_path / "empty").mkdir()
     for path, said in [
-        (tmp_path / "gone.txt", r"gone\.txt does not exist: check the path\. In a command a text has a space"),
+        (tmp_path / "gone.txt", r"gone\.txt: no such file or folder: check the path\. A text has a space"),
         (tmp_path / "link.txt", "a broken link"),
         (tmp_path / "loop.txt", "cannot be read"),
         (tmp_path / "link.txt" / "below", "no such file"),

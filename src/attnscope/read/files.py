@@ -204,9 +204,9 @@ def file_mode(path: Path) -> int:
     except FileNotFoundError as error:
         reject_path_of_url(path)
         if path.is_symlink():
-            raise AttnscopeError(f"{shown(path)} is a broken link: check the path") from error
+            raise AttnscopeError(f"{shown(path)}: a broken link: check the path") from error
         raise AttnscopeError(
-            f"{shown(path)} does not exist: check the path. In a command a text has a space; a word goes to - by a pipe"
+            f"{shown(path)}: no such file or folder: check the path. A text has a space in it; pipe a single word to -"
         ) from error
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
@@ -252,7 +252,7 @@ def opened(path: Path | Url) -> Generator[BinaryIO]:
 def unreadable(path: Path, error: Exception | str) -> AttnscopeError:
     """The error for a file that is missing or unreadable."""
     if isinstance(error, FileNotFoundError):
-        return AttnscopeError(f"{shown(path)} does not exist: check the path")
+        return AttnscopeError(f"{shown(path)}: no such file or folder: check the path")
     if isinstance(error, IsADirectoryError):
         return AttnscopeError(f"{shown(path)}: found a folder; expected a file: name one inside it")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
