@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import xarray as xr
+from safetensors import safe_open
 
 from attnscope import AttnscopeError, open_run
 from attnscope.cli.output import csv_text
@@ -113,6 +114,24 @@ def test_no_table_is_in_memory_as_a_whole(scan, tmp_path, monkeypatch):
     assert pq.ParquetFile(made / "window_layer_head_offset.parquet").num_row_groups == TEXTS
 
 
+def test_safetensors_have_the_numbers_with_their_dimensions(scan, tree, tmp_path):
+    made = export(scan, "safetensors", out=tmp_path / "a.safetensors")
+    opened = open_run(scan)
+    with safe_open(made, "numpy") as file:
+        about = {name: json.loads(value) for name, value in file.metadata().items()}
+        assert {*file.keys()} == {str(name) for name, one in opened.data_vars.items() if one.dtype.kind in "biuf"}
+        for name in file.keys():  # noqa: SIM118 it is no dictionary
+            np.testing.assert_array_equal(file.get_tensor(name), opened[name].to_numpy())
+            assert about["dims"][name] == [*opened[name].dims]
+    assert about["coords"]["layer"] == opened.layer.to_numpy().tolist()
+    with safe_open(export(tree, "safetensors", out=tmp_path / "b.safetensors"), "numpy") as file:
+        stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    nodes = open_run(tree)
+    assert stored
+    for name, values in stored.items():
+        np.testing.assert_array_equal(values, nodes[name].to_numpy())
+
+
 @pytest.mark.parametrize("to", ["csv", "nc"])
 def test_nothing_is_overwritten(to, scan, tmp_path):
     (tmp_path / "folder").mkdir()
@@ -186,7 +205,7 @@ def test_what_cannot_be_exported_is_rejected(scan, tmp_path, no_types):
         with pytest.raises(AttnscopeError, match=says):
             export(run, "csv", out=tmp_path / out)
     with pytest.raises(
-        AttnscopeError, match=r"found a run of scan; --to duo takes a card\. Use --to parquet, csv, nc or"
+        AttnscopeError, match=r"found a run of scan; --to duo takes a card\. Use --to parquet, csv, nc,"
     ):
         export(scan, "duo", out=tmp_path / "out")
     with pytest.raises(AttnscopeError, match=r"'xlsx' \(str\); expected 'parquet' or 'csv' or 'nc'"):

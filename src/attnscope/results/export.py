@@ -117,7 +117,8 @@ def _is_number(column: Any) -> bool:
 
 
 Format: TypeAlias = Literal[
-    "parquet", "csv", "nc", "zarr", "duo", "minference", "qrhead", "alignment", "names", "contacts", "latex", "graph"
+    "parquet", "csv", "nc", "zarr", "safetensors",
+    "duo", "minference", "qrhead", "alignment", "names", "contacts", "latex", "graph"
 ]  # fmt: skip
 ABOUT = "about.json"
 #: Formats of files for other tools, with the commands whose runs they take.
@@ -145,18 +146,19 @@ def export(
     to
         ``parquet`` and ``csv`` write a folder of tidy tables, one for each combination of dimensions and named after
         them (``window_layer_head.csv``; ``scalars.csv`` without dimensions). There is a row for each combination of
-        coordinates; missing values are empty in CSV and null in Parquet. Dimensions and coordinates are columns; for a
-        scan, so is ``kind``, the name of the number in ``label``. Each node of a tree has a folder, as have the windows
-        of a scan with pools. ``about.json`` has the signature, attributes and units. ``nc`` writes one netCDF file;
-        open it with `xarray.open_dataset` (a tree with `xarray.open_datatree`). ``zarr`` writes a Zarr 3 store; open it
-        with `xarray.open_zarr`. Each head is a chunk, so that one head can be read over a million windows. ``latex``
-        writes the tables of the terminal, a paragraph on methods and its references (`attnscope.results.methods`).
-        A card (`attnscope.card`) becomes a folder with the heads as a tool reads them: ``duo`` (DuoAttention and
-        kvpress) from the lowest reach or highest score of the query heads that share a key-value head; ``minference``;
-        ``qrhead``; ``alignment`` (Whisper's generation config); ``names`` (TransformerLens). A run of relations of
-        sounds or translations becomes its ``alignment`` heads, as several tools read them, and one of proteins with
-        ``--together`` the head of ESM for ``contacts``. A run of edges or attribute becomes a ``graph`` for
-        circuit-tracer and Neuronpedia, see `attnscope.export.graph`.
+        coordinates; missing values are empty in CSV and null in Parquet. Dimensions and coordinates are columns; for
+        a scan, so is ``kind``, the name of the number in ``label``. Each node of a tree has a folder, as have the
+        windows of a scan with pools. ``about.json`` has the signature, attributes and units. ``nc`` writes one netCDF
+        file; open it with `xarray.open_dataset` (a tree with `xarray.open_datatree`). ``safetensors`` writes one file
+        with the numbers alone, named by node and variable; its metadata has their dimensions and coordinates.
+        ``zarr`` writes a Zarr 3 store; open it with `xarray.open_zarr`. Each head is a chunk, so that one head can be
+        read over a million windows. ``latex`` writes the tables of the terminal, a paragraph on methods and its
+        references (`attnscope.results.methods`). A card (`attnscope.card`) becomes a folder with the heads as a tool
+        reads them: ``duo`` (DuoAttention and kvpress) from the lowest reach or highest score of the query heads that
+        share a key-value head; ``minference``; ``qrhead``; ``alignment`` (Whisper's generation config); ``names``
+        (TransformerLens). A run of relations of sounds or translations becomes its ``alignment`` heads, as several
+        tools read them, and one of proteins with ``--together`` the head of ESM for ``contacts``. A run of edges or
+        attribute becomes a ``graph`` for circuit-tracer and Neuronpedia, see `attnscope.export.graph`.
     out
         The folder or file to write; by default in the current folder, named after the run.
     variables
@@ -196,7 +198,7 @@ def export(
     window_layer_head.csv window,layer,head,layer_kind,layer_name,source,start,entropy
     window_layer_head_offset.csv window,layer,head,offset,layer_kind,layer_name,source,start,profile
     """
-    expected = [*_TABLES, "nc", "zarr", "latex", *_TAKES]
+    expected = [*_TABLES, "nc", "zarr", "safetensors", "latex", *_TAKES]
     if to not in expected:
         raise AttnscopeError(f"to (--to) is {to!r:.40}; expected {', '.join(expected)}")
     if to in _NEEDED:
@@ -205,9 +207,11 @@ def export(
     takes = _TAKES.get(to, (run.command,))
     if run.command not in takes and not (to in FORMATS and verb_of(run.command).files):
         what = " or ".join(f"a {one}" if one == "card" else f"a run of {one}" for one in takes)
-        raise AttnscopeError(f"found a run of {run.command}; --to {to} takes {what}. Use --to parquet, csv, nc or zarr")
+        raise AttnscopeError(
+            f"found a run of {run.command}; --to {to} takes {what}. Use --to parquet, csv, nc, zarr or safetensors"
+        )
     name = run.path.resolve().name
-    usual = f"{name}.{to}" if to in {"nc", "zarr"} else f"{name}-{to}"
+    usual = f"{name}.{to}" if to in {"nc", "zarr", "safetensors"} else f"{name}-{to}"
     target = local_folder(usual if out is None else out)
     names = None if variables is None else list(variables)
     with _whole(target) as new, read_as(run.path):
@@ -217,6 +221,8 @@ def export(
                 (new / file).write_bytes(content.encode() if isinstance(content, str) else content)
         elif to == "nc":
             _write_netcdf(run, names, new)
+        elif to == "safetensors":
+            _write_safetensors(run, names, new)
         elif to == "zarr":
             write_zarr(chosen(nodes_of(run), names), new, lambda share: tell(Progress("export", share)))
         else:
@@ -332,6 +338,26 @@ def _write_netcdf(run: Run, names: list[str] | None, new: Path) -> None:
         opened = nodes[""] if "" in nodes else xr.DataTree.from_dict(nodes)
         opened.attrs = {**opened.attrs, **attributes}
     opened.to_netcdf(new, engine="h5netcdf")
+
+
+def _write_safetensors(run: Run, names: list[str] | None, new: Path) -> None:
+    from safetensors.numpy import save_file
+
+    arrays: dict[str, np.ndarray] = {}
+    dims: dict[str, list[str]] = {}
+    coords: dict[str, Any] = {}
+    for node in chosen(in_memory(read_run(run)), names):
+        dataset = next(node.pieces())
+        for name, variable in dataset.variables.items():
+            key = f"{node.name}/{name}".lstrip("/")
+            dims[key] = [str(dim) for dim in variable.dims]
+            if name in dataset.coords:
+                coords[key] = with_nulls(variable.values)
+            elif variable.dtype.kind in "biuf":
+                arrays[key] = np.ascontiguousarray(variable.values)
+    signature = None if run.signature is None else run.signature.to_dict()
+    about = {"command": run.command, "signature": signature, "dims": dims, "coords": coords}
+    save_file(arrays, new, {name: json.dumps(value) for name, value in about.items()})
 
 
 def _file_name(text: str) -> str:
