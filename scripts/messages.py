@@ -51,7 +51,7 @@ def messages() -> dict[str, dict[str, None]]:
         }
         for root in (SOURCE, PACKAGES)
         for path in sorted(root.rglob("*"))
-        if path.suffix in readers
+        if path.suffix in readers and path.name != "code.py"  # cells of notebooks
     }
     every["src/attnscope/cli/help"] = dict.fromkeys(filter(None, (*LIBRARIES, *of_help())))
     return dict(sorted(every.items()))

@@ -17,10 +17,13 @@ function redraw() {
   }
 }
 
+/** Text with W_Q as W and a subscript Q. */
+const subscripts = (text) => text.split(/_(\w)/).map((part, i) => (i % 2 ? html("sub", {}, part) : part));
+
 /** A figure with a caption in a box; returns where to draw. `wide` takes the whole row. */
 function figure(box, caption, { wide = false } = {}) {
   const place = html("div", { class: "place", role: "group", "aria-label": caption });
-  box.append(html("figure", wide ? { class: "wide" } : {}, html("figcaption", {}, caption), place));
+  box.append(html("figure", wide ? { class: "wide" } : {}, html("figcaption", {}, ...subscripts(caption)), place));
   return place;
 }
 /** A row of figures or controls in a box. */
@@ -39,11 +42,14 @@ function decimal(value, digits = 2) {
   return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
 }
 
+/** Sentences in a row: Japanese has no space between them. */
+const sentences = (...parts) => parts.join(document.documentElement.lang === "ja" ? "" : " ");
+
 /** A slider with its label and value; `on(value)` after each move. Returns the input. */
 function slider(place, { name, label, low, high, step, value, show = (x) => decimal(x) }, on) {
   const input = html("input", { type: "range", name, min: low, max: high, step, value });
   const output = html("output", {}, show(value));
-  place.append(html("label", { class: "slider" }, html("span", {}, label), output, input));
+  place.append(html("label", { class: "slider" }, html("span", {}, ...subscripts(label)), output, input));
   const told = () => {
     output.textContent = show(Number(input.value));
     input.setAttribute("aria-valuetext", output.textContent);
@@ -107,7 +113,7 @@ function heat(place, { values, rows = [], columns = [], kind = "weight", most = 
       if (marked?.(i, j)) cell.classList.add("marked");
       const text = digits === null ? "" : decimal(value, digits);
       if (pick) {
-        const chooser = html("button", { type: "button", "aria-label": `${rows[i] ?? i} → ${columns[j] ?? j}: ${decimal(value, 3)}`, "aria-pressed": String(Boolean(marked?.(i, j))) }, text);
+        const chooser = html("button", { type: "button", "aria-label": `${text || decimal(value, 3)} (${rows[i] ?? i + 1}, ${columns[j] ?? j + 1})`, "aria-pressed": String(Boolean(marked?.(i, j))) }, text);
         chooser.addEventListener("click", () => pick(i, j));
         cell.append(chooser);
       } else cell.append(text);
@@ -245,6 +251,11 @@ function curves(place, { lines, x: across, y: up, at = null, label, height = 250
     return html("span", {}, sample, name);
   }));
   place.replaceChildren(...(up.label ? [html("p", { class: "up" }, up.label)] : []), picture, legend);
+}
+
+for (const table of document.querySelectorAll("table.text")) { // on a phone each cell says its column
+  const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  for (const line of table.tBodies[0].rows) [...line.cells].forEach((cell, i) => { cell.dataset.column = names[i]; });
 }
 
 // --- exercises ---
