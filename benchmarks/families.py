@@ -133,9 +133,11 @@ def page(rows: Iterable[Row]) -> str:
         "|---|---|---|---|---|---|---|---|",
         *(_seen(row) for row in rows if row.status in {FAST, EAGER}),
         "",
-        "Notes:",
+        "## Notes",
         "",
-        *(f"* {row.family}: {row.reason}" for row in rows if row.status in {FAST, EAGER} and row.reason),
+        "| note | families |",
+        "|---|---|",
+        *_notes(row for row in rows if row.status in {FAST, EAGER} and row.reason),
     ]
     for status, title in _OTHERS.items():
         lines += ["", f"## {title}", "", "| family | class | reason |", "|---|---|---|"]
@@ -143,9 +145,26 @@ def page(rows: Iterable[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _notes(rows: Iterable[Row]) -> list[str]:
+    """A row for each note, with its families; the layer that a note names is left out."""
+    families: dict[str, list[str]] = {}
+    for row in rows:
+        note = re.sub(r"^layer \d+ \(.*?\): ", "", row.reason)
+        families.setdefault(note, []).append(row.family)
+    return [f"| {note} | {', '.join(named)} |" for note, named in sorted(families.items())]
+
+
+#: Schemes of positions in the words of the table.
+_SCHEMES = {
+    "it rotates queries and keys by their positions (RoPE)": "RoPE",
+    "how it tells positions is not known to attnscope": "unknown",
+    "it adds a bias for each distance to the scores (T5)": "bias by distance (T5)",
+}
+
+
 def _seen(row: Row) -> str:
     apart = "" if row.difference is None else f"{row.difference:.0e}"
-    positions = row.positions if row.status == FAST else "weights only"
+    positions = _SCHEMES.get(row.positions, row.positions) if row.status == FAST else "weights only"
     cells = (row.family, row.model, row.reads, row.status, row.layers, apart, positions, row.projections)
     return "| " + " | ".join(cells) + " |"
 
@@ -185,7 +204,7 @@ are not counted. Families of timm need timm and torchvision. Four families were 
 packages (`tests/capture/every_family/stand_ins.py`).
 
 *Largest difference* is over every statistic, layer and head, against the same statistic from eager attention (relative
-above 1); empty if eager attention shows no such weights. *Positions* is the scheme that `explain` finds. *Projections
+above 1); empty if eager attention returns no such weights. *Positions* is the scheme that `explain` finds. *Projections
 found* counts layers whose query and key matrices are found.
 """
 

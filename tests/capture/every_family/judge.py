@@ -86,7 +86,7 @@ def judge(family: str) -> Row:
 
 def _aside(model):
     notes = capture_notes(model)
-    return "its deformable attention has no weights from token to token, and stands aside" if "points" in notes else ""
+    return "deformable attention has no weights from token to token, and is not measured" if "points" in notes else ""
 
 
 def larger(model):
@@ -128,7 +128,7 @@ def _disagreement(model, given):
         for config, old in zip(configs, before, strict=True):
             config._attn_implementation = old
     apart = float((own - eager).abs().max() / own.abs().max())
-    return "" if apart < 1e-3 else f"by itself ({before[0]}) and eagerly it gives other outputs: measured is the first"
+    return "" if apart < 1e-3 else f"its default ({before[0]}) and eager outputs differ; attnscope measures the default"
 
 
 @torch.no_grad()
@@ -153,7 +153,7 @@ def _difference(model, given):
     for found, (site, batch, heads, queries, _, keys, group) in zip(measured, sizes, strict=True):
         fitting = [one for one in weights if one.shape == (batch, heads, queries, keys)]
         if not fitting:
-            return None, f"layer {site.index} ({site.name}): eager attention shows no weights of this size"
+            return None, f"layer {site.index} ({site.name}): eager attention returns no weights of this size"
         largest = max(largest, min(_apart(found, one, group) for one in fitting))
     return largest, ""
 

@@ -130,9 +130,11 @@ SETTINGS = SETTINGS_BY_MODALITY | {
     },
 }
 
-_SINKS = "its eager attention returns weights before its learned sinks take their part; ours are those that mix values"
-_MEAN = "its eager attention returns the mean over heads for each; ours are those of each head"
-_FORBIDDEN = "patches without bytes look nowhere; eager attention gives them equal weights, our sums over queries none"
+_SINKS = (
+    "eager attention returns weights before the learned sinks take their part; attnscope's are those that mix values"
+)
+_MEAN = "eager attention returns the mean over heads for each; attnscope's are those of each head"
+_FORBIDDEN = "patches without bytes attend to nothing; eager attention gives them uniform weights, attnscope none"
 NOTES = {"blt": _FORBIDDEN, "granite_swa": _SINKS, "granitemoe_swa": _SINKS, "wavlm": _MEAN}
 
 # What the default configuration of a family must be given, as transformers refuses it without.
