@@ -62,7 +62,9 @@ def write(name: str, path: Path | str, *, slides: bool = False) -> Path:
         "exercises": {key: exercise._asdict() for key, exercise in exercises_of(name).items()},
     }
     here = str(HERE)
-    js = together("draw.js", f"{here}/math.js", f"{here}/lesson.js", f"{here}/{name}/lesson.js")
+    models = [path.name for path in sorted((HERE / name).glob("*.js")) if path.name != "lesson.js"]
+    scripts = ("math.js", "weights.js", "lesson.js", *(f"{name}/{file}" for file in (*models, "lesson.js")))
+    js = together("draw.js", *(f"{here}/{file}" for file in scripts))
     pages = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
     frame = pages.get_template("lesson.html.j2").render(
         lesson=LESSONS[name],
