@@ -29,7 +29,7 @@ FLAGS_ALONE = {
     "generate": {"prompt"},  # in Python: a string among the texts
     "view": {"page", "port", "browser"},
     "translate": {"out"},  # in Python: .texts of the result
-    "walk": {"markdown", "page", "toy", "seed", "causal", "padding"},
+    "walk": {"markdown", "page", "check"},
 }
 PARAMETERS_ALONE = {
     "view": {"pair", "tokens", "query_tokens"},

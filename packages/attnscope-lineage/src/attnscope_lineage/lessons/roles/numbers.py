@@ -86,7 +86,7 @@ def _shapes_of(*arrays: Tensor) -> Tensor:
 
 
 def _swap() -> Exercise:
-    """What differs after two rows of V are exchanged, measured."""
+    """Whether weights and output differ after an exchange of two rows of V, measured."""
     x = tensor(X)
     queries, keys, values = (x @ tensor(one) for one in (W_Q, W_K, W_V))
     weights = torch.softmax(queries @ keys.T / sqrt(keys.shape[-1]), dim=-1)

@@ -1,0 +1,548 @@
+"""Checking a module of attention that a student wrote: right, or which known mistake explains its output.
+
+The module runs on random X. Its own layers then give the output that attention would have, and the output under each
+known mistake; the one that is equal names the mistake.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import re
+import runpy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from math import inf
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.support.errors import AttnscopeError, explaining
+
+TEXTS, TOKENS, WIDTH, HEADS = 2, 5, 8, 2
+_LIMIT = 1e-4  # largest difference from an output, relative to its size: float32
+_PAIRS = 2  # mistakes at once
+
+Scale = Literal["root", "none", "width", "model", "times", "after"]
+Softmax = Literal["keys", "queries", "texts", "heads", "none"]
+Scores = Literal["QK", "KQ", "QQ"]
+Content = Literal["V", "K", "Q", "X"]
+Mask = Literal["none", "causal", "after", "zero", "itself", "earlier"]
+Split = Literal["heads", "one", "rows"]
+Merge = Literal["columns", "rows", "mean", "sum", "no"]
+Output = Literal["map", "none"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How attention is computed; the first of each kind is right."""
+
+    scores: Scores = "QK"
+    scale: Scale = "root"
+    mask: Mask = "none"
+    softmax: Softmax = "keys"
+    content: Content = "V"
+    split: Split = "heads"
+    merge: Merge = "columns"
+    output: Output = "map"
+
+
+class Mistake(NamedTuple):
+    """A sentence that names a mistake, one that explains it, and a pattern of the line to look for."""
+
+    name: str
+    reason: str
+    line: str
+
+
+MISTAKES: dict[tuple[str, str], Mistake] = {
+    ("scores", "KQ"): Mistake(
+        "The scores are transposed: KQᵀ instead of QKᵀ.",
+        "Rows of S belong to queries. Row i has the inner products of query i with every key: Q @ K.transpose(-2, -1).",
+        r"@|matmul|bmm|einsum",
+    ),
+    ("scores", "QQ"): Mistake(
+        "The scores compare queries with queries.",
+        "S = QKᵀ needs the keys; with QQᵀ token i scores j as j scores i.",
+        r"@|matmul|bmm|einsum",
+    ),
+    ("scale", "none"): Mistake(
+        "The scores are not scaled.",
+        "Divide QKᵀ by √d_k before softmax. Without it the variance of the scores grows with d_k, softmax saturates, "
+        "and gradients vanish.",
+        r"@|matmul|bmm|einsum",
+    ),
+    ("scale", "width"): Mistake(
+        "The scores are divided by d_k instead of √d_k.",
+        "An inner product of d_k terms has variance d_k, so its size grows with √d_k.",
+        r"/|\*",
+    ),
+    ("scale", "model"): Mistake(
+        "The scores are divided by √d_model instead of √d_k.",
+        "Inner products are taken within a head, over d_k = d_model / heads terms.",
+        r"/|\*",
+    ),
+    ("scale", "times"): Mistake(
+        "The scores are multiplied by √d_k instead of divided.", "Scaling makes scores smaller: QKᵀ / √d_k.", r"\*|/"
+    ),
+    ("scale", "after"): Mistake(
+        "The weights are divided by √d_k after softmax.",
+        "Scale the scores, before softmax. Weights that are divided no longer add up to 1.",
+        r"/|\*",
+    ),
+    ("mask", "none"): Mistake(
+        "The mask that forward takes is not used.", "Add it to the scores before softmax.", r"mask"
+    ),
+    ("mask", "after"): Mistake(
+        "The mask is applied after softmax.",
+        "Hidden tokens have taken their share by then, and rows no longer add up to 1. Set their scores to −∞ before "
+        "softmax.",
+        r"mask|tril|triu",
+    ),
+    ("mask", "zero"): Mistake(
+        "Hidden scores become 0 instead of −∞.",
+        "A score of 0 still gets weight, since e⁰ = 1. Add −∞ to the scores, or use masked_fill(hidden, -inf), instead "
+        "of multiplying by the mask.",
+        r"mask|tril|triu",
+    ),
+    ("mask", "itself"): Mistake(
+        "The mask hides each token from itself.",
+        "A causal mask hides later tokens alone: the diagonal stays visible.",
+        r"mask|tril|triu",
+    ),
+    ("mask", "earlier"): Mistake(
+        "The mask hides earlier tokens instead of later ones.",
+        "Rows are queries and columns are keys: −∞ is above the diagonal, where the key comes later.",
+        r"mask|tril|triu",
+    ),
+    ("softmax", "queries"): Mistake(
+        "Softmax runs over the queries (dim=-2) instead of the keys.",
+        "The weights of one query add up to 1: softmax(S, dim=-1).",
+        r"softmax|Softmax",
+    ),
+    ("softmax", "texts"): Mistake(
+        "Softmax runs over the texts of the batch (dim=0).",
+        "Texts of a batch must not change each other. Use softmax(S, dim=-1).",
+        r"softmax|Softmax",
+    ),
+    ("softmax", "heads"): Mistake(
+        "Softmax runs over the heads (dim=1).",
+        "Each head has weights of its own, which add up to 1 over the keys: softmax(S, dim=-1).",
+        r"softmax|Softmax",
+    ),
+    ("softmax", "none"): Mistake(
+        "There is no softmax.",
+        "Scores can be negative and do not add up to 1. Softmax makes weights of them.",
+        r"@|matmul|bmm|einsum",
+    ),
+    ("content", "K"): Mistake(
+        "The output averages keys instead of values.",
+        "Keys decide where to attend, values what is brought: A @ V.",
+        r"@|matmul|bmm|einsum",
+    ),
+    ("content", "Q"): Mistake(
+        "The output averages queries instead of values.",
+        "Queries decide where to attend, values what is brought: A @ V.",
+        r"@|matmul|bmm|einsum",
+    ),
+    ("content", "X"): Mistake(
+        "The output averages X instead of the values.",
+        "V = X W_V has a matrix of its own, so that a head can choose what it brings: A @ V.",
+        r"@|matmul|bmm|einsum",
+    ),
+    ("split", "one"): Mistake(
+        "The heads are not separate: one softmax serves all of them.",
+        "Split the d_model columns into heads, and compute scores and softmax in each.",
+        r"view|reshape|chunk|split|rearrange",
+    ),
+    ("split", "rows"): Mistake(
+        "The heads mix tokens: view(text, heads, token, d_k) without a transpose.",
+        "Split the columns, then move the heads: view(text, token, heads, d_k).transpose(1, 2).",
+        r"view|reshape|rearrange",
+    ),
+    ("merge", "rows"): Mistake(
+        "The heads are merged without moving them back.",
+        "The heads' outputs are (text, head, token, d_k). Move the heads next to their columns first: "
+        "transpose(1, 2).reshape(text, token, d_model).",
+        r"view|reshape|rearrange",
+    ),
+    ("merge", "mean"): Mistake(
+        "The heads are averaged instead of concatenated.",
+        "W_O reads the outputs of all heads side by side.",
+        r"mean|sum",
+    ),
+    ("merge", "sum"): Mistake(
+        "The heads are added instead of concatenated.", "W_O reads the outputs of all heads side by side.", r"sum|\+"
+    ),
+    ("merge", "no"): Mistake(
+        "The heads are not merged.",
+        "The output is (text, head, token, d_k). Concatenate the heads to (text, token, d_model).",
+        r"return",
+    ),
+    ("output", "none"): Mistake(
+        "The output layer is never applied.",
+        "After concatenation, W_O mixes what the heads bring.",
+        r"return",
+    ),
+}  # fmt: skip
+
+
+class Layers(NamedTuple):
+    """The queries, keys and values that the layers of a module give on X, and its output layer."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: nn.Linear | None
+    heads: tuple[int, ...]  # as many as there may be
+
+
+class Verdict(NamedTuple):
+    """What explains the output of a module: no mistake, or some; None if nothing does."""
+
+    name: str
+    mistakes: tuple[Mistake, ...] | None
+    lines: tuple[str, ...]  # of the source, one a mistake; empty where none is found
+    heads: int
+    masked: bool  # whether later tokens are hidden, always or by the mask that it takes
+    difference: float  # relative to the size of the output
+
+    def sentences(self) -> list[str]:
+        """The verdict in words, a line each."""
+        if self.mistakes is None:
+            known = (
+                f"None of the {len(MISTAKES)} known mistakes explains it, alone or with another; the nearest output "
+                f"differs by {self.difference:.1g} of its size."
+            )
+            return [f"{self.name}: wrong.", known, "Compare yours with every step of a right one: attnscope walk --toy"]
+        if not self.mistakes:
+            lines = [f"{self.name}: right.", f"Its output is softmax(QKᵀ/√d_k)V, to {self.difference:.0e} of its size."]
+            lines += [f"Heads: {self.heads}."] + ["Later tokens are hidden."] * self.masked
+            return [" ".join(lines)]
+        lines = [f"{self.name}: wrong."]
+        for mistake, line in zip(self.mistakes, self.lines, strict=True):
+            lines.append(f"{mistake.name} {mistake.reason}")
+            lines += [f"Look at line {line}"] if line else []
+        return lines
+
+
+# --- the student's module ---
+
+
+def module_of(path: Path) -> tuple[nn.Module, str]:
+    """The module that a file makes or defines, and the source of its class."""
+    if not path.is_file() or path.suffix != ".py":
+        raise AttnscopeError(f"--check is {path}; expected a Python file with a module of attention")
+    with explaining(f"{path} failed", "Correct the file"), contextlib.redirect_stdout(io.StringIO()):
+        names = runpy.run_path(str(path))
+    text = path.read_text(encoding="utf-8")
+    made = [one for one in names.values() if isinstance(one, nn.Module) and type(one).__module__ == "<run_path>"]
+    classes = [one for one in names.values() if _is_module_class(one)]
+    if made:
+        return _last(made), text
+    if not classes:
+        raise AttnscopeError(f"{path} defines no class of torch.nn.Module; expected one, such as class SelfAttention")
+    chosen = _last([one for one in classes if "attention" in one.__name__.lower()] or classes)
+    return _made(chosen), text
+
+
+def _last(found: list[Any]) -> Any:
+    """The last, which uses those before it."""
+    return found[-1]
+
+
+def _is_module_class(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == "<run_path>"
+
+
+def _made(kind: type[nn.Module]) -> nn.Module:
+    """An instance of a class, by what its parameters are called."""
+    arguments: dict[str, Any] = {}
+    for name, parameter in inspect.signature(kind).parameters.items():
+        lowered = name.lower()
+        if parameter.kind in {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}:
+            continue
+        if re.search(r"dropout|drop|p$", lowered) and parameter.default is not parameter.empty:
+            arguments[name] = 0.0
+        elif parameter.default is not parameter.empty:
+            continue
+        elif re.search(r"drop", lowered):
+            arguments[name] = 0.0
+        elif re.search(r"bias|causal|mask", lowered):
+            arguments[name] = False
+        elif re.search(r"head|^h$", lowered) and not re.search(r"dim|size|width|d_", lowered):
+            arguments[name] = HEADS
+        elif re.search(r"head|^d_?[kqv]$|dim_?[kqv]$|[kqv]_?dim$", lowered):
+            arguments[name] = WIDTH // HEADS
+        else:  # the width of the model; a longest length too
+            arguments[name] = WIDTH
+    with explaining(
+        f"{kind.__name__}({', '.join(f'{name}={value}' for name, value in arguments.items())}) failed",
+        "Add a line at the end of the file that makes one, such as attention = SelfAttention(8)",
+    ):
+        return kind(**arguments)
+
+
+# --- what it should give ---
+
+_NAMES = {"q": "q|query|queries", "k": "k|key|keys", "v": "v|value|values"}
+
+
+def _letter(name: str) -> str:
+    """Which of q, k, v the name of a layer says; empty for others."""
+    words = re.split(r"[._\d]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    joined = {re.sub(r"^w|^to|proj$|linear$|layer$|s$", "", word) for word in words} | {*words}
+    return next((letter for letter, forms in _NAMES.items() if joined & {*forms.split("|")}), "")
+
+
+def layers_of(module: nn.Module, x: Tensor) -> Layers:
+    """The maps of a module, by the names of its layers, else in their order."""
+    linear = {name: one for name, one in module.named_modules() if isinstance(one, nn.Linear)}
+    maps: dict[str, Any] = {name: one for name, one in linear.items() if one.in_features == x.shape[-1]}
+    maps |= {
+        name: matrix
+        for name, matrix in module.named_parameters()
+        if matrix.ndim == 2 and name.rpartition(".")[0] not in linear and len(matrix) == x.shape[-1]  # noqa: PLR2004
+    }
+    named = {letter: [one for name, one in maps.items() if _letter(name) == letter] for letter in "qkv"}
+    fused = [one for one in linear.values() if one.out_features == 3 * one.in_features]
+    rest = [one for one in linear.values() if one not in fused]
+    if all(named.values()) and len({len(one) for one in named.values()}) == 1:
+        used = [one for ones in named.values() for one in ones]
+        rest = [one for one in rest if not any(one is other for other in used)]
+    elif fused:
+        named = {letter: [fused[0]] for letter in "qkv"}
+    elif len(rest) in {3, 4}:
+        named = {letter: [one] for letter, one in zip("qkv", rest, strict=False)}
+        rest = rest[3:]
+    else:
+        raise AttnscopeError(
+            f"{type(module).__name__} has {len(linear)} linear layers; expected layers named for queries, keys and "
+            "values, one for all three, or three in this order"
+        )
+    q, k, v = (torch.cat([_mapped(one, x) for one in ones], -1) for ones in named.values())
+    if fused and named["q"] == [fused[0]]:
+        q, k, v = q.chunk(3, -1)
+    count = len(named["q"])
+    heads = (count,) if count > 1 else _numbers_of_heads(module, q.shape[-1])
+    return Layers(q, k, v, rest[-1] if rest else None, heads)
+
+
+def _mapped(layer: Any, x: Tensor) -> Tensor:
+    return x @ layer if isinstance(layer, Tensor) else layer(x)
+
+
+def _numbers_of_heads(module: nn.Module, width: int) -> tuple[int, ...]:
+    """The number of heads that a module states, else each that divides its width."""
+    stated = [
+        value
+        for name, value in vars(module).items()
+        if isinstance(value, int)
+        and not isinstance(value, bool)
+        and re.search(r"head|^h$", name.lower())
+        and not re.search(r"dim|size|width|d_", name.lower())
+    ]
+    return tuple(stated[:1]) or tuple(one for one in range(1, width + 1) if width % one == 0)
+
+
+def attend(layers: Layers, way: Way, heads: int, x: Tensor, fill: float) -> Tensor:
+    """The output in a way, of shape ``(text, token, width)``, or with heads where they are not merged."""
+    texts, tokens, _ = x.shape
+
+    def split(part: Tensor) -> Tensor:
+        count = 1 if way.split == "one" else heads
+        if way.split == "rows":
+            return part.reshape(texts, count, tokens, -1)
+        return part.reshape(texts, tokens, count, -1).transpose(1, 2)
+
+    q, k = split(layers.q), split(layers.k)
+    content = split({"V": layers.v, "K": layers.k, "Q": layers.q, "X": x}[way.content])
+    first, second = {"QK": (q, k), "KQ": (k, q), "QQ": (q, q)}[way.scores]
+    width = q.shape[-1] if way.split != "one" else q.shape[-1] // heads
+    factors: dict[Scale, float] = {
+        "root": width**-0.5,
+        "none": 1.0,
+        "width": 1 / width,
+        "model": x.shape[-1] ** -0.5,
+        "times": width**0.5,
+        "after": 1.0,
+    }
+    scores = first @ second.mT * factors[way.scale]
+    later = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+    if way.mask in {"causal", "itself", "earlier"}:
+        hidden = {"causal": later, "itself": ~later.mT, "earlier": later.mT}[way.mask]
+        scores = scores.masked_fill(hidden, fill)
+    if way.mask == "zero":
+        scores = scores.masked_fill(later, 0.0)
+    dims: dict[Softmax, int] = {"keys": -1, "queries": -2, "texts": 0, "heads": 1}
+    weights = scores if way.softmax == "none" else torch.softmax(scores, dims[way.softmax])
+    if way.mask == "after":
+        weights = weights.masked_fill(later, 0.0)
+    if way.scale == "after":
+        weights = weights * width**-0.5
+    gathered = weights @ content
+    if way.merge == "no":
+        return gathered
+    merged = {
+        "columns": lambda: gathered.transpose(1, 2).reshape(texts, tokens, -1),
+        "rows": lambda: gathered.reshape(texts, tokens, -1),
+        "mean": lambda: gathered.mean(1),
+        "sum": lambda: gathered.sum(1),
+    }[way.merge]()
+    if way.output == "none" or layers.out is None:
+        return merged
+    return layers.out(merged)
+
+
+def ways(layers: Layers, heads: int, *, masked: bool) -> Iterator[Way]:
+    """Every way with at most two mistakes, the right one first."""
+    right = Way(mask="causal" if masked else "none")
+    kinds: Mapping[str, Any] = {
+        "scores": get_args(Scores), "scale": get_args(Scale), "softmax": get_args(Softmax),
+        "content": get_args(Content), "split": get_args(Split), "merge": get_args(Merge), "output": get_args(Output),
+        "mask": ("none", "after", "zero", "itself", "earlier") if masked else (),
+    }  # fmt: skip
+    single = [(name, value) for name, values in kinds.items() for value in values if value != getattr(right, name)]
+    of_heads = {("split", "one"), ("split", "rows"), ("merge", "rows"), ("scale", "model")}
+    of_heads |= {("softmax", "heads"), *(("merge", value) for value in get_args(Merge))}
+    single = [one for one in single if heads > 1 or one not in of_heads]
+    single = [one for one in single if layers.out is not None or one[0] != "output"]
+    yield right
+    for count in range(1, _PAIRS + 1):
+        for chosen in combinations(single, count):
+            if len({name for name, _ in chosen}) == count:
+                yield replace(right, **dict(chosen))
+
+
+def check(module: nn.Module, source: str = "") -> Verdict:
+    """Find the known mistakes that explain the output of a module, none for a right one."""
+    module = module.eval()
+    x = torch.randn(TEXTS, TOKENS, _width_of(module), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        layers = layers_of(module, x)
+        found = _explained(module, layers, x, [_output_of(module, x)], masked=(False, True), source=source)
+        if not found.mistakes and not found.masked and found.mistakes is not None and _takes_mask(module):
+            outputs = [_output_of(module, x, mask) for mask in _masks()]
+            under_mask = _explained(module, layers, x, outputs, masked=(True,), source=source)
+            return under_mask if under_mask.mistakes is not None else found
+    return found
+
+
+def _explained(
+    module: nn.Module, layers: Layers, x: Tensor, outputs: list[Tensor | None], *, masked: tuple[bool, ...], source: str
+) -> Verdict:
+    """The explanation of one of some outputs with the fewest mistakes."""
+    name, nearest = type(module).__name__, inf
+    best: Verdict | None = None
+    for output, is_masked, heads in product(outputs, masked, layers.heads):
+        for way in ways(layers, heads, masked=is_masked):
+            difference = _difference(layers, way, heads, x, output)
+            nearest = min(nearest, difference)
+            if difference <= _LIMIT:
+                mistakes = _mistakes_of(way, masked=is_masked)
+                if best is None or len(mistakes) < len(best.mistakes or ()):
+                    best = Verdict(name, mistakes, _lines(mistakes, name, source), heads, is_masked, difference)
+                break  # those that follow have more mistakes
+    return best or Verdict(name, None, (), 0, False, nearest)
+
+
+def _mistakes_of(way: Way, *, masked: bool) -> tuple[Mistake, ...]:
+    ignored = [MISTAKES["mask", "none"]] if masked and way.mask == "none" else []
+    return (*ignored, *(MISTAKES[one] for one in vars(way).items() if one in MISTAKES and one != ("mask", "none")))
+
+
+def _difference(layers: Layers, way: Way, heads: int, x: Tensor, output: Tensor | None) -> float:
+    """The largest difference of an output from a way, relative to its size; infinite for another shape."""
+    least = inf
+    for fill in (-inf, -1e9) if way.mask in {"causal", "itself", "earlier"} else (-inf,):
+        try:
+            expected = attend(layers, way, heads, x, fill)
+        except RuntimeError:  # a way that these shapes do not have
+            continue
+        if output is None or expected.shape != output.shape or not torch.equal(expected.isnan(), output.isnan()):
+            continue
+        size = expected.nan_to_num().abs().max().item()
+        least = min(least, (expected - output).nan_to_num().abs().max().item() / (size or 1.0))
+    return least
+
+
+def _width_of(module: nn.Module) -> int:
+    """The width that the first map of a module reads."""
+    for name, one in [*module.named_modules(), *module.named_parameters()]:
+        if isinstance(one, nn.Linear):
+            return one.in_features
+        if isinstance(one, Tensor) and one.ndim == 2 and not name.endswith("weight"):  # noqa: PLR2004
+            return len(one)
+    raise AttnscopeError(f"{type(module).__name__} has no linear layer; expected maps for queries, keys and values")
+
+
+def _parameters_of(module: nn.Module) -> list[inspect.Parameter]:
+    return [*inspect.signature(module.forward).parameters.values()]
+
+
+def _mask_name(module: nn.Module) -> str | None:
+    return next((one.name for one in _parameters_of(module) if "mask" in one.name.lower()), None)
+
+
+def _takes_mask(module: nn.Module) -> bool:
+    return _mask_name(module) is not None
+
+
+def _masks() -> Iterator[Tensor]:
+    """A causal mask in all forms: True or 1 where a query may attend, or where it may not, and −∞ to add."""
+    visible = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
+    added = torch.zeros(TOKENS, TOKENS).masked_fill(~visible, -inf)
+    forms = visible, visible.float(), ~visible, (~visible).float(), added, added.clamp(min=-1e9)
+    for form in forms:
+        yield form
+        yield form.expand(TEXTS, TOKENS, TOKENS)
+        yield form.expand(TEXTS, 1, TOKENS, TOKENS)
+
+
+def _output_of(module: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor | None:
+    """The output of a module; None if it fails under a mask of a form that it does not take."""
+    name = _mask_name(module)
+    needed = [
+        one
+        for one in _parameters_of(module)
+        if one.default is one.empty and one.name != name and one.kind not in {one.VAR_POSITIONAL, one.VAR_KEYWORD}
+    ]
+    inputs: dict[str, Any] = {one.name: x for one in needed}  # queries, keys and values of one text
+    if name is not None:
+        inputs[name] = mask
+    if mask is None:
+        with explaining(f"{type(module).__name__} fails on X of shape {tuple(x.shape)}", "Correct its forward"):
+            returned: Any = module(**inputs)
+    else:
+        try:
+            returned = module(**inputs)
+        except (RuntimeError, TypeError):
+            return None
+    output = returned[0] if isinstance(returned, tuple | list) and returned else returned
+    if not isinstance(output, Tensor):
+        raise AttnscopeError(f"{type(module).__name__} returns {type(output).__name__}; expected its output, a tensor")
+    return output
+
+
+_LAST = ("content", "merge", "output")  # kinds whose line is the last that fits
+
+
+def _lines(mistakes: tuple[Mistake, ...], name: str, source: str) -> tuple[str, ...]:
+    """For each mistake the line of the source to look for, with its number."""
+    lines = source.split("\n")
+    start = next((number for number, line in enumerate(lines) if re.match(rf"class {name}\b", line)), 0)
+    forward = next((number for number in range(start, len(lines)) if "def forward" in lines[number]), start)
+    last = {mistake: kind in _LAST for (kind, _), mistake in MISTAKES.items()}
+    found: list[str] = []
+    for mistake in mistakes:
+        fitting = [
+            f"{number + 1}: {line.strip()}"
+            for number, line in enumerate(lines)
+            if number > forward and not line.strip().startswith("#") and re.search(mistake.line, line)
+        ]
+        found.append(fitting[-1 if last[mistake] else 0] if fitting else "")
+    return tuple(found)

@@ -1,0 +1,245 @@
+"""Modules of students: right ones pass, and of wrong ones the mistake is named."""
+
+import pytest
+
+from attnscope import AttnscopeError
+from attnscope_lineage.check import MISTAKES, check, module_of
+from tests.cli.command import attnscope
+
+IMPORTS = "import math\nimport torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
+ONE = """
+class SelfAttention(nn.Module):
+    def __init__(self, embed_dim):
+        super(SelfAttention, self).__init__()
+        self.embed_dim = embed_dim
+        self.W_q = nn.Linear(embed_dim, embed_dim)
+        self.W_k = nn.Linear(embed_dim, embed_dim)
+        self.W_v = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, x):
+        Q = self.W_q(x)
+        K = self.W_k(x)
+        V = self.W_v(x)
+        scores = torch.matmul(Q, K.transpose(-2, -1)) / self.embed_dim**0.5
+        attn_weights = F.softmax(scores, dim=-1)
+        output = torch.matmul(attn_weights, V)
+        return output, attn_weights
+"""
+SEVERAL = """
+class MultiHeadAttention(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads, self.d_k = num_heads, d_model // num_heads
+        self.q_proj = nn.Linear(d_model, d_model)
+        self.k_proj = nn.Linear(d_model, d_model)
+        self.v_proj = nn.Linear(d_model, d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
+
+    def forward(self, x, mask=None):
+        b, t, d = x.shape
+        q = self.q_proj(x).view(b, t, self.num_heads, self.d_k).transpose(1, 2)
+        k = self.k_proj(x).view(b, t, self.num_heads, self.d_k).transpose(1, 2)
+        v = self.v_proj(x).view(b, t, self.num_heads, self.d_k).transpose(1, 2)
+        scores = q @ k.transpose(-2, -1) / math.sqrt(self.d_k)
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, float("-inf"))
+        weights = scores.softmax(dim=-1)
+        out = (weights @ v).transpose(1, 2).reshape(b, t, d)
+        return self.out_proj(out)
+"""
+CAUSAL = SEVERAL.replace("x, mask=None):", "x):").replace(
+    "        if mask is not None:\n", "        mask = torch.tril(torch.ones(t, t))\n        if True:\n"
+)
+LIST = """
+class Head(nn.Module):
+    def __init__(self, n_embd, head_size):
+        super().__init__()
+        self.key = nn.Linear(n_embd, head_size, bias=False)
+        self.query = nn.Linear(n_embd, head_size, bias=False)
+        self.value = nn.Linear(n_embd, head_size, bias=False)
+        self.register_buffer("tril", torch.tril(torch.ones(8, 8)))
+
+    def forward(self, x):
+        B, T, C = x.shape
+        k, q = self.key(x), self.query(x)
+        wei = q @ k.transpose(-2, -1) * k.shape[-1] ** -0.5
+        wei = wei.masked_fill(self.tril[:T, :T] == 0, float("-inf"))
+        return F.softmax(wei, dim=-1) @ self.value(x)
+
+
+class MultiHeadAttention(nn.Module):
+    def __init__(self, n_embd, num_heads):
+        super().__init__()
+        self.heads = nn.ModuleList([Head(n_embd, n_embd // num_heads) for _ in range(num_heads)])
+        self.proj = nn.Linear(n_embd, n_embd)
+
+    def forward(self, x):
+        return self.proj(torch.cat([h(x) for h in self.heads], dim=-1))
+"""
+FUSED = """
+class Attention(nn.Module):
+    def __init__(self, dim, heads, dropout=0.1):
+        super().__init__()
+        self.h = heads
+        self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.to_out = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x):
+        q, k, v = (one.unflatten(-1, (self.h, -1)).transpose(1, 2) for one in self.to_qkv(x).chunk(3, dim=-1))
+        o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.to_out(self.drop(o.transpose(1, 2).flatten(2)))
+"""
+MATRICES = """
+class Attention(nn.Module):
+    def __init__(self, d_model, d_k, d_v):
+        super().__init__()
+        self.Wq = nn.Parameter(torch.randn(d_model, d_k))
+        self.Wk = nn.Parameter(torch.randn(d_model, d_k))
+        self.Wv = nn.Parameter(torch.randn(d_model, d_v))
+
+    def forward(self, X):
+        Q, K, V = X @ self.Wq, X @ self.Wk, X @ self.Wv
+        S = torch.einsum("bid,bjd->bij", Q, K) / Q.shape[-1] ** 0.5
+        return torch.softmax(S, dim=2) @ V
+"""
+CROSS = (
+    ONE.replace("forward(self, x)", "forward(self, query, key, value)")
+    .replace("W_q(x)", "W_q(query)")
+    .replace("W_k(x)", "W_k(key)")
+    .replace("W_v(x)", "W_v(value)")
+)
+MASKED = 'scores = scores.masked_fill(mask == 0, float("-inf"))'
+RIGHT = {
+    "the text's own": (ONE, 1, False),
+    "several heads": (SEVERAL, 2, True),
+    "causal": (CAUSAL, 2, True),
+    "a list of heads": (LIST, 2, True),
+    "one layer for all three": (FUSED, 2, True),
+    "bare matrices": (MATRICES, 1, False),
+    "queries, keys and values apart": (CROSS, 1, False),
+    "a mask of what is hidden": (SEVERAL.replace("mask == 0", "mask.bool()"), 2, True),
+    "a mask that is added": (SEVERAL.replace(MASKED, "scores = scores + mask"), 2, True),
+    "a large negative number": (SEVERAL.replace('float("-inf")', "-1e9"), 2, True),
+    "an instance": (SEVERAL + "\nattention = MultiHeadAttention(12, 3)\n", 3, True),
+}  # fmt: skip
+SCALE1, SOFT1, OUT1 = " / self.embed_dim**0.5", "F.softmax(scores, dim=-1)", "torch.matmul(attn_weights, V)"
+SCALE2, MERGE2 = " / math.sqrt(self.d_k)", "(weights @ v).transpose(1, 2).reshape(b, t, d)"
+SPLIT2 = ".view(b, t, self.num_heads, self.d_k).transpose(1, 2)"
+RETURN2 = f"out = {MERGE2}\n        return self.out_proj(out)"
+WRONG = [
+    (ONE, SCALE1, "", "scale none"),
+    (ONE, SCALE1, " / self.embed_dim", "scale width"),
+    (ONE, SCALE1, " * self.embed_dim**0.5", "scale times"),
+    (ONE, SOFT1, "F.softmax(scores, dim=1)", "softmax queries"),
+    (ONE, SOFT1, "F.softmax(scores, dim=0)", "softmax texts"),
+    (ONE, SOFT1, "scores", "softmax none"),
+    (ONE, SOFT1, SOFT1 + " / self.embed_dim**0.5", "scale none, scale after"),
+    (ONE, OUT1, "torch.matmul(attn_weights, K)", "content K"),
+    (ONE, OUT1, "torch.matmul(attn_weights, Q)", "content Q"),
+    (ONE, OUT1, "torch.matmul(attn_weights, x)", "content X"),
+    (ONE, "torch.matmul(Q, K.", "torch.matmul(K, Q.", "scores KQ"),
+    (ONE, "torch.matmul(Q, K.", "torch.matmul(Q, Q.", "scores QQ"),
+    (ONE, OUT1, "torch.matmul(attn_weights.transpose(-2, -1), V)", "scores KQ, softmax queries"),
+    (SEVERAL, SCALE2, "", "scale none"),
+    (SEVERAL, SCALE2, " / math.sqrt(d)", "scale model"),
+    (SEVERAL, "dim=-1", "dim=1", "softmax heads"),
+    (SEVERAL, "dim=-1", "dim=2", "softmax queries"),
+    (SEVERAL, MERGE2, "(weights @ v).reshape(b, t, d)", "merge rows"),
+    (SEVERAL, "self.out_proj(out)", "out", "output none"),
+    (SEVERAL, SPLIT2, ".view(b, self.num_heads, t, self.d_k)", "split rows"),
+    (SEVERAL, SPLIT2, ".view(b, t, 1, d).transpose(1, 2)", "split one"),
+    (SEVERAL, RETURN2, "return weights @ v", "merge no"),
+    (SEVERAL, MASKED, "pass", "mask none"),
+    (SEVERAL, MASKED, "scores = scores * mask", "mask zero"),
+    (SEVERAL, MASKED, "scores = scores.masked_fill(mask == 0, 0.0)", "mask zero"),
+    (CAUSAL, "weights @ v", "weights.masked_fill(mask == 0, 0.0) @ v", "mask after"),
+    (CAUSAL, "torch.tril(", "torch.triu(", "mask earlier"),
+    (CAUSAL, "torch.ones(t, t)", "torch.ones(t, t), -1", "mask itself"),
+    (LIST, "* k.shape[-1] ** -0.5", "", "scale none"),
+    (LIST, "dim=-1) @ self.value(x)", "dim=-1) @ k", "content K"),
+    (LIST, "torch.cat([h(x) for h in self.heads], dim=-1)", "sum(h(x) for h in self.heads)", "merge sum"),
+    (SEVERAL, MERGE2, "(weights @ k).transpose(1, 2).reshape(b, t, d)", "content K"),
+]  # fmt: skip
+
+
+def verdict_on(source, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(IMPORTS + source)
+    return check(*module_of(path))
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_module_passes(name, tmp_path):
+    source, heads, masked = RIGHT[name]
+    verdict = verdict_on(source, tmp_path)
+    assert verdict.mistakes == ()
+    assert (verdict.heads, verdict.masked) == (heads, masked)
+    assert verdict.difference < 1e-5
+
+
+@pytest.mark.parametrize(("source", "right", "wrong", "expected"), WRONG, ids=[one[3] for one in WRONG])
+def test_a_wrong_module_has_its_mistake_named(source, right, wrong, expected, tmp_path):
+    assert right in source
+    changed = source.replace(right, wrong)
+    if expected == "mask after":
+        changed = changed.replace('scores = scores.masked_fill(mask == 0, float("-inf"))', "pass")
+    if expected == "scale none, scale after":
+        changed, expected = changed.replace(f"transpose(-2, -1)){SCALE1}", "transpose(-2, -1))"), "scale after"
+    if expected == "merge sum":
+        changed = changed.replace("self.proj = nn.Linear(n_embd,", "self.proj = nn.Linear(n_embd // num_heads,")
+    verdict = verdict_on(changed, tmp_path)
+    names = {mistake: " ".join(key) for key, mistake in MISTAKES.items()}
+    assert verdict.mistakes is not None
+    assert [names[one] for one in verdict.mistakes] == expected.split(", ")
+
+
+def test_two_mistakes_are_both_named(tmp_path):
+    changed = ONE.replace(SCALE1, "").replace("dim=-1", "dim=1")
+    assert [one.name for one in verdict_on(changed, tmp_path).mistakes] == [
+        MISTAKES["scale", "none"].name,
+        MISTAKES["softmax", "queries"].name,
+    ]
+
+
+def test_the_line_to_look_for_is_named(tmp_path):
+    verdict = verdict_on(ONE.replace(SOFT1, "F.softmax(scores, dim=1)"), tmp_path)
+    number, line = verdict.lines[0].split(": ", 1)
+    assert line == "attn_weights = F.softmax(scores, dim=1)"
+    assert (tmp_path / "mine.py").read_text().split("\n")[int(number) - 1].strip() == line
+
+
+CONFIGURED = ONE.replace("self, embed_dim):", "self, config):\n        embed_dim = config.width")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1", r"defines no class of torch.nn.Module; expected one, such as class SelfAttention"),
+        ("def f(:", r"mine.py failed: .* Correct the file"),
+        (CONFIGURED, r"SelfAttention\(config=8\) failed: .* Add a line at the end"),
+        (ONE.replace("self.W_q(x)", "self.W_q(y)"), r"fails on X of shape \(2, 5, 8\): .* Correct its forward"),
+        (ONE.replace("return output, attn_weights", "pass"), r"returns NoneType; expected its output, a tensor"),
+    ],
+    ids=["no class", "no Python", "a configuration", "a wrong name", "no output"],
+)
+def test_a_file_that_cannot_be_checked(source, message, tmp_path):
+    with pytest.raises(AttnscopeError, match=message):
+        verdict_on(source, tmp_path)
+
+
+def test_the_command_says_right_or_wrong_by_its_exit_code(tmp_path):
+    for name, source, code, says in (
+        ("right", ONE, 0, "SelfAttention: right."),
+        ("wrong", ONE.replace(SCALE1, ""), 1, "The scores are not scaled."),
+        ("strange", ONE.replace(SOFT1, "scores.relu()"), 1, f"None of the {len(MISTAKES)} known mistakes explains it"),
+    ):
+        (tmp_path / f"{name}.py").write_text(IMPORTS + source + "\nprint('a print of the file')\n")
+        printed = attnscope("walk", "--check", f"{name}.py", cwd=tmp_path)
+        assert printed.returncode == code, printed.stderr
+        assert says in printed.stdout
+        assert "a print of the file" not in printed.stdout
+    assert "スケーリング" in attnscope("walk", "--check", "wrong.py", "--lang", "ja", cwd=tmp_path).stdout
+    printed = attnscope("walk", "--check", "right.py", "--toy", cwd=tmp_path)
+    assert printed.returncode == 2
+    assert "--check stands alone" in printed.stderr
