@@ -202,7 +202,7 @@ class Layers(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What explains the output of a module: no mistake, or some; None if nothing does."""
+    """The mistakes that explain the output of a module, none for a right one; None if nothing explains it."""
 
     name: str
     mistakes: tuple[Mistake, ...] | None
