@@ -524,9 +524,9 @@ def write_whisper(found: dict[str, Any], form: str = WHISPER) -> str:
     least = names.index(min(listed, key=lambda head: mean[names.index(head)]))
     above = f"Heads {', '.join(better)}, not on the list, follow" if better else "No head outside the list follows"
     finding = (
-        f"{above} the words more closely than every published head. The "
-        f"published ones follow them too: {names[least][0]}.{names[least][1]}, the last, has {mean[least]:.2f} of its "
-        f"weight near the word, and {null[least]:.2f} near those of other sentences."
+        f"{above} the words more closely than every published head. All published heads follow the words: even the "
+        f"weakest, {names[least][0]}.{names[least][1]}, puts {mean[least]:.2f} of its weight near the spoken word, and "
+        f"{null[least]:.2f} near words of other sentences."
     )
     errors = [
         [name, *(f"{mean:.0f} ({low:.0f} to {high:.0f})" if low or high else "" for mean, low, high in values)]

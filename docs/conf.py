@@ -70,7 +70,7 @@ def read_as_on_github(_: Sphinx, page: str, source: list[str]) -> None:
         text = (ROOT / FILES[page]).read_text(encoding="utf-8").replace("](docs/", "](../")
     text = re.sub(rf"\]\({SITE}([\w/.-]+?)(\.html)?\)", lambda link: f"](/{link[1]}{'.md' if link[2] else ''})", text)
     text = re.sub(r"\]\((?:\.\./)+([A-Z][\w.]+)\)", rf"]({REPOSITORY}/blob/main/\1)", text)
-    below = {"index": r"\w+/index", "guides/notebooks": r"\.\./notebooks/[\w-]+"}.get(page, r"/?[\w./-]+")
+    below = {"index": r"\w+/index", "guides/notebooks": r"\.\./notebooks/[\w-]+"}.get(page, r"/?\w[\w./-]*")
     if page == "guides/notebooks" or page.endswith("index"):
         links = dict.fromkeys(re.findall(rf"\]\(({below})\.(?:md|ipynb)\)", text))
         text += "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(links) + "\n```\n"

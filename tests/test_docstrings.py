@@ -35,6 +35,9 @@ ELSEWHERE = {
     "TransformerBridge",
     "PeftModel",
     "SentenceTransformer",
+    "HookedTransformer",
+    "HuggingFaceTB",
+    "SmolLM2",
 }
 #: Letters of a formula, an entry point, and a class of another package.
 PLAIN_WORDS = {"dr", "dc", "attnscope.analyses", "fugashi.Tagger"}
@@ -56,7 +59,7 @@ def texts_with_names():
                 yield f"{path.relative_to(SOURCE)} {getattr(node, 'name', '')}", without_code(said)
     root = Path(__file__).parents[1]
     for page in (*root.glob("*.md"), *(root / "docs").rglob("*.md")):
-        if page.name not in {"CHANGELOG.md", "families.md"}:
+        if page.name not in {"CHANGELOG.md", "families.md", "other-tools.md"}:
             yield page.name, without_code(page.read_text(encoding="utf-8"))
 
 

@@ -16,9 +16,12 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
         try:
             loaded = load(name)
         except AttributeError as error:
+            from difflib import get_close_matches
+
             from attnscope.catalogue import where_to_find
 
-            raise AttributeError(where_to_find(name) or str(error)) from None
+            nearest = "".join(f": did you mean {near}?" for near in get_close_matches(name, public, 1))
+            raise AttributeError(where_to_find(name) or f"{error}{nearest}") from None
         if name in public:
             from attnscope.results import notebook  # noqa: F401 from here on, results show themselves  # pyright: ignore[reportUnusedImport]
         return loaded

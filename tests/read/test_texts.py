@@ -223,3 +223,9 @@ def test_a_name_that_is_not_unicode_can_be_printed_and_hashed(tmp_path):
 def test_files_of_other_types_are_counted(folder):
     assert Corpus.from_sources([folder]).notes["skipped_files"].endswith("were skipped: .csv 1.")
     assert Corpus.from_sources([folder / "c.txt"]).notes == {}
+
+
+def test_a_blank_file_is_named(tmp_path):
+    (tmp_path / "empty.txt").write_text(" \n")
+    with pytest.raises(AttnscopeError, match=r"empty\.txt: found only white space"):
+        list(Corpus.from_sources([tmp_path / "empty.txt"]))

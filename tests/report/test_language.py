@@ -161,7 +161,7 @@ def test_summaries_pages_figures_and_views_in_python_are_in_the_language(monkeyp
     figure = shown.figure()
     svg_of(figure)
     assert figure.axes[0].get_xlabel() == "キー"
-    with pytest.raises(AttnscopeError, match="name is 'fr'; expected 'en' or 'ja'"):
+    with pytest.raises(AttnscopeError, match="the language is 'fr'; expected 'en' or 'ja'"):
         set_language("fr")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     set_language()

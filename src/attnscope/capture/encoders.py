@@ -113,7 +113,7 @@ def load_speech_model(
     if not reads_sounds(model):
         other = what_is_read(model)
         raise AttnscopeError(
-            f"{name} reads {model.main_input_name}, not sounds. "
+            f"{name} reads {other or model.main_input_name}, not sounds. "
             f"{f'Give it {other}, or use' if other else 'Use'} Whisper, Wav2Vec2, HuBERT or WavLM"
         )
     if with_decoder and not model.config.is_encoder_decoder and or_encoder:
@@ -194,7 +194,7 @@ def load_vision_model(
         plain, pictured = what_is_read(loaded.model), image_token_of(loaded.model.config) is not None
         other = "texts with images (JSON Lines)" if pictured else plain
         raise AttnscopeError(
-            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not images. "
+            f"{type(loaded.model).__name__} reads {other or loaded.model.main_input_name}, not images. "
             f"{f'Give it {other}, or use' if other else 'Use'} a vision encoder (ViT, DINOv2, CLIP, SigLIP, ...)"
         )
     if need_processor and (processor is None or isinstance(processor, str | Path)):

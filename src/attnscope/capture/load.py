@@ -297,6 +297,8 @@ def _reject_what_is_no_model(source: str) -> None:
         raise AttnscopeError(f"{source} is not a folder: expected one with config.json and model.safetensors")
     if source.lower().endswith(SUFFIXES):
         raise AttnscopeError(f"{source} does not exist; and {first} TEXT")
+    if " " in source:
+        raise AttnscopeError(f"{source!r:.60} is not a model: pass a text as texts=..., after the model")
     if is_place(source):
         raise AttnscopeError(f"{source} does not exist: expected a model folder, or a hub id such as gpt2")
 

@@ -123,9 +123,11 @@ class Corpus:
             return
         read: list[Text] = []
         count, characters, blank, repeats = 0, 0, True, Repeats()
+        name = ""
         for source in self._sources:
             for text in source.texts():
                 count += 1
+                name = text.name
                 content = text.content.strip()
                 blank = blank and not content
                 named = replace(text, name=repeats.named(text.name, content)) if content else text
@@ -134,7 +136,7 @@ class Corpus:
                     read.append(named)
                 yield named
         if blank:
-            raise _no_text(count)
+            raise _no_text(count, name)
         if characters <= _FEW:
             self._read = read
 
@@ -162,6 +164,8 @@ def _no_text_but_url(given: str) -> str:
     return f"found the URL {str(Url(given))[:100]!r} among texts: give URLs in a separate list"
 
 
-def _no_text(count: int) -> AttnscopeError:
+def _no_text(count: int, name: str = "") -> AttnscopeError:
+    if count == 1 and name:
+        return AttnscopeError(f"{name}: found only white space; expected at least one word")
     problem = f"found only white space (texts: {count})" if count else "found no text"
     return AttnscopeError(f"{problem}; expected at least one word: give a string or a file with text")

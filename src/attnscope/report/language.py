@@ -27,7 +27,7 @@ def set_language(name: str | None = None) -> None:
     """The work of `attnscope.set_language`."""
     global _current  # noqa: PLW0603
     if name not in {None, *LANGUAGES}:
-        raise AttnscopeError(f"name is {name!r:.60}; expected {' or '.join(map(repr, LANGUAGES))}")
+        raise AttnscopeError(f"the language is {name!r:.60}; expected {' or '.join(map(repr, LANGUAGES))}")
     locale = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")[:2]
     _current = name or (locale if locale in LANGUAGES else "en")
 

@@ -170,7 +170,7 @@ def test_only_the_vision_tower_is_measured_and_a_pooling_head_is_reported(pictur
         (None, {"band": 9}, "band (--band) is 9; in images of 4 x 4 patches the largest offset is 3"),
         (None, {"show": [(0, 99)]}, "there is no head 0.99 (show, --show): layers go from 0 to"),
         (None, {"statistics": "profile"}, "there is no statistic 'profile' of images: the nearest is patch_profile"),
-        (None, {"model": "bundled", "tokenizer": None}, "reads input_ids, not images"),
+        (None, {"model": "bundled", "tokenizer": None}, "reads text, not images"),
         (None, {"tokenizer": None}, "without its image processor"),
         (torch.zeros(1, 3, 40, 40), {}, "cannot read image 1"),
         (torch.full((1, 3, SIDE, SIDE), torch.nan), {}, "NaN or infinity"),

@@ -177,7 +177,7 @@ def test_long_sounds_are_cut_and_beside_transcripts_rejected(place):
         ("whisper", {"targets": ["The tide."]}, "found 3 sounds and 1 transcript "),
         ("whisper", {"window": 8}, "window (--window) needs texts, but the input is sounds"),
         ("whisper", {"band": 100}, "in windows of 100 frames the largest offset is 99"),
-        ("bundled", {}, "reads input_ids, not sounds"),
+        ("bundled", {}, "reads text, not sounds"),
         ("whisper", {"texts": ["The tide."]}, "reads input_features, not text. Give it sounds (.wav)"),
         (
             "wav2vec2",
