@@ -5,13 +5,13 @@
     python benchmarks/compression.py MODEL OTHER_TEXT --card card --kvpress PEER/bin/python --read TEXT
     python benchmarks/compression.py MODEL OTHER_TEXT --card card --minference PEER/bin/python
 
-Keys are limited by masks, which is exact. Heads are limited in the order of the card, those of the largest reach
-first, and in random orders; a key-value head has the lowest reach of the query heads that share it. If the card has
-effects, they predict the loss: the effect of each head times the weight that it loses, summed; and heads are limited
+Keys are limited by masks, which is exact. Heads are limited in the order of the card, those of the largest kept share
+first, and in random orders; a key-value head has the lowest kept share of its query heads. If the card has effects,
+they predict the loss: the effect of each head times the weight that it loses, summed; and heads are limited
 in the order of these products too.
 
 With `--kvpress`, heads are limited in the order of its scores too: `DuoAttentionPress(on_the_fly_scoring=True)` on the
-windows that the card read. Of scores and reaches, the agreement of two halves of the windows is printed. With
+windows that the card read. Of scores and kept shares, the agreement of two halves of the windows is printed. With
 `--minference`, MInference reads the exported pattern and runs a Llama model with it on the CPU: the heads that it
 streams are those of the card, and the loss changes as by our masks. Its environment, without CUDA:
 
@@ -62,7 +62,7 @@ def curves_of(
 ) -> xr.Dataset:
     """Change of the loss over ``cache, order, point`` for the caches of the card that all windows exceed."""
     shortest, names = min(map(len, session.windows)), [str(name) for name in card.role.values]
-    known = [(int(one[1]), int(one[2])) for name in names if (one := name.split("_"))[0] == "reach"]
+    known = [(int(one[1]), int(one[2])) for name in names if (one := name.split("_"))[0] == "kept"]
     caches = [cache for cache in known if sum(cache) < shortest]
     if not caches:
         raise AttnscopeError(f"a window has {shortest} tokens, and no cache of the card has fewer: use longer texts")
@@ -71,7 +71,7 @@ def curves_of(
     predicted: dict[tuple[int, int], np.ndarray] = {}  # by cache, for each key-value head
 
     def costs_of(cache: tuple[int, int]) -> dict[str, list[np.ndarray]]:
-        lost = 1.0 - card.score.sel(role="reach_{}_{}".format(*cache)).values
+        lost = 1.0 - card.score.sel(role="kept_{}_{}".format(*cache)).values
         costs = {"card": [lost]}
         if peer is not None:  # low scores need the latest keys alone
             costs["kvpress"] = [np.repeat(peer, shared[0], 1)]
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--card", required=True, help="run folder of attnscope card, on other texts")
     parser.add_argument("--kvpress", help="a Python with kvpress, whose scores order the heads too")
     parser.add_argument("--read", help="with --kvpress: the texts that the card read")
-    parser.add_argument("--minference", help="a Python with MInference, which gets the pattern of each reach")
+    parser.add_argument("--minference", help="a Python with MInference, which gets the pattern of each kept share")
     parser.add_argument("--figure", help="draw the curves too: a file without its ending")
     for name, default in {"window": 256, "limit": 24, "orders": 5, "seed": 0}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -222,7 +222,7 @@ def main() -> None:
     corpus = texts_of(Path(given.text), field=None, by_line=False)
     session = prediction_session(loaded, corpus, window=given.window, limit=given.limit, seed=given.seed)
     session.check()
-    peer, reaches = None, [str(role) for role in card.role.values if str(role).startswith("reach")]
+    peer, reaches = None, [str(role) for role in card.role.values if str(role).startswith("kept_")]
     if given.kvpress:
         settings = Signature.from_json(card.attrs["signature"]).settings or {}
         read = texts_of(Path(given.read), field=None, by_line=False)

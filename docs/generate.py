@@ -105,8 +105,8 @@ def _rows_schema(table: Table) -> dict[str, Any]:
         kind = ["string", "null"] if one.unit in NO_NUMBERS - {"head"} else ["number", "null"]
         columns |= {name: {"type": kind} for name in one.columns}
         columns[one.name] |= {"description": one.meaning} if one.meaning else {}
-    columns = {name: kind for name, kind in columns.items() if not name.startswith("reach_")}
-    more = {"^reach_\\d+_\\d+": {"type": ["number", "null"]}}
+    columns = {name: kind for name, kind in columns.items() if not name.startswith("kept_")}
+    more = {"^kept_\\d+_\\d+": {"type": ["number", "null"]}}
     return {"type": "array", "items": {"type": "object", "properties": columns, "patternProperties": more}}
 
 

@@ -97,13 +97,13 @@ def test_a_score_is_the_mean_over_the_windows_that_can_have_the_role(reading):
     how = {"tokenizer": tokenizer, "kept": [(64, 4), (16, 4)], "controls": "none", "needles": NEEDLES}
     card = attnscope.card(model, texts, **how)
     model.set_attn_implementation("eager")
-    own = {"streaming": [], "reach_16_4": []}
+    own = {"streaming": [], "kept_16_4": []}
     for text in texts:
         ids = torch.tensor([tokenizer(text)["input_ids"]])
         with torch.no_grad():
             weights = torch.cat(model(ids, output_attentions=True).attentions).double()
         query = torch.arange(ids.shape[1])[:, None]
-        for name, recent in (("streaming", 64), ("reach_16_4", 16)):
+        for name, recent in (("streaming", 64), ("kept_16_4", 16)):
             kept = (query - query.T < recent) | (query.T < 4)
             rows = (weights * kept).sum(-1)[..., recent + 4 :]
             own[name] += [rows.mean(-1).numpy()] * (rows.shape[-1] > 0)
@@ -115,7 +115,7 @@ def test_a_score_is_the_mean_over_the_windows_that_can_have_the_role(reading):
         np.testing.assert_allclose(card.score.sel(role=name), np.mean(scores, 0), atol=1e-5)
     assert card.half_score.notnull().all()
     assert card.stability.sel(role=[*own]).notnull().all()
-    short = f"streaming, reach 64+4: mean over {counts[0]} of 6 windows (the others are too short)."
+    short = f"streaming, kept 64+4: mean over {counts[0]} of 6 windows (the others are too short)."
     assert short in report_of("card", card).notes
 
 
@@ -129,7 +129,7 @@ def test_a_limit_is_the_mean_over_the_windows_that_are_longer_than_the_cache(rea
     mixed, long = (card.effect.sel(ablation="limit_16_4") for card in cards)
     assert abs(long).max() > 1e-4
     np.testing.assert_allclose(mixed, long, atol=1e-6)
-    assert [int(card.windows.sel(role="reach_16_4")) for card in cards] == [2, 2]
+    assert [int(card.windows.sel(role="kept_16_4")) for card in cards] == [2, 2]
 
 
 @pytest.mark.parametrize("verb", OF_ONE_TEXT)

@@ -39,7 +39,7 @@ def kvpress(card: xr.Dataset, *, limited: Share = 0.5, role: str | None = None) 
     limited
         Share of the key-value heads to limit, those first that need the cache least.
     role
-        Reach or effect of the card that orders the heads, as for ``attnscope runs export --to duo``.
+        Kept share or effect of the card that orders the heads, as for ``attnscope runs export --to duo``.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Cards of heads: reach, stability, files of other tools, published lists, and the loss with limited keys."""
+"""Cards of heads: kept shares, stability, files of other tools, published lists, and the loss with limited keys."""
 
 import io
 import json
@@ -45,14 +45,14 @@ def planted():
     return model, reading, card, effects, place
 
 
-def test_a_local_head_has_reach_1_in_its_window_and_uniform_heads_have_its_share(planted):
+def test_a_cache_of_its_window_keeps_a_local_head_whole_and_uniform_heads_have_its_share(planted):
     _, _, card, _, place = planted
-    reach = card.score.sel(role="reach_2_0")
-    assert float(reach[place]) > 0.8
-    assert float(reach[place]) > float(card.control_score.sel(role="reach_2_0").max()) + 0.5
+    kept = card.score.sel(role="kept_2_0")
+    assert float(kept[place]) > 0.8
+    assert float(kept[place]) > float(card.control_score.sel(role="kept_2_0").max()) + 0.5
     length = json.loads(card.attrs["notes"])["tokens"][0]
-    np.testing.assert_allclose(card["equal"].sel(role="reach_2_0"), np.mean(2 / np.arange(3, length + 1)), rtol=1e-6)
-    assert bool((card.score.sel(role="reach_4_1") >= reach - 1e-6).all())
+    np.testing.assert_allclose(card["equal"].sel(role="kept_2_0"), np.mean(2 / np.arange(3, length + 1)), rtol=1e-6)
+    assert bool((card.score.sel(role="kept_4_1") >= kept - 1e-6).all())
 
 
 def test_answers_lose_what_the_planted_circuit_copies():
@@ -176,7 +176,7 @@ def grouped():
     """A card of a Llama whose two key-value heads are shared by two heads each."""
     generator = np.random.default_rng(0)
     score = generator.random((2, 3, 4))
-    roles = ["reach_64_4", "retrieval"]
+    roles = ["kept_64_4", "retrieval"]
     return xr.Dataset(
         {"score": (("role", "layer", "head"), score), "query_heads": ("layer", [2, 2, 2])},
         {
@@ -190,7 +190,7 @@ def grouped():
 
 
 def test_every_format_is_read_back_as_it_was_written(grouped, tmp_path):
-    retrieval, reach = grouped.score.sel(role="retrieval").values, grouped.score.sel(role="reach_64_4").values
+    retrieval, kept = grouped.score.sel(role="retrieval").values, grouped.score.sel(role="kept_64_4").values
     best = np.sort(retrieval, axis=None)[-3]
     crossing = grouped.assign_coords(layer_kind=("layer", ["cross"] * 3))
     for to, card in (("qrhead", grouped), ("alignment", crossing), ("names", grouped)):
@@ -204,7 +204,7 @@ def test_every_format_is_read_back_as_it_was_written(grouped, tmp_path):
     assert 'attn_head_set: "' in head_files(grouped, "qrhead", top=3)["heads.yaml"]
     files = head_files(grouped, "duo")
     table = np.loadtxt(files["full_attention_heads.tsv"].splitlines(), delimiter="\t")
-    np.testing.assert_allclose(table, 1 - reach.reshape(3, 2, 2).min(-1))  # all that share it stay in the cache
+    np.testing.assert_allclose(table, 1 - kept.reshape(3, 2, 2).min(-1))  # all that share it stay in the cache
     assert {name: json.loads(files["config.json"])[name] for name in ("sink_size", "recent_size")} == {
         "sink_size": 4,
         "recent_size": 64,
@@ -214,7 +214,7 @@ def test_every_format_is_read_back_as_it_was_written(grouped, tmp_path):
     np.testing.assert_array_equal(listed[:, ::2] > 0, table >= 0.5)
     patterns = json.loads(head_files(grouped, "minference", top=5)["best_pattern.json"])
     limited = [[row[str(head)][0] == "stream_llm" for head in range(4)] for row in patterns]
-    np.testing.assert_array_equal(limited, reach >= np.sort(reach, axis=None)[-5])
+    np.testing.assert_array_equal(limited, kept >= np.sort(kept, axis=None)[-5])
     assert {tuple(one[1:3]) for row in patterns for one in row.values() if one[0] == "stream_llm"} == {(4, 64)}
     assert pooled(grouped, retrieval, lowest=False).shape == (3, 2)
     for to in ("minference", "names"):
@@ -429,7 +429,7 @@ def test_the_order_of_the_card_loses_less_than_random_orders(planted):
     assert float(every[0, 0]) == pytest.approx(float(every[0, 1]))  # in any order all heads are limited at last
     assert bool((result.effect_low <= result.effect).all())
     first = float(result.predicted[0, 0, 0])
-    lost = 1 - card.score.sel(role="reach_2_0").values
+    lost = 1 - card.score.sel(role="kept_2_0").values
     two = np.argsort(lost, axis=None)[:2]
     assert first == pytest.approx(float((lost * card.effect[0].values).flat[two].sum()))
     apart = result.predicted - result.predicted.sel(order="effects")
@@ -442,10 +442,10 @@ def test_a_check_limits_heads_in_the_order_of_the_other_half(planted):
     card = attnscope.card(model.model, **reading, kept=[(2, 0)], controls="none", check=True)
     texts = texts_of(reading["texts"], field=None, by_line=False)
     session = prediction_session(load_model(model.model, tokenizer=model.tokenizer), texts, window=512, limit=100)
-    half, reach = np.arange(12) % 2, card.half_score.sel(role="reach_2_0").values
+    half, kept = np.arange(12) % 2, card.half_score.sel(role="kept_2_0").values
     changes = np.empty((12, 3))
     for side in (0, 1):
-        order = np.argsort(1 - reach[side], axis=None, kind="stable")
+        order = np.argsort(1 - kept[side], axis=None, kind="stable")
         sets = np.array([np.isin(np.arange(8), order[:count]) for count in (2, 4, 6)])
         changes[half != side] = changes_by_limits(session, sets, 2, 0)[half != side]
     found = card.isel(cache=0)
@@ -514,7 +514,7 @@ def test_a_card_counts_key_value_heads_by_the_query_head_that_needs_most():
     reader, tokenizer = tiny_reader("llama")  # four query heads, two key-value heads a layer
     card = attnscope.card(reader, TEXTS, tokenizer=tokenizer, kept=[(8, 4)], controls="none")
     # of the first two query heads one needs more, of the last two of the first layer none
-    card.score.loc[{"role": "reach_8_4"}] = [[0.99, 0.5, 0.96, 0.97], [0.5, 0.5, 0.99, 0.94]]
+    card.score.loc[{"role": "kept_8_4"}] = [[0.99, 0.5, 0.96, 0.97], [0.5, 0.5, 0.99, 0.94]]
     sentence = "It does for all query heads of 1 of 4 key-value heads, which share their keys."
     assert sentence in report_of("card", card).finding.sentences
     reader, tokenizer = tiny_reader("gpt2")

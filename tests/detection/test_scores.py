@@ -12,7 +12,7 @@ from tests.tiny_models import tiny
 
 SINKS, RECENT = 2, 6
 REACH = Nearness(near=3, kept=((RECENT, SINKS), (4, 1)))
-REACHED = "reach_4_1"
+REACHED = "kept_4_1"
 PERIOD, BEGINS = 10, 1
 FAMILIES = ("gpt2", "gemma2", "gpt_oss", "bert", "t5", "bloom")
 GENERATOR = np.random.default_rng(0)

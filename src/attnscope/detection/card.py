@@ -1,4 +1,4 @@
-"""`card`: what is known of every head, for other tools: roles, reach, effects, stability, a published list."""
+"""`card`: what is known of every head, for other tools: roles, kept shares, effects, stability, a published list."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Additions:
         if self.answers and probes[-1].answers:
             variables = answer_effects(self.loaded, probes[-1].answers, seed=self.reading["seed"], heads=self.heads)
             parts.insert(0, xr.Dataset(variables, {"ablation": list(ANSWERS)}))
-        caches = [cache for cache in self.caches if "reach_{}_{}".format(*cache) in result.role.values]
+        caches = [cache for cache in self.caches if "kept_{}_{}".format(*cache) in result.role.values]
         changes = None
         if caches and (self.limits or self.check):
             seed, windows = self.reading["seed"], list(probes[0].windows)
@@ -191,14 +191,14 @@ class Additions:
     ) -> xr.Dataset:
         """Change of the loss with the keys of one key-value head limited to each cache, for its query heads."""
         seed = self.reading["seed"]
-        reaches = ["reach_{}_{}".format(*cache) for cache in caches]
+        shares = ["kept_{}_{}".format(*cache) for cache in caches]
         names = ["limit_{}_{}".format(*cache) for cache in caches]
-        causal = result.score.sel(role=reaches).notnull().values
+        causal = result.score.sel(role=shares).notnull().values
         changes = np.where(causal, changes, np.nan)
         # caches that the same windows exceed are tested together
         by_windows: dict[tuple[int, ...], list[int]] = {}
-        for at, reach in enumerate(reaches):
-            longer = np.argwhere(np.isfinite(of_windows[reach].values).any((1, 2))).ravel()
+        for at, share in enumerate(shares):
+            longer = np.argwhere(np.isfinite(of_windows[share].values).any((1, 2))).ravel()
             by_windows.setdefault(tuple(longer.tolist()), []).append(at)
         parts: list[xr.Dataset] = []
         for rows, some in by_windows.items():
@@ -228,7 +228,7 @@ class Additions:
 
         def costs_of(cache: tuple[int, int]) -> dict[str, list[np.ndarray]]:
             if changes is None:
-                each = 1.0 - of_windows["reach_{}_{}".format(*cache)].values
+                each = 1.0 - of_windows["kept_{}_{}".format(*cache)].values
             else:
                 each = changes[:, caches.index(cache)]
             return {"card": [each[half == side].mean(0) for side in (0, 1)]}

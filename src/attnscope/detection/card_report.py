@@ -1,4 +1,4 @@
-"""The report of `card`: every head with its roles, reach and effects, and the agreement of halves of the texts."""
+"""The report of `card`: every head with its roles, kept shares and effects, and how halves of the texts agree."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ def report(card: xr.Dataset) -> schema.Report:
     checks = _check_rows(card) if "check_p" in card else []
     sentences += _check_sentences(checks)
     groups, rows = heads_by_role(card), _head_rows(card)
-    smallest = next(iter(_reaches(card)), "")  # heads that need more than this cache come first
+    smallest = next(iter(_kept(card)), "")  # heads that need more than this cache come first
     order = [(min(STREAMS, row.get(smallest) or STREAMS), not row["roles"], row["rank"]) for row in rows]
     first = [rows[at] for at in sorted(range(len(rows)), key=order.__getitem__)[: schema.Table.terminal]]
     certainty = "scores at the threshold of a role; no test"
-    reaches = _reaches(card)
-    if reaches:
-        certainty, first_reach = "heads by their mean, without intervals", reaches[0]
-        cache = ROLES[first_reach].title
+    kept = _kept(card)
+    if kept:
+        certainty, first_kept = "heads by their mean, without intervals", kept[0]
+        cache = ROLES[first_kept].title
         less, most = f"less than 95%: {cache}", f"95% or more: {cache}"
-        ranked = sorted((row for row in rows if row[first_reach] is not None), key=lambda row: row[first_reach])
-        groups = schema.heads_by(ranked, lambda row: less if row[first_reach] < STREAMS else most, less, most)
-        if bool(card.low.sel(role=reaches).notnull().any()):
+        ranked = sorted((row for row in rows if row[first_kept] is not None), key=lambda row: row[first_kept])
+        groups = schema.heads_by(ranked, lambda row: less if row[first_kept] < STREAMS else most, less, most)
+        if bool(card.low.sel(role=kept).notnull().any()):
             certainty = "heads by their mean; each share has a 95% interval"
     return schema.Report(
-        colour=next(iter(reaches), ""),
+        colour=next(iter(kept), ""),
         title=f"Card of the heads of {card.attrs['model']}",
         read=", ".join(texts_read(card)),
         finding=schema.Finding(
@@ -91,7 +91,7 @@ def report(card: xr.Dataset) -> schema.Report:
 def _cache_sentences(card: xr.Dataset) -> list[str]:
     """For each cache, the number of heads of which it keeps nearly all of the weight."""
     sentences: list[str] = []
-    for name in _reaches(card):
+    for name in _kept(card):
         recent, sinks = name.split("_")[1:]
         score = card.score.sel(role=name).values
         sentences.append(
@@ -155,7 +155,7 @@ def _check_sentences(rows: list[schema.Row]) -> list[str]:
 
 def _head_rows(card: xr.Dataset) -> list[schema.Row]:
     cells = xr.where(card.score.notnull().any("role"), 0.0, np.nan)
-    scores = card.score.sel(role=[name for name in card.role.values if name not in _reaches(card)])
+    scores = card.score.sel(role=[name for name in card.role.values if name not in _kept(card)])
     order = np.argsort(np.argsort(-scores.values.reshape(scores.shape[0], -1)), 1).min(0, initial=cells.size)
     columns: dict[str, xr.DataArray | None] = {
         "rank": cells.copy(data=order.reshape(cells.shape)),  # best over the roles
@@ -163,7 +163,7 @@ def _head_rows(card: xr.Dataset) -> list[schema.Row]:
         "roles": roles_of_heads(card),
         "listed": card.get("listed"),
     }
-    for name in _reaches(card):
+    for name in _kept(card):
         part = card.sel(role=name)
         columns |= {name: part.score, f"{name}_low": part.low, f"{name}_high": part.high}
     for ablation in map(str, card.ablation.values) if "effect" in card else ():
@@ -171,8 +171,8 @@ def _head_rows(card: xr.Dataset) -> list[schema.Row]:
     return schema.rows_of(columns, cells)
 
 
-def _reaches(card: xr.Dataset) -> list[str]:
-    return [name for name in map(str, card.role.values) if name.startswith("reach_")]
+def _kept(card: xr.Dataset) -> list[str]:
+    return [name for name in map(str, card.role.values) if name.startswith("kept_")]
 
 
 def _heads(card: xr.Dataset) -> list[schema.Quantity]:
@@ -184,7 +184,7 @@ def _heads(card: xr.Dataset) -> list[schema.Quantity]:
         schema.Quantity("key_head", unit="count", detail="data", meaning="key-value head of its layer that it reads"),
         schema.Quantity("roles", meaning="published roles whose threshold it reaches"),
         schema.Quantity("listed", unit="count", detail="page", meaning="1: in the published file"),
-        *(schema.with_ends(name, ROLES[name].title, "share", meaning) for name in _reaches(card)),
+        *(schema.with_ends(name, ROLES[name].title, "share", meaning) for name in _kept(card)),
         *(
             schema.effect_quantity(
                 name,

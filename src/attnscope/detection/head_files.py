@@ -29,7 +29,7 @@ from attnscope.store.arrays import padded_heads
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 
-STREAMS = 0.95  # reach from which MInference's pattern limits a head, unless their number is given
+STREAMS = 0.95  # kept share from which MInference's pattern limits a head, unless their number is given
 _DENSE = ("vertical_and_slash", 1000, 6096)  # MInference's pattern of a head without one
 _GATE, _RETRIEVES = 0.5, 0.1  # from which DuoAttention and Wu et al. list a head
 #: Files for DuoAttention and kvpress, MInference, QRHead, Whisper in transformers, and TransformerLens.
@@ -60,7 +60,7 @@ class _Choice(NamedTuple):
 
     role: str
     is_change: bool  # of the loss, in nats
-    is_reach: bool
+    is_kept: bool
     scores: np.ndarray  # (layer, head)
     rows: dict[int, int]  # of layers, by their numbers
     sinks: int
@@ -68,18 +68,18 @@ class _Choice(NamedTuple):
 
     @classmethod
     def of(cls, card: xr.Dataset, to: str, role: str | None) -> _Choice:
-        reaches = [str(name) for name in card.role.values if str(name).startswith("reach_")]
+        kept = [str(name) for name in card.role.values if str(name).startswith("kept_")]
         changes = card.ablation.values.tolist() if "effect" in card else []
         limits = [name for name in changes if name.startswith("limit_")]
-        first = {"duo": [*limits, *reaches], "minference": reaches}
-        role = role or next(iter(first.get(to, ["retrieval"])), "reach")
+        first = {"duo": [*limits, *kept], "minference": kept}
+        role = role or next(iter(first.get(to, ["retrieval"])), "kept share")
         choices = [*map(str, card.role.values), *changes]
         if role not in choices:
             raise AttnscopeError(f"the card has no {role!r} (--variables); it has {', '.join(choices)}")
-        recent, sinks = (int(size) for size in role.split("_")[1:]) if role in [*reaches, *limits] else (256, 128)
+        recent, sinks = (int(size) for size in role.split("_")[1:]) if role in [*kept, *limits] else (256, 128)
         is_change = role in changes
         scores = (card.effect.sel(ablation=role) if is_change else card.score.sel(role=role)).values
-        return cls(role, is_change, role in reaches, scores, _numbers(card, to), sinks, recent)
+        return cls(role, is_change, role in kept, scores, _numbers(card, to), sinks, recent)
 
 
 class DuoTable(NamedTuple):
@@ -94,15 +94,15 @@ class DuoTable(NamedTuple):
 
 @reads("card")
 def duo_table(card: xr.Dataset, role: str | None = None) -> DuoTable:
-    """The table of DuoAttention, from a reach, another role or an effect of a card."""
+    """The table of DuoAttention, from a kept share, another role or an effect of a card."""
     one = _Choice.of(card, "duo", role)
-    full = pooled(card, one.scores, lowest=one.is_reach)[[*one.rows.values()]]
-    mapping = f"1 - {one.role}" if one.is_reach else one.role
+    full = pooled(card, one.scores, lowest=one.is_kept)[[*one.rows.values()]]
+    mapping = f"1 - {one.role}" if one.is_kept else one.role
     if one.is_change:  # DuoAttention clips its table to 0 to 1, where changes in nats would be ties
         low, high = float(np.nanmin(full)), float(np.nanmax(full))
         full = (full - low) / max(high - low, np.finfo(float).tiny)
         mapping = f"({one.role} - {low:.6g}) / {high - low:.6g}, with {one.role} in nats"
-    return DuoTable(1 - full if one.is_reach else full, [*one.rows], one.sinks, one.recent, mapping)
+    return DuoTable(1 - full if one.is_kept else full, [*one.rows], one.sinks, one.recent, mapping)
 
 
 @reads("card")
@@ -112,7 +112,7 @@ def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | No
         raise AttnscopeError(
             f"alignment heads are of cross-attention, which {card.attrs['model']} lacks: use --to names or --to qrhead"
         )
-    role, is_change, is_reach, scores, rows, sinks, recent = _Choice.of(card, to, role)
+    role, is_change, is_kept, scores, rows, sinks, recent = _Choice.of(card, to, role)
     check_whole(1, int(np.isfinite(scores[[*rows.values()]]).sum()), top=1 if top is None else top)
     threshold = None if is_change else ROLES[role].threshold
     if to == "duo":
@@ -123,8 +123,8 @@ def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | No
         config |= {"scores": duo.mapping, "signature": signature}
         return {"full_attention_heads.tsv": table.getvalue(), "config.json": json.dumps(config)}
     if to == "minference":
-        if not is_reach:
-            raise AttnscopeError("minference needs a reach, such as reach_64_4 (--variables)")
+        if not is_kept:
+            raise AttnscopeError("minference needs a kept share, such as kept_64_4 (--variables)")
         least = STREAMS if top is None else np.sort(scores[[*rows.values()]], axis=None)[-top]
         patterns = [
             {

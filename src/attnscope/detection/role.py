@@ -220,14 +220,14 @@ _ONE_SIDED = "every layer sees both sides or another text"
 
 class _Roles(dict[str, Role]):
     def __missing__(self, name: str) -> Role:
-        """The reach of a name such as ``reach_64_4``."""
-        sizes = re.fullmatch(r"reach_(\d+)_(\d+)", name)
+        """The kept share of a name such as ``kept_64_4``."""
+        sizes = re.fullmatch(r"kept_(\d+)_(\d+)", name)
         if sizes is None:
             raise KeyError(name)
         recent, sinks = map(int, sizes.groups())
         return Role(
             name,
-            f"reach {recent}+{sinks}",
+            f"kept {recent}+{sinks}",
             f"Share of the weight on tokens that a cache of the latest {recent} and the first {sinks} tokens keeps, "
             "for queries that see more tokens.",
             "Xiao et al. 2024, StreamingLLM (the cache)",
@@ -307,7 +307,7 @@ ROLES: dict[str, Role] = _Roles(
             "streaming",
             "streaming",
             "Share of the weight on the first 4 and the latest 64 tokens, for queries that see more tokens. The weight "
-            "of a learned sink counts as elsewhere, unlike in a reach. This is the attention pattern of the "
+            "of a learned sink counts as elsewhere, unlike in a kept share. This is the attention pattern of the "
             "definition; the effect on the output is not measured here.",
             "Xiao et al. 2024, DuoAttention",
             lambda measured: measured.streamed(),

@@ -154,8 +154,8 @@ def export(
         ``zarr`` writes a Zarr 3 store; open it with `xarray.open_zarr`. Each head is a chunk, so that one head can be
         read over a million windows. ``latex`` writes the tables of the terminal, a paragraph on methods and its
         references (`attnscope.results.methods`). A card (`attnscope.card`) becomes a folder with the heads as a tool
-        reads them: ``duo`` (DuoAttention and kvpress) from the lowest reach or highest score of the query heads that
-        share a key-value head; ``minference``; ``qrhead``; ``alignment`` (Whisper's generation config); ``names``
+        reads them: ``duo`` (DuoAttention and kvpress) from the lowest kept share or highest score of the query heads
+        that share a key-value head; ``minference``; ``qrhead``; ``alignment`` (Whisper's generation config); ``names``
         (TransformerLens). A run of relations of sounds or translations becomes its ``alignment`` heads, as several
         tools read them, and one of proteins with ``--together`` the head of ESM for ``contacts``. A run of edges or
         attribute becomes a ``graph`` for circuit-tracer and Neuronpedia, see `attnscope.export.graph`.
@@ -163,10 +163,10 @@ def export(
         The folder or file to write; by default in the current folder, named after the run.
     variables
         Names of the variables to write; by default all. For files of heads, the role that chooses them: by default the
-        first reach for ``duo`` and ``minference``, else ``retrieval``.
+        first kept share for ``duo`` and ``minference``, else ``retrieval``.
     top
         Number of heads in a list, of limited heads for ``minference``, and of links of a ``graph`` (500 by default). By
-        default those heads that reach the role's threshold, or a reach of 0.95.
+        default those heads that reach the role's threshold, or a kept share of 0.95.
     progress
         Called with a `Progress` from time to time.
 

@@ -41,8 +41,8 @@ def card(
     *,
     kept: Annotated[
         Caches,
-        "Measure reach with these caches, as latest + first tokens, such as 64+4,256+4. The latest tokens include "
-        "the query's own.",
+        "Measure the share of weight that these caches keep, as latest + first tokens, such as 64+4,256+4. The latest "
+        "tokens include the query's own.",
     ] = ((64, 4), (16, 4), (64, 0), (256, 4)),
     effects: Annotated[
         Tree | None,
@@ -68,8 +68,8 @@ def card(
     check: Annotated[
         bool,
         "Check the order of heads by the loss with more and more key-value heads limited, next to random orders. The "
-        "heads that need the cache least come first: by `limits`, or else by reach, on the other half of the texts. "
-        "There are 19 random orders.",
+        "heads that need the cache least come first: by `limits`, or else by the kept share, on the other half of the "
+        "texts. There are 19 random orders.",
     ] = False,
     controls: Controls = None,
     batch_size: Annotated[
@@ -77,7 +77,7 @@ def card(
     ] = None,
     **reading: Unpack[Reading],
 ) -> "xr.Dataset":
-    """Write the card of every head: roles, reach of its weight, effects, stability over texts.
+    """Write the card of every head: roles, kept shares of its weight, effects, stability over texts.
 
     Reach is the share of a head's weight on tokens that a cache of the latest w and the first s tokens keeps, for
     queries that see more tokens.
@@ -85,14 +85,14 @@ def card(
     Returns
     -------
     xarray.Dataset
-        The scores of `attnscope.roles`, with the further roles ``reach_W_S``. Over ``layer``: ``query_heads``, the
+        The scores of `attnscope.roles`, with the further roles ``kept_W_S``. Over ``layer``: ``query_heads``, the
         number of query heads that share one key-value head. Over ``half, role, layer, head``: ``half_score``, from
         alternate documents. Over ``role``: ``stability``, the rank correlation of both halves over heads, with its 95%
         interval by the jackknife that leaves out a third of the documents (Shao and Wu 1989; of Fisher's z).
         Over ``ablation, layer, head``: ``effect`` and its interval,
         where given; with `answers`, of the ``answer`` and of as many tokens of the ``prompt`` if the head has its mean
         over the prompt, with intervals and tests from 6 needles that the model answers; with `limits`, the
-        change of the loss ``limit_W_S`` over the windows of ``reach_W_S``, for each query head that of its key-value
+        change of the loss ``limit_W_S`` over the windows of ``kept_W_S``, for each query head that of its key-value
         head. With `check`, over ``cache, order, point``: ``check_effect``, the change of the loss with
         ``check_limited`` key-value heads limited, in the order ``card`` and at ``random``, with intervals;
         ``check_difference`` of both, and ``check_p`` of each cache, by random orders. With a published
@@ -110,7 +110,7 @@ def card(
     >>> from attnscope_zoo.catalogue import build  # pip install packages/attnscope-zoo
     >>> planted = build("previous-decoder-2")
     >>> made = card(planted.model, planted.ids.tolist(), tokenizer=planted.tokenizer, kept=[(4, 1)], controls="none")
-    >>> bool((made.score.sel(role="reach_4_1") > made.equal.sel(role="reach_4_1")).any())
+    >>> bool((made.score.sel(role="kept_4_1") > made.equal.sel(role="kept_4_1")).any())
     True
     """
     import json
@@ -165,7 +165,7 @@ def card(
     if effects is not None:
         check_same_model(effects, session.model, "effects (--effects)")
 
-    names = [*PUBLISHED, *(f"reach_{recent}_{sinks}" for recent, sinks in caches)]
+    names = [*PUBLISHED, *(f"kept_{recent}_{sinks}" for recent, sinks in caches)]
     if sounds is None:
         scoring = Scoring.of("card", session, reading, names, hidden, drawn, batch_size, caches, chosen_heads)
     else:

@@ -47,7 +47,7 @@ def panel_data(report: Report) -> dict[str, Any]:
     reached: dict[str, list[str]] = {}
     for name in map(str, result.role.values):
         part = result.sel(role=name)
-        if name.startswith("reach_"):  # the panel has the caches by themselves
+        if name.startswith("kept_"):  # the panel has the caches by themselves
             continue
         roles.append({"role": name, "title": str(part.title.item()), "threshold": value_of(part.threshold.item())})
         for layer, head in np.argwhere(ROLES[name].reached(part["score"].values, part["equal"].values)).tolist():

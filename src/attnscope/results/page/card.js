@@ -30,7 +30,7 @@ function sayRole(index, roles) {
 /** Quantities of the card by a pattern of their names, with what the head has of them. */
 const measuredOf = (pattern, index) => painted.map((one) => ({ one, parts: pattern.exec(one.key), value: one.values[index] })).filter(({ parts, value }) => parts && value !== null);
 const cachesOf = (pattern, index) => measuredOf(pattern, index).map((each) => ({ ...each, recent: Number(each.parts[1]), sinks: Number(each.parts[2]) })).sort((a, b) => a.recent + a.sinks - (b.recent + b.sinks));
-const LIMITS = /^heads\.\.limit_(\d+)_(\d+)_mean$/, REACHES = /^heads\.\.reach_(\d+)_(\d+)$/, EFFECTS = /^heads\.\.(?!limit_)(.+)_mean$/;
+const LIMITS = /^heads\.\.limit_(\d+)_(\d+)_mean$/, REACHES = /^heads\.\.kept_(\d+)_(\d+)$/, EFFECTS = /^heads\.\.(?!limit_)(.+)_mean$/;
 const rowOf = (name, { one, value }, index) => ({ name, value, text: textOf(one, index), strong: !!one.shown?.[index], ends: endsOf(one, index) });
 /** The ends of an interval, read from its text. */
 function endsOf(one, index) {
