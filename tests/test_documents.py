@@ -17,7 +17,7 @@ from attnscope.cli import app
 
 ROOT = Path(__file__).parents[1]
 ENGLISH, JAPANESE = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.ja.md"))
-GENERATED = re.compile(r"reference/(commands|python|statistics|role-def)")
+GENERATED = re.compile(r"docs/reference/(commands|python|statistics|role-def|card\.schema)")
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
@@ -87,6 +87,29 @@ def outline(text):
 def test_both_readmes_have_the_same_outline_and_length():
     assert list(outline(JAPANESE.replace(".ja.png", ".png"))) == list(outline(ENGLISH))
     assert len(ENGLISH.splitlines()) <= 150
+
+
+def anchors(page):
+    """Anchors of the headings of a page, as GitHub names them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    bare_words = [re.sub(r"\[(.*?)\]\(.*?\)|`", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w -]", "", words).replace(" ", "-") for words in bare_words}
+
+
+def test_pages_read_on_github():
+    """Every relative link leads to a file of the repository and its heading; no page has a directive of Sphinx."""
+    wrong = []
+    for name, page in PAGES.items():
+        text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", page, flags=re.DOTALL | re.MULTILINE)
+        for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+            path, _, anchor = link.partition("#")
+            target = (ROOT / name).parent / path if path else ROOT / name
+            is_file = target.exists() and not GENERATED.search(target.resolve().as_posix())
+            if not is_file or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+                wrong.append((name, link))
+        if re.search(r"^(```\{|:::)", page, re.MULTILINE):
+            wrong.append((name, "a directive"))
+    assert not wrong
 
 
 def test_functions_that_documents_name_can_be_imported():
