@@ -364,6 +364,7 @@ function beginSlides() {
   addEventListener("beforeprint", () => { for (const part of slides) part.hidden = false; });
   addEventListener("afterprint", () => turn(shownNow(), false));
   turn(shownNow(), false);
+  addEventListener("load", () => scrollTo(0, 0)); // not to the section of the address
 }
 
 addEventListener("DOMContentLoaded", () => { // after the lesson's own drawings

@@ -40,7 +40,7 @@ def sections_of(name: str) -> list[Section]:
     sections: list[Section] = []
     for found in _SECTION.finditer(prose):
         title = _TITLE.search(found[3])
-        plain = re.sub(r"<[^>]*>", "", title[1]) if title else ""
+        plain = re.sub(r"<(?!/?su[bp]>)[^>]*>", "", title[1]) if title else ""
         sections.append(Section(found[1], found[2] or "", plain, found[3].strip(), cells.get(found[1], "")))
     return sections
 
