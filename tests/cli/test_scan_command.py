@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,6 +48,16 @@ def test_the_default_does_everything(finished):
     assert run.name.startswith("small-mlm-")
     assert {"run.json", "pieces", "summary.npz", "report.html", "figures"} <= {path.name for path in run.iterdir()}
     assert {path.suffix for path in (run / "figures").iterdir()} == {".svg"}
+
+
+def test_documents_show_what_the_first_scan_prints(tmp_path):
+    printed = " ".join(attnscope("scan", "--no-report", cwd=tmp_path).stdout.split())
+    for page in ("README.md", "README.ja.md", "docs/start/first-scan.md"):
+        text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+        (block,) = [one for one in re.findall(r"^```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) if "134" in one]
+        lines = [" ".join(line.split()) for line in block.splitlines()]
+        assert len(lines) > 10
+        assert not [line for line in lines if line.strip("─.") and line not in printed]
 
 
 def test_asked_again_it_answers_from_what_it_has(finished):
