@@ -119,7 +119,8 @@ def test_token_ids_of_word_pieces_are_shown_with_their_marks():
 def test_a_character_that_ids_leave_unfinished_is_shown_by_its_byte():
     tokenizer = byte_level()
     ids = tokenizer("猫")["input_ids"][:2]
-    assert IdNames(tokenizer).of(ids) == tuple(tokenizer.convert_ids_to_tokens(ids))
+    names = IdNames(tokenizer).of(ids)
+    assert "".join(names).strip() == "".join(f"<0x{byte:02X}>" for byte in "猫".encode())[: 6 * len(ids)]
 
 
 @pytest.mark.parametrize(

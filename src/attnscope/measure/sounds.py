@@ -47,7 +47,7 @@ class SoundReader(Reader):
         self.sounds, self.reader = sounds, {"features": hash_of_settings(self.speech.extractor.to_dict())}
         self.texts = texts if self.loaded.model.config.is_encoder_decoder else None
         self.has_decoder = self.texts is not None
-        self.decoder_inputs = None if self.texts is None else _decoder_inputs(self.texts, self.speech)
+        self.decoder_inputs = None if self.texts is None else decoder_inputs(self.texts, self.speech)
         if self.decoder_inputs is not None:
             for sound in sounds:
                 seconds = len(sound.samples) / sound.rate
@@ -144,7 +144,7 @@ def _transcripts(sounds: Sounds, targets: Sources) -> list[str] | None:
     return texts
 
 
-def _decoder_inputs(texts: list[str], speech: SpeechModel) -> list[Window]:
+def decoder_inputs(texts: list[str], speech: SpeechModel) -> list[Window]:
     """The decoder's input for each transcript, as in training."""
     tokenizer = TargetTokenizer(speech.tokenizer)
     start = decoder_start(speech.loaded.model)

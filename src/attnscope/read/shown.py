@@ -179,8 +179,10 @@ class IdNames:
         if names[0] is None:  # a model may have more tokens than its tokenizer
             return [f"<{ids[0]}>"]
         text = self._decoded(ids)
-        if ids[-1] in self._special or UNKNOWN in text:
+        if ids[-1] in self._special:
             return names[:1]
+        if UNKNOWN in text:
+            return [_in_bytes(names[0])]
         space = " " if names[0][:1] in SPACE_MARKS else text[: len(text) - len(text.lstrip(" "))]
         core = text.lstrip(" ").removeprefix(names[0][:1] if space else "")
         if len(ids) == 1:
@@ -193,6 +195,21 @@ class IdNames:
         if key not in self._known:
             self._known[key] = self._tokenizer.decode(list(key), clean_up_tokenization_spaces=False)
         return self._known[key]
+
+
+_PRINTED = (*range(33, 127), *range(161, 173), *range(174, 256))
+_HIDDEN = [byte for byte in range(256) if byte not in _PRINTED]
+#: The letters by which byte-level BPE writes bytes (GPT-2).
+_BYTE_OF = {chr(byte): byte for byte in _PRINTED} | {chr(256 + i): byte for i, byte in enumerate(_HIDDEN)}
+_BAD = 0xDC00  # what `surrogateescape` adds to a byte that is no UTF-8
+
+
+def _in_bytes(name: str) -> str:
+    """A piece of a character of byte-level BPE by its bytes, such as ``<0xE7>``; another name as it is."""
+    if any(letter not in _BYTE_OF for letter in name) or name.startswith("<0x"):
+        return name
+    text = bytes(_BYTE_OF[letter] for letter in name).decode("utf-8", "surrogateescape")
+    return "".join(f"<0x{ord(letter) - _BAD:02X}>" if ord(letter) > _BAD else letter for letter in text)
 
 
 def marked(name: str, covered: str) -> bool:

@@ -32,7 +32,7 @@ from attnscope.read.image_text import PicturedTexts
 from attnscope.read.picture_parts import IMAGE, PLACES
 from attnscope.read.sounds import Sounds
 from attnscope.read.windows import Window
-from attnscope.report.language import language
+from attnscope.report.language import language, translate
 from attnscope.results.figures.attention import attention, named_sides
 from attnscope.results.figures.style import PAGE
 from attnscope.results.page import parts
@@ -46,6 +46,7 @@ _ROWS = 512  # of a map in memory at once
 _NUMBERS = 1 << 24  # weights of a layer in memory at once
 _EACH_TILE = 8  # queries of each tile of a small map, at least
 SCRIPTS, STYLES = ("draw.js", "window.js", "patches.js", "picture.js", "view.js"), ("view.css",)
+_COPY = "A page of one text, which no model answers. To change the text or to take heads out, open it live:"
 ANSWERS = "attnscope.live"  # entry point of the package that answers views
 
 
@@ -236,6 +237,7 @@ class View:
         start = {"layer": self.layer, "head": self.head, "token": self.token}
         script, style = parts.together(*SCRIPTS), parts.together(*STYLES)
         words = parts.translated_messages(script)
+        note = "" if not self.text else f"<p>{html.escape(translate(_COPY))} <code>attnscope view MODEL TEXT</code></p>"
         data = {
             "meta": self.maps.meta() | {"thumbs": parts.base64_of(self.maps.small_maps())},
             "held": maps,
@@ -248,7 +250,8 @@ class View:
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f'<meta name="color-scheme" content="light dark"><title>{html.escape(self.name)}</title><style>'
             f"body {{ margin: 1rem }}\n{style}</style></head><body>"
-            f'<header><h1 style="font:650 20px system-ui">{html.escape(self.name)}</h1></header><main id="view"></main>'
+            f'<header><h1 style="font:650 20px system-ui">{html.escape(self.name)}</h1>{note}</header>'
+            '<main id="view"></main>'
             f'<script type="application/json" id="data">{parts.script_json(data)}</script>'
             f'<script type="application/json" id="words">{parts.script_json(words)}</script>'
             f'<script type="module">{script}\n'
@@ -446,7 +449,8 @@ def maps_of_modality(
     texts = {"text": window.tokens} | ({} if window.target is None else {"target": window.target.tokens})
     maps = Maps(dict(sorted(calls.items())), kinds, texts, views=reader.views_of_first())
     maps.reject_other_positions(reader.loaded.name)
-    return reader, maps, item.text if is_text else ""
+    said = window.target
+    return reader, maps, item.text if is_text else said.text if said is not None else ""
 
 
 def marked(text: str) -> str:

@@ -36,7 +36,10 @@ def view(
     targets: Annotated[Sources, "Read this with the decoder of an encoder-decoder."] = None,
     tokens: Annotated[Sequence[str] | None, "Name the keys, for weights."] = None,
     query_tokens: Annotated[Sequence[str] | None, "Name the queries, for weights."] = None,
-    layer: Annotated[int | None, "Open with a head of this layer, counted from 0. By default the first."] = None,
+    layer: Annotated[
+        int | None,
+        "Open with a head of this layer, counted from 0. By default the first, or the last that attends to a sound.",
+    ] = None,
     head: Annotated[int | None, "Open with this head, counted from 0. By default the first."] = None,
     query: Annotated[
         str | None, "Open with this word chosen, or with the token at this position, counted from 0."
@@ -105,6 +108,8 @@ def view(
         raise AttnscopeError("pair and window need plain texts: leave them out")
     if modality is not None:
         reader, maps, text = maps_of_modality(model, modality, reading, targets)
+        if layer is None:  # of a sound with its transcript: what attends from one to the other
+            layer = max((index for index, kind in maps.kinds.items() if kind == "cross"), default=None)
         return view_at(maps, layer, head, query, reader.loaded.name, conversation_of(reader, source), text)
     session = Opened.of(model, texts)  # pyright: ignore[reportArgumentType]
     loaded = session.load(reading, heads=[(layer, head)])

@@ -263,6 +263,19 @@ def test_the_model_of_pronouns_answers_at_it_as_it_stands():
     assert row["after"] == pytest.approx(float(after), abs=1e-4)
 
 
+@pytest.mark.parametrize("position", [None, 4])
+def test_a_look_predicts_what_predict_does(masked, position):
+    asked = {"mask": False, "temperature": 0.5}
+    look, _ = answered(masked, "look", text=TEXT, other=PAIRED["masked"], removed=[[0, 1]], position=position, **asked)
+    at = look["position"]
+    assert at == (position or at)
+    alone, _ = answered(masked, "predict", position=at, **asked)
+    assert alone == {name: look[name] for name in ("rows", "returned")}
+    assert alone != answered(masked, "predict", position=at)[0]
+    beyond, _ = answered(masked, "look", text="The car", position=9)
+    assert beyond["position"] == len(beyond["texts"]["text"]["tokens"]) - 1
+
+
 def test_a_temperature_divides_the_logits(tasks):
     content, _ = answered(tasks, "look", text="The cars near the river")
     position = content["position"]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -21,6 +22,7 @@ from attnscope.capture.load import load_model
 from attnscope.cli.view import view as command
 from attnscope.results import view
 from attnscope_live.conversation import Conversation
+from attnscope_live.opening import state_of
 from tests.packages.live.served import TOKEN, serving
 
 TEXT = "The car near the rivers is old."
@@ -179,3 +181,24 @@ def test_without_the_package_a_view_is_a_page(tmp_path, monkeypatch):
     assert "talkToServer" not in shown.save(tmp_path / "page.html").read_text(encoding="utf-8")
     with pytest.raises(AttnscopeError, match=r"is in attnscope_live: pip install attnscope-live, .* --page FILE"):
         command({"model": "bundled:tasks", "texts": TEXT})
+
+
+def test_an_address_is_taken_up_by_another_server():
+    state = {"text": 'The "cars" are old.', "removed": [[0, 1]], "target": None}
+    address = f"http://127.0.0.1:1/?token=x#{urllib.parse.quote(json.dumps(state))}"
+    assert state_of(address) == state
+    for text in (TEXT, None, ["a"], "http://127.0.0.1:1/texts.txt", "http://example.com/?token=x#{}"):
+        assert state_of(text) == {}
+    for fragment in ("", "x", "[]", '{"text": 5}', '{"text": "a", "target": [1]}', "%FF", "[" * 5000):
+        with pytest.raises(AttnscopeError, match="the address of a live view holds no"):
+            state_of(f"http://127.0.0.1:1/?token=x#{fragment}")
+
+
+def test_a_server_opens_where_an_address_is(monkeypatch):
+    started = []
+    monkeypatch.setattr(view.answers(), "serve", lambda shown, start, *_, **__: started.append((shown, start)))
+    state = {"text": "The cars are old.", "removed": [[0, 1]], "layer": 2}
+    command({"model": "bundled:tasks", "texts": f"http://127.0.0.1:1/?token=x#{json.dumps(state)}"})
+    [(shown, start)] = started
+    assert start == state | {"head": 0, "token": None}
+    assert shown.loaded.name == "tasks"

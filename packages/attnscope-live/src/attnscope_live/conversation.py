@@ -47,6 +47,8 @@ from attnscope_live.questions import (
     Receivers,
     RowOf,
     Shares,
+    Times,
+    Transcribe,
     question_of,
 )
 
@@ -98,7 +100,7 @@ class Looked:
 class Conversation:
     """A model that answers the questions of one page, one after another; `source` names it in what is copied."""
 
-    scripts = tuple(str(PAGE / name) for name in ("dropped.js", "live.js"))
+    scripts = tuple(str(PAGE / name) for name in ("dropped.js", "sound.js", "live.js"))
     styles = (str(PAGE / "live.css"),)
 
     def __init__(self, loaded: LoadedModel, source: str = "model") -> None:
@@ -107,6 +109,7 @@ class Conversation:
         self.length = min(LONGEST, window_length(loaded, None))
         self._watched = loaded.model  # the part whose attention is shown
         self._passes: dict[Any, Pass] = {}
+        self._verified = set[Any]()  # sizes of inputs
         self._looked: Looked | None = None
         self._stopped: Callable[[], bool] = lambda: False
 
@@ -163,6 +166,12 @@ class Conversation:
     def _picture(self, asked: Picture) -> Answer:  # noqa: ARG002
         raise AttnscopeError(f"{self.loaded.name} reads no pictures: it reads texts")
 
+    def _times(self, asked: Times) -> Answer:  # noqa: ARG002
+        raise AttnscopeError(f"{self.loaded.name} reads no sounds: it reads texts")
+
+    def _transcribe(self, asked: Transcribe) -> Answer:  # noqa: ARG002
+        raise AttnscopeError(f"{self.loaded.name} reads no sounds: it reads texts")
+
     def _look(self, asked: Look) -> Answer:
         plain = self._pass(asked, asked.text)
         other = None if asked.other is None else self._pass(asked, asked.other)
@@ -175,6 +184,9 @@ class Conversation:
         if looked.aligned:
             differences, changes = _differences(looked.edited.maps, cast("Pass", other).maps)
             small.append(differences)
+        position = self._asked_position(plain.window) if asked.position is None else asked.position
+        position = min(position, len(_predicted(plain.window)) - 1)
+        predicted = self._predictions(Predict(position=position, mask=asked.mask, temperature=asked.temperature))
         return Answer(
             {
                 **looked.edited.maps.meta(),
@@ -186,7 +198,8 @@ class Conversation:
                 "length": self.length,
                 "cut": self._is_cut(asked, plain.window),
                 "prompt": len(_predicted(plain.window)) - len(asked.written),
-                "position": self._asked_position(plain.window),
+                "position": position,
+                **predicted,
             },
             [array.tobytes() for array in small],
         )
@@ -211,10 +224,14 @@ class Conversation:
         return Answer({}, [np.ascontiguousarray(along[asked.token]).tobytes()])
 
     def _predict(self, asked: Predict) -> Answer:
+        return Answer(self._predictions(asked))
+
+    def _predictions(self, asked: Predict) -> dict[str, Any]:
+        """The likeliest tokens, and how much of the second text's answer returns."""
         looked = self.looked
         rows = self._logits_at(looked, asked.position, mask=asked.mask)
         if rows is None:
-            return Answer({"rows": [], "returned": None})
+            return {"rows": [], "returned": None}
         before, after, other = rows
         listed = {
             int(i) for logits in rows if logits is not None for i in logits.topk(min(_LISTED, len(logits))).indices
@@ -225,7 +242,7 @@ class Conversation:
         after_each = cast("Tensor", chances[1])
         ordered = sorted(listed, key=lambda index: -float(after_each[index]))
         named = [self._guess(index, chances, actual) for index in ordered]
-        return Answer({"rows": named, "returned": self._returned(before, after, other)})
+        return {"rows": named, "returned": self._returned(before, after, other)}
 
     def _guess(self, index: int, chances: Sequence[Tensor | None], actual: int | None) -> dict[str, Any]:
         """A token with its log-probabilities before, after, and on the other text; None where it cannot come."""
@@ -417,8 +434,11 @@ class Conversation:
         return ()
 
     def _checked(self, inputs: dict[str, Any], *, weights_suffice: bool) -> None:
-        """Check the captured attention."""
-        verify(self.loaded.model, inputs, text="the text", weights_suffice=weights_suffice)
+        """Check the captured attention, once for inputs of a size: the model stays as it is."""
+        sizes = weights_suffice, *((name, tuple(getattr(value, "shape", ()))) for name, value in inputs.items())
+        if sizes not in self._verified:
+            verify(self.loaded.model, inputs, text="the text", weights_suffice=weights_suffice)
+            self._verified.add(sizes)
 
     def _forward(self, inputs: dict[str, Any]) -> Tensor:
         return forward(self.loaded.model, inputs, lambda _: "the text")

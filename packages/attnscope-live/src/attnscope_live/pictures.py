@@ -47,8 +47,8 @@ def open_picture(data: bytes) -> Images:
 
 
 @dataclass(frozen=True, eq=False)
-class PicturedWindow(Window):
-    """A window with the arguments of its forward pass, and the pictures among its tokens."""
+class ReadyWindow(Window):
+    """A window of an image or a sound with the arguments of its forward pass, and the pictures among its tokens."""
 
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     views: tuple[dict[str, Any], ...] = ()
@@ -83,14 +83,14 @@ class PictureConversation(Conversation):
             self._keep(key, self._run(self._pictured(images, text, asked.written)))
         return self._passes[key]
 
-    def _pictured(self, images: Images | None, text: str, written: Sequence[int]) -> PicturedWindow:
+    def _pictured(self, images: Images | None, text: str, written: Sequence[int]) -> ReadyWindow:
         raise NotImplementedError
 
     def _inputs(self, window: Window) -> dict[str, Any]:
-        return cast("PicturedWindow", window).arguments
+        return cast("ReadyWindow", window).arguments
 
     def _views(self, window: Window) -> Sequence[dict[str, Any]]:
-        return cast("PicturedWindow", window).views
+        return cast("ReadyWindow", window).views
 
     def _losses(self, looked: Any) -> None:  # noqa: ARG002
         """None: the tokens of a picture are not predicted."""
@@ -126,14 +126,14 @@ class VisionConversation(PictureConversation):
     def another(self) -> Conversation:
         return VisionConversation(self.reader, self.source, self.pictures, self.first)
 
-    def _pictured(self, images: Images | None, text: str, written: Sequence[int]) -> PicturedWindow:  # noqa: ARG002
+    def _pictured(self, images: Images | None, text: str, written: Sequence[int]) -> ReadyWindow:  # noqa: ARG002
         if images is None:
             raise AttnscopeError("found no picture: drop one on the page")
         (image,) = images
         item = image.name, self.reader.vision.pixels(image)
         read = self.reader.read([item], [0])
         views = self.reader.views(item)
-        return _pictured(read.windows[0], read.batch.inputs(self.reader.model), views)
+        return ready(read.windows[0], read.batch.inputs(self.reader.model), views)
 
 
 class TextAndPictureConversation(PictureConversation):
@@ -152,7 +152,7 @@ class TextAndPictureConversation(PictureConversation):
     def another(self) -> Conversation:
         return TextAndPictureConversation(self.reader, self.source, self.pictures, self.first)
 
-    def _pictured(self, images: Images | None, text: str, written: Sequence[int]) -> PicturedWindow:
+    def _pictured(self, images: Images | None, text: str, written: Sequence[int]) -> ReadyWindow:
         if not text.strip():
             raise AttnscopeError("found no text: type one")
         read = marked(text) if images is not None else text
@@ -170,7 +170,7 @@ class TextAndPictureConversation(PictureConversation):
                 roles=(),
             )
             inputs = with_new_tokens(inputs, torch.tensor([window.ids]))
-        return _pictured(window, inputs, self.reader.views(item, placed, inputs))
+        return ready(window, inputs, self.reader.views(item, placed, inputs))
 
     def _checked(self, inputs: dict[str, Any], *, weights_suffice: bool) -> None:
         """Its layers were checked on the first picture."""
@@ -179,6 +179,6 @@ class TextAndPictureConversation(PictureConversation):
         return self.reader.pictured.run(inputs)
 
 
-def _pictured(window: Window, arguments: dict[str, Any], views: Sequence[dict[str, Any]]) -> PicturedWindow:
+def ready(window: Window, arguments: dict[str, Any], views: Sequence[dict[str, Any]] = ()) -> ReadyWindow:
     fields = {name: getattr(window, name) for name in Window.__dataclass_fields__}
-    return PicturedWindow(**fields, arguments=arguments, views=tuple(views))
+    return ReadyWindow(**fields, arguments=arguments, views=tuple(views))

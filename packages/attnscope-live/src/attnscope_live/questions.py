@@ -15,6 +15,7 @@ By = Literal["zero", "mean", "other"]
 Shown = Literal["text", "other", "difference"]
 Number = Annotated[int, Field(ge=0, lt=1 << 31)]
 Head = tuple[Number, Number]
+Temperature = Annotated[float, Field(gt=0, le=100)]
 
 
 class Question(BaseModel):
@@ -24,7 +25,7 @@ class Question(BaseModel):
 
 
 class Look(Question):
-    """Read a text, perhaps without some heads, and a second one."""
+    """Read a text, perhaps without some heads, and a second one; predict at a position, by default the last."""
 
     text: Annotated[str, Field(max_length=CHARACTERS)]
     target: Annotated[str, Field(max_length=CHARACTERS)] | None = None  # that the decoder of an encoder-decoder reads
@@ -33,6 +34,9 @@ class Look(Question):
     by: By = "zero"  # what the removed heads return instead
     written: Annotated[tuple[Number, ...], Field(max_length=_WRITTEN)] = ()  # ids of tokens that follow the text
     picture: Annotated[str, Field(max_length=64)] | None = None  # the name of one that was sent
+    position: Number | None = None
+    mask: bool = True  # whether a masked language model restores the token, or predicts at it as it is
+    temperature: Temperature = 1.0
 
 
 class Picture(Question):
@@ -60,8 +64,8 @@ class Predict(Question):
     """The likeliest tokens at a position."""
 
     position: Number
-    mask: bool = True  # whether a masked language model restores the token, or predicts at it as it is
-    temperature: Annotated[float, Field(gt=0, le=100)] = 1.0
+    mask: bool = True
+    temperature: Temperature = 1.0
 
 
 class Draw(Predict):
@@ -97,6 +101,17 @@ class Receivers(Question):
     """The heads by which later sentences attend to one sentence."""
 
 
+class Times(Question):
+    """When each word of a transcript begins, by the weights of a head."""
+
+    layer: Number
+    head: Number
+
+
+class Transcribe(Question):
+    """What the model writes of a sound."""
+
+
 class Code(Question):
     """What is shown, as Python and as a command."""
 
@@ -118,6 +133,8 @@ QUESTIONS: Mapping[str, type[Question]] = {
     "shares": Shares,
     "reach": Reach,
     "receivers": Receivers,
+    "times": Times,
+    "transcribe": Transcribe,
     "code": Code,
 }
 

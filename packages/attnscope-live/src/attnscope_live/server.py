@@ -29,14 +29,14 @@ from attnscope.results.view import SCRIPTS, STYLES
 from attnscope.support.errors import AttnscopeError
 from attnscope_live.conversation import Answer, Conversation
 
-_HOST = "127.0.0.1"
+HOST = "127.0.0.1"
 _LARGEST = 16 << 20  # bytes of a question
 _REFUSED = 4403  # code of a closed channel, as HTTP's 403
 
 
 def address_of(port: int, token: str) -> str:
     """The address of the page."""
-    return f"http://{_HOST}:{port}/?token={token}"
+    return f"http://{HOST}:{port}/?token={token}"
 
 
 def serve(
@@ -57,7 +57,7 @@ def serve(
         server = uvicorn.Server(uvicorn.Config(app, ws_max_size=_LARGEST, **settings))
         tell(f"{conversation.loaded.name} answers at {address}")
         if os.environ.get("SSH_CONNECTION"):
-            tell(f"Over SSH, forward the port first, on your own machine: ssh -L {port}:{_HOST}:{port} HOST")
+            tell(f"Over SSH, forward the port first, on your own machine: ssh -L {port}:{HOST}:{port} HOST")
         elif opens:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         tell("Ctrl-C ends it.")
@@ -75,7 +75,7 @@ def _listening(port: int) -> socket.socket:
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((_HOST, port))
+        listening.bind((HOST, port))
     except (OSError, OverflowError) as error:
         listening.close()
         raise AttnscopeError(f"port {port} cannot be used: leave --port out, or choose a free one") from error
@@ -84,7 +84,7 @@ def _listening(port: int) -> socket.socket:
 
 def application(conversation: Conversation, start: Mapping[str, Any], token: str, port: int) -> Any:
     """The ASGI application: its page, and a channel to the model, for requests with the token from its own page."""
-    hosts = {f"{name}:{port}" for name in (_HOST, "localhost")}
+    hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
     one_at_a_time = ThreadPoolExecutor(1, "attnscope-view")
     page = page_of(conversation, start)
 
@@ -110,7 +110,7 @@ def application(conversation: Conversation, start: Mapping[str, Any], token: str
 
 
 _POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; "
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; media-src data:; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 _HEADERS = {

@@ -222,7 +222,14 @@ function mount(root, source, changed = () => {}) {
   };
   /** Mark heads by classes of their cells, from `classes(layer, head)`. */
   const mark = (classes) => cells.forEach((cell, index) => { cell.className = classes(meta.layers[Math.floor(index / meta.heads)].index, index % meta.heads); });
-  return { follow, renew, mark, state };
+  /** Lay a colour over heads, from `values(layer, head)`: null, or -1 (blue) to 1 (orange), with its number in words. */
+  const colour = (values) => cells.forEach((cell, index) => {
+    const layer = meta.layers[Math.floor(index / meta.heads)].index, head = index % meta.heads, found = values(layer, head);
+    cell.style.setProperty("--over", found ? `rgb(${found.value < 0 ? "0 114 178" : "213 94 0"} / ${Math.round(85 * Math.min(1, Math.abs(found.value)))}%)` : "");
+    cell.title = found ? `${at(layer, head)}: ${found.text}` : at(layer, head);
+    cell.setAttribute("aria-label", cell.title);
+  });
+  return { follow, renew, mark, colour, state };
 }
 
 /** A view whose maps are in the page: `held` has codes by "layer.head", in base 64. */

@@ -39,11 +39,13 @@ function mountLive(root, channel, data, changed = () => {}) {
     return typed;
   };
   const status = box("status", "p", { role: "status" }), told = box("told", "span", { role: "status" });
-  const typed = area(t`Text`, "text", t`Type a text`), second = area(t`Second text`, "other", t`The same text with one word changed`), target = area(t`Target`, "target", t`What the decoder reads`);
+  const typed = area(data.sound ? t`Transcript` : t`Text`, "text", t`Type a text`), second = area(t`Second text`, "other", t`The same text with one word changed`), target = area(t`Target`, "target", t`What the decoder reads`);
   const texts = box("texts"), heads = box("heads"), tools = box("tools"), predicted = box("predicted", "section"), shown = box("shown");
   root.classList.add("attnscope-live");
+  root.classList.toggle("sounded", !!data.sound); // whose frames are on the timeline
   root.replaceChildren(html("header", {}, html("h1", {}, data.name), tools), texts, html("p", { class: "muted hint" }, t`Click a head to open it, shift-click to take it out. Click a token to see where it attends and what is predicted there. Heads are named layer.head, from 0.`), heads, status, html("div", { class: "both" }, shown, predicted));
 
+  const failed = (words) => { status.hidden = false; status.textContent = words; };
   const isRemoved = (layer, head) => state.removed.some(([l, h]) => l === layer && h === head);
   const nameOf = ([layer, head]) => `${layer}.${head}`;
   const KEPT = ["text", "target", "other", "removed", "by", "written", "position", "picture"];
@@ -88,7 +90,8 @@ function mountLive(root, channel, data, changed = () => {}) {
 
   function question() {
     const { text, target: read, other, removed, by, written } = state;
-    return { text, target: read || null, other, removed, by, written: written.map(({ id }) => id), picture: state.picture };
+    const { position, mask, temperature, picture } = state;
+    return { text, target: read || null, other, removed, by, written: written.map(({ id }) => id), picture, position, mask, temperature };
   }
 
   /** Ask for all that depends on the texts and the heads; only the last question counts. */
@@ -97,11 +100,12 @@ function mountLive(root, channel, data, changed = () => {}) {
     return pending;
   }
   async function lookAgain(number) {
+    const asking = channel.ask("look", question()); // the model works while the page does
     told.textContent = "";
     writeAddress();
     buildHeads();
     const late = setTimeout(() => root.classList.add("late"), 400); // what is shown is of an earlier question
-    const answer = await channel.ask("look", question());
+    const answer = await asking;
     clearTimeout(late);
     if (number !== asked) return;
     status.textContent = answer.error ?? (answer.cut ? t`Only the first ${answer.length} tokens are read.` : "");
@@ -114,9 +118,12 @@ function mountLive(root, channel, data, changed = () => {}) {
     thumbs = answer.bytes;
     known.clear();
     if (!thumbs[{ text: 0, other: 1, difference: 2 }[state.shows]]) state.shows = "text";
-    state.position = Math.min(state.position ?? look.position, lastPosition());
+    ({ rows, returned, position: state.position } = answer);
+    shares = [];
     show();
-    await predict();
+    drawPredictions();
+    await askShares();
+    askSound();
   }
   /** The query that is shown: the one that the reader chose, else the one after which the model predicts. */
   const tokenNow = () => (state.shows === "other" || look.kind === "label" || look.kind === "output" ? state.token : state.token ?? state.position);
@@ -141,6 +148,7 @@ function mountLive(root, channel, data, changed = () => {}) {
         buildHeads();
         changed({ layer, head, token, span });
         if ("token" in chosen) predict();
+        askSound();
       });
     }
     view.mark((layer, head) => (isRemoved(layer, head) ? "removed" : ""));
@@ -165,10 +173,15 @@ function mountLive(root, channel, data, changed = () => {}) {
     if (look.kind === "output") { drawPredictions(); return; }
     const answer = await channel.ask("predict", { position, mask: state.mask, temperature: state.temperature });
     if (number !== asked || position !== state.position) return;
-    if (answer.error) { status.hidden = false; status.textContent = answer.error; return; }
+    if (answer.error) { failed(answer.error); return; }
     ({ rows, returned } = answer);
     shares = [];
     drawPredictions();
+    await askShares();
+  }
+  /** How much of its weight the last written token gives to the prompt. */
+  async function askShares() {
+    const number = asked, position = state.position;
     if (look.kind === "next" && state.written.length) {
       ({ shares = [] } = await channel.ask("shares", { position }));
       if (number === asked && position === state.position) drawPredictions();
@@ -182,27 +195,34 @@ function mountLive(root, channel, data, changed = () => {}) {
   /** Take out each head alone, or patch it, layer after layer. */
   async function tryEach(by) {
     const token = chosenToken().id, position = state.position, patched = by === "other";
-    const mine = { token, patched, found: [], left: look.layers.length };
+    const mine = { token, patched, found: [], left: look.layers.length, stopped: false };
     effects = mine;
     drawPredictions();
     for (const { index } of look.layers) {
       const answer = await channel.ask("effects", { layer: index, position, token, by, mask: state.mask });
-      if (effects !== mine || answer.error) return;
+      if (effects !== mine || mine.stopped || answer.error) return;
       mine.found.push(...answer.effects.map((effect, head) => ({ layer: index, head, effect })));
       mine.left -= 1;
       if (!mine.left) swept.set(ofEffects(), mine);
       drawPredictions();
     }
   }
+  /** The effects that are there, on the grid of heads. */
+  function colourHeads() {
+    const found = new Map(effects?.found.map((one) => [nameOf([one.layer, one.head]), one.effect]) ?? []);
+    const largest = Math.max(...[...found.values()].map(Math.abs), 1e-9), words = (effect) => (effects.patched ? `${say(Math.round(100 * effect))}%` : signed(effect));
+    view?.colour((layer, head) => { const effect = found.get(nameOf([layer, head])) ?? null; return effect === null ? null : { value: effect / largest, text: words(effect) }; });
+  }
   function sayEffects() {
+    colourHeads();
     if (look.kind === "output" || !rows.length) return [];
     const starts = [button(t`Take out each head alone`, () => tryEach(state.by === "mean" ? "mean" : "zero"))];
     if (returned && returned.share !== null) starts.push(button(t`Patch each head alone`, () => tryEach("other")));
     if (!effects) return [html("p", { class: "chips" }, ...starts)];
-    if (effects.left) starts.splice(0, 2, button(t`Stop`, () => { effects = null; drawPredictions(); }));
+    if (effects.left && !effects.stopped) starts.splice(0, 2, button(t`Stop`, () => { effects.stopped = true; drawPredictions(); }));
     const most = effects.found.filter(({ effect }) => effect !== null).sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect)).slice(0, 8);
     const token = visible(rows.find(({ id }) => id === effects.token)?.token ?? "");
-    return [html("p", {}, effects.patched ? t`Share of the difference that each head alone returns:` : t`Change of the log-probability of “${token}” without each head alone:`, effects.left ? ` ${t`${effects.left} layers left`}` : ""),
+    return [html("p", {}, effects.patched ? t`Share of the difference that each head alone returns:` : t`Change of the log-probability of “${token}” without each head alone:`, effects.left ? ` ${effects.stopped ? t`(stopped: ${effects.left} layers were not tried)` : t`${effects.left} layers left`}` : "", " ", t`On the map, orange is positive and blue negative.`),
       html("p", { class: "chips effects" }, ...most.map(({ layer, head, effect }) => button(`${layer}.${head} ${effects.patched ? `${say(Math.round(100 * effect))}%` : signed(effect)}`, () => { follow({ layer, head }); writeAddress(); }))),
       html("p", { class: "chips" }, ...starts)];
   }
@@ -303,10 +323,30 @@ function mountLive(root, channel, data, changed = () => {}) {
     return html("div", { class: "writer" }, next, shorter, html("label", {}, t`Temperature`, " ", heat, " ", shownHeat));
   }
 
-  const failed = (words) => { status.hidden = false; status.textContent = words; };
-  const pictures = data.reads ? [pictureInput(root, channel, (picture) => { Object.assign(state, { picture, written: [], position: null }); renew(); }, failed)] : [];
+  const pictures = data.reads && !data.sound ? [pictureInput(root, channel, (picture) => { Object.assign(state, { picture, written: [], position: null }); renew(); }, failed)] : [];
   const readsText = data.reads !== "images";
   typed.hidden = !readsText;
+
+  const timeline = data.sound ? soundTimeline(data.sound, (position) => { Object.assign(state, { token: position, position }); view.follow({ token: position }); predict(); askSound(); }) : null;
+  let transcribed = "";
+  /** What the sound shows of the open head, and what the model writes of it. */
+  async function askSound() {
+    if (!timeline) return;
+    const number = asked, { layer, head, position } = state, kind = look.layers.find(({ index }) => index === layer)?.kind;
+    const { words = null, error } = await channel.ask("times", { layer, head });
+    if (number !== asked || layer !== state.layer || head !== state.head) return;
+    if (error) failed(error);
+    timeline.showWords(words);
+    timeline.showWeights(kind === "cross" ? await row(layer, head, position, "from") : null);
+    const heads = JSON.stringify([state.removed, state.by]);
+    if (heads === transcribed) return;
+    timeline.wait();
+    const written = await channel.ask("transcribe", {});
+    if (number !== asked) return;
+    timeline.ready();
+    if (written.error) failed(written.error);
+    else { transcribed = heads; timeline.showTranscripts(written); }
+  }
 
   function buildTexts() {
     if (typed.value !== state.text) typed.value = state.text;
@@ -315,7 +355,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     const more = state.other === null
       ? button(t`Compare with a second text`, () => { keep(); state.other = state.text; buildTexts(); renew(); second.focus(); })
       : button(t`Leave out the second text`, () => { keep(); state.other = null; state.shows = "text"; if (state.by === "other") { state.by = "zero"; state.removed = []; } buildTexts(); renew(); });
-    texts.replaceChildren(...pictures, typed, ...(data.decodes ? [target] : []), ...(state.other === null ? [] : [second]), ...(readsText ? [more] : []));
+    texts.replaceChildren(...pictures, ...(timeline ? [timeline.element] : []), typed, ...(data.decodes ? [target] : []), ...(state.other === null ? [] : [second]), ...(readsText && !timeline ? [more] : []));
   }
   texts.addEventListener("dragover", (event) => { if (event.dataTransfer.types.includes("text/x-attnscope-head") && state.other !== null) event.preventDefault(); });
   texts.addEventListener("drop", (event) => {
@@ -412,7 +452,7 @@ function talkToServer(root, data) {
     waiting.get(answer.number)?.(answer);
     waiting.delete(answer.number);
   });
-  socket.addEventListener("close", () => shown?.lost(t`The model has stopped answering: run attnscope view again.`));
+  socket.addEventListener("close", () => shown?.lost(t`The model has stopped answering. Run attnscope view again with the address of this page as its text: it opens where this page is.`));
   const channel = {
     async ask(ask, question) {
       const mine = ++number;
