@@ -136,6 +136,36 @@ def test_each_head_alone_is_what_patch_and_intervene_measure(tasks):
         assert found[head] == pytest.approx(row["after"] - row["before"], abs=1e-5)
 
 
+@pytest.mark.parametrize("position", [2, 6])
+def test_the_logit_is_split_as_the_model_computes_it(tasks, position):
+    """The parts of heads by the model's own weights: output projection, frozen norm, unembedding."""
+    answered(tasks, "look", text=TEXT)
+    token = 11
+    content, _ = answered(tasks, "attribution", position=position, token=token)
+    model, ids = tasks.loaded.model, tasks.loaded.tokenizer(TEXT, return_tensors="pt").input_ids
+    with torch.no_grad():
+        hidden, z = {}, {}
+        hooks = [model.model.norm.register_forward_pre_hook(lambda _, args: hidden.update(last=args[0][0, position]))]
+        for layer, block in enumerate(model.model.layers):
+            keep = lambda _, args, layer=layer: z.update({layer: args[0][0, position]})  # noqa: E731
+            hooks.append(block.self_attn.o_proj.register_forward_pre_hook(keep))
+        logits = model(ids).logits[0, position]
+        for hook in hooks:
+            hook.remove()
+        norm = model.model.norm
+        factor = norm.weight * torch.rsqrt(hidden["last"].pow(2).mean() + norm.variance_epsilon)
+        reads = factor * model.lm_head.weight[token]
+        expected = {
+            (layer, head): float(part @ block.self_attn.o_proj.weight.T.unflatten(0, (len(parts), -1))[head] @ reads)
+            for layer, block in enumerate(model.model.layers)
+            for parts in [z[layer].unflatten(0, (model.config.num_attention_heads, -1))]
+            for head, part in enumerate(parts)
+        }
+    found = {(one["layer"], one["head"]): one["part"] for one in content["heads"]}
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert content["total"] == pytest.approx(float(logits[token]), abs=1e-4)
+
+
 def test_effects_in_a_masked_model_are_of_its_restored_token(masked):
     text = "The tide comes in twice a day."
     answered(masked, "look", text=text)

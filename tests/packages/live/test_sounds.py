@@ -50,7 +50,7 @@ def answered(conversation, name, **question):
 
 
 def test_a_transcript_shows_the_weights_and_predictions_of_the_model(conversation, eager):
-    model, features, tokenizer = eager
+    model, features, _ = eager
     look, _ = answered(conversation, "look", text=SAID[1], written=[7, 8])
     tokens = look["texts"]["target"]["tokens"]
     ids = conversation.looked.plain.window.target.ids

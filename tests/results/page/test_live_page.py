@@ -186,6 +186,18 @@ def test_each_head_is_tried(live):
     page.get_by_role("button", name=f"Take head {name} out").wait_for()
 
 
+def test_the_logit_is_split_by_heads_on_the_map(live):
+    page = live()
+    page.get_by_role("button", name="Split the logit by heads").click()
+    page.locator(".effects button").first.wait_for()
+    named, part = page.locator(".effects button").first.text_content().split()
+    layer, head = named.split(".")
+    cell = page.get_by_label(f"Layer {layer}, head {head}: {part}", exact=True)
+    assert "/ 85%" in cell.evaluate("c => c.style.getPropertyValue('--over')")
+    page.get_by_label("Text", exact=True).fill("The car")
+    page.get_by_label(f"Layer {layer}, head {head}", exact=True).wait_for()
+
+
 def test_the_address_holds_the_state(live):
     page = live()
     page.get_by_label("Text", exact=True).fill("The boats near the river")

@@ -34,8 +34,10 @@ from attnscope.report.language import translate
 from attnscope.results.page import parts
 from attnscope.results.view import Maps, thumb
 from attnscope.support.errors import AttnscopeError
+from attnscope.verbs.attribute import attribute
 from attnscope_live.copied import Shown, command_of, python_of
 from attnscope_live.questions import (
+    Attribution,
     Code,
     Draw,
     Effects,
@@ -280,6 +282,22 @@ class Conversation:
                 change = float(after.log_softmax(-1)[asked.token] - before.log_softmax(-1)[asked.token])
                 effects.append(change if isfinite(change) else None)
         return Answer({"effects": effects})
+
+    def _attribution(self, asked: Attribution) -> Answer:
+        """Parts of the logit of a token, of the whole model, as `attnscope.attribute` splits it."""
+        window = self.looked.plain.window
+        if self.kind != "next" or self._views(window):
+            raise AttnscopeError("logits are split here for models that predict the next token of a text")
+        if asked.position >= len(window):
+            raise AttnscopeError(f"found the position {asked.position}; expected 0 to {len(window) - 1}")
+        ids = [*window.ids[: asked.position + 1], asked.token]
+        texts = {"input_ids": [ids]}
+        split = attribute(self.loaded.model, texts, tokenizer=self.loaded.tokenizer, by_position=True, limit=1)
+        parts = split["predictions"].part_at[0, -1]
+        of_heads = parts[parts.kind.values == "head"]
+        rows = zip(of_heads.coords["layer"].values, of_heads.coords["head"].values, of_heads.values, strict=True)
+        heads = [{"layer": int(layer), "head": int(head), "part": float(part)} for layer, head, part in rows]
+        return Answer({"heads": heads, "total": float(parts.sum())})
 
     def _reach(self, asked: Reach) -> Answer:
         """The heads with the largest weight, of those that attend within the text that is predicted."""

@@ -84,6 +84,13 @@ class Effects(Question):
     mask: bool = True
 
 
+class Attribution(Question):
+    """The parts of a logit that heads add directly, of a token after a position."""
+
+    position: Number
+    token: Number
+
+
 class Reach(Question):
     """The weights of all heads from one query to one key."""
 
@@ -109,7 +116,7 @@ class Times(Question):
 
 
 class Transcribe(Question):
-    """What the model writes of a sound."""
+    """The transcript that the model writes of a sound."""
 
 
 class Code(Question):
@@ -130,6 +137,7 @@ QUESTIONS: Mapping[str, type[Question]] = {
     "predict": Predict,
     "draw": Draw,
     "effects": Effects,
+    "attribution": Attribution,
     "shares": Shares,
     "reach": Reach,
     "receivers": Receivers,

@@ -116,7 +116,7 @@ class SoundConversation(Conversation):
         return Answer({"words": words})
 
     def _transcribe(self, asked: Transcribe) -> Answer:  # noqa: ARG002
-        """What the model writes of the sound, without and with the removed heads."""
+        """The transcript that the model writes, with all heads and without the removed ones."""
         changes = self._changes_of_heads(self.looked)
         if self._heard_as is None:
             self._heard_as = self._written_by({})

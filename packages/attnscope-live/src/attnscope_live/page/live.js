@@ -207,6 +207,19 @@ function mountLive(root, channel, data, changed = () => {}) {
       drawPredictions();
     }
   }
+  /** What each head adds to the logit of the chosen token. */
+  async function splitLogit() {
+    const number = asked, token = chosenToken().id, mine = { token, split: true, found: [], left: 0 };
+    effects = { ...mine, left: look.layers.length };
+    drawPredictions();
+    const { heads, total, error } = await channel.ask("attribution", { position: state.position, token });
+    if (number !== asked) return;
+    if (error) { effects = null; failed(error); } else {
+      effects = { ...mine, total, found: heads.map(({ layer, head, part }) => ({ layer, head, effect: part })) };
+      swept.set(ofEffects(), effects);
+    }
+    drawPredictions();
+  }
   /** The effects that are there, on the grid of heads. */
   function colourHeads() {
     const found = new Map(effects?.found.map((one) => [nameOf([one.layer, one.head]), one.effect]) ?? []);
@@ -218,11 +231,13 @@ function mountLive(root, channel, data, changed = () => {}) {
     if (look.kind === "output" || !rows.length) return [];
     const starts = [button(t`Take out each head alone`, () => tryEach(state.by === "mean" ? "mean" : "zero"))];
     if (returned && returned.share !== null) starts.push(button(t`Patch each head alone`, () => tryEach("other")));
+    if (look.kind === "next" && !look.views.length) starts.push(button(t`Split the logit by heads`, splitLogit));
     if (!effects) return [html("p", { class: "chips" }, ...starts)];
-    if (effects.left && !effects.stopped) starts.splice(0, 2, button(t`Stop`, () => { effects.stopped = true; drawPredictions(); }));
+    if (effects.left && !effects.stopped && !effects.split) starts.splice(0, 3, button(t`Stop`, () => { effects.stopped = true; drawPredictions(); }));
     const most = effects.found.filter(({ effect }) => effect !== null).sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect)).slice(0, 8);
     const token = visible(rows.find(({ id }) => id === effects.token)?.token ?? "");
-    return [html("p", {}, effects.patched ? t`Share of the difference that each head alone returns:` : t`Change of the log-probability of “${token}” without each head alone:`, effects.left ? ` ${effects.stopped ? t`(stopped: ${effects.left} layers were not tried)` : t`${effects.left} layers left`}` : "", " ", t`On the map, orange is positive and blue negative.`),
+    const splits = () => (effects.left ? t`The logit of “${token}” is split ...` : t`What each head adds to the logit of “${token}”, ${say(effects.total)}, directly:`);
+    return [html("p", {}, effects.split ? splits() : effects.patched ? t`Share of the difference that each head alone returns:` : t`Change of the log-probability of “${token}” without each head alone:`, effects.left && !effects.split ? ` ${effects.stopped ? t`(stopped: ${effects.left} layers were not tried)` : t`${effects.left} layers left`}` : "", " ", t`On the map, orange is positive and blue negative.`),
       html("p", { class: "chips effects" }, ...most.map(({ layer, head, effect }) => button(`${layer}.${head} ${effects.patched ? `${say(Math.round(100 * effect))}%` : signed(effect)}`, () => { follow({ layer, head }); writeAddress(); }))),
       html("p", { class: "chips" }, ...starts)];
   }
