@@ -140,8 +140,9 @@ FIGURE_6 = Analysis(
         Picture(
             "paper_figure_6",
             "Figure 6: the rotation from queries to keys",
-            "Dark spots along a blue line mean a shift by that number of tokens. The rotation is completed as in the "
-            "papers (LAPACK); paper_figure_6_minimal in the folder of figures has the one nearest to the identity.",
+            "Dark spots along a blue line mean attention at that offset; the papers' Δ is its negative, Δ = −offset. "
+            "The rotation is completed as in the papers (LAPACK); paper_figure_6_minimal in the folder of figures has "
+            "the one nearest to the identity.",
             draw="attnscope_yamamoto2023.drawing:phases_as_published",
         ),
         Picture(

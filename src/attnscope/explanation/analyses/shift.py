@@ -84,9 +84,9 @@ def cross_spectrum(study: Study, *, band: tuple[int, int] | None = None) -> xr.D
         Picture(
             "phase-maps",
             "The rotation from queries to keys",
-            "Dark spots show the energy of its eigenvectors. Spots along a line through 0 mean a shift by that number "
-            "of tokens; red marks the strongest line, wrapped lines included. Single spots depend on the completion "
-            "of the rotation; the figure above does not.",
+            "Dark spots show the energy of its eigenvectors. Spots along a line through 0 mean attention at that "
+            "offset (Δ = −offset is the shift of the keys); red marks the strongest line, wrapped lines included. "
+            "Single spots depend on the completion of the rotation; the figure above does not.",
             draw="attnscope.results.figures.shifts:phase_maps",
             of="heads",
         ),

@@ -36,7 +36,7 @@ def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
         ticks = np.pi * np.array([-1, -0.5, 0, 0.5, 1])
         axes.set_yticks(ticks, ["−π", "−π/2", "0", "π/2", "π"] if axes.get_ylabel() else [])
         axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-np.pi, np.pi))
-    figure.supxlabel(f"Frequency (cycles per {positions} tokens); lines: offset in tokens")
+    figure.supxlabel(f"Frequency (cycles per {positions} tokens); lines: offset in tokens (Δ = −offset)")
     return figure
 
 

@@ -51,7 +51,7 @@ _EVERY = {
         "Attention in translation", "Compare a fixed vector with attention, and three ways to score a source word."
     ),
     "positions": Lesson(
-        "How heads find positions", "Turn waves and rotations, and see which claims of a paper hold for two models."
+        "How heads find positions", "Turn waves and rotations, and see which claims of a paper hold for four models."
     ),
     "limits": Lesson(
         "What attention costs and means", "See how cost grows with length, and test whether weights explain a model."

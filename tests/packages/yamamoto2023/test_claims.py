@@ -1,0 +1,44 @@
+"""The paper's claims, on a model in which they are planted and on one that knows nothing."""
+
+import torch
+from transformers import RobertaForMaskedLM
+
+from attnscope.explanation.study import Study
+from attnscope_yamamoto2023.claims import CLAIMS, LEAST_CHANCE, Verdict, _verdict, claims
+from tests.explanation.planted_roberta import SMALL, config_of, planted_roberta, random_ids
+
+COPIES = "untrained copies"
+
+
+def found_in(model, copies):
+    texts = random_ids(SMALL, 4)
+    return {each.claim.name: each for each in claims(Study(model, texts), copies=copies)}
+
+
+def test_planted_claims_hold_next_to_untrained_copies():
+    found = found_in(planted_roberta(SMALL), copies=19)
+    assert [*found] == [claim.name for claim in CLAIMS]
+    for name in ("table", "words", "columns", "fades", "cancel", "dimensions"):
+        assert found[name].verdict == "holds", found[name]
+    assert "92.2%" in found["dimensions"].text
+    # one head is right, and no other head's estimate could be worse: nothing is shown
+    assert found["shift"].verdict == found["sum"].verdict == "as by chance"
+    assert "in 1 of 1 directed heads" in found["sum"].text
+    assert found["neighbours"].verdict == found["soft"].verdict == "does not hold"  # none is planted to the left
+    for each in found.values():
+        if each.verdict == "holds" and each.claim.null == COPIES:
+            assert each.chance <= LEAST_CHANCE
+            assert each.copies.endswith(" of 19")
+
+
+def test_an_untrained_model_has_none_that_needs_copies():
+    torch.manual_seed(5)
+    found = found_in(RobertaForMaskedLM(config_of(SMALL)).eval(), copies=19)
+    held = {name for name, each in found.items() if each.verdict == "holds" and each.claim.null == COPIES}
+    assert len(held) <= 2  # each is there by chance in one of twenty models
+
+
+def test_a_claim_without_enough_copies_does_not_hold():
+    planted = found_in(planted_roberta(SMALL), copies=2)
+    assert planted["table"].verdict == "as by chance"
+    assert _verdict(CLAIMS[0], "no head", []) == Verdict(CLAIMS[0], "not defined", "no head", None)

@@ -1,0 +1,220 @@
+"""The lessons on positions and limits: each drawing's number next to NumPy or PyTorch, and what their files hold."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from attnscope.explanation.arrays.decomposition import reparametrize
+from attnscope.explanation.study import study
+from attnscope.explanation.tables import position_table
+from attnscope_lineage.efficient import block_sparse_mask
+from attnscope_lineage.lessons import HERE
+from attnscope_lineage.lessons.limits import numbers as limits
+from attnscope_lineage.lessons.limits.pronoun import BOUND, moved, pronoun_model, read
+from attnscope_lineage.lessons.positions import numbers as positions
+from attnscope_lineage.lessons.write import write
+from attnscope_yamamoto2023.claims import CLAIMS
+from attnscope_yamamoto2023.models import Subject
+
+SHOWN = json.loads((HERE / "positions" / "shown.json").read_text(encoding="utf-8"))
+HEADS = [(model, head) for model, shown in SHOWN.items() for head in shown["heads"]]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lessons")
+    return {name: write(name, folder / f"{name}.html") for name in ("positions", "limits")}
+
+
+def move(page, name, value):
+    """Set a slider, and choose a radio button of the name."""
+    page.locator(f'input[name="{name}"]').first.evaluate(
+        """(input, value) => {
+            const isRadio = input.type === "radio", same = `input[name="${input.name}"][value="${value}"]`;
+            const chosen = isRadio ? document.querySelector(same) : input;
+            if (isRadio) chosen.checked = true; else chosen.value = value;
+            chosen.dispatchEvent(new Event(isRadio ? "change" : "input"));
+        }""",
+        value,
+    )
+
+
+def number(page, name, kind="value"):
+    return float(page.locator(f'[data-says="{name}"]').get_attribute(f"data-{kind}"))
+
+
+def sinusoids(length, width):
+    angle = np.arange(length)[:, None] * 10000 ** (-np.arange(0, width, 2) / width)
+    return np.stack([np.sin(angle), np.cos(angle)], -1).reshape(length, width)
+
+
+def test_order_counts_as_soon_as_positions_are_added(written, visit):
+    page = visit(written["positions"])
+    vectors, back = torch.tensor(positions.VECTORS, dtype=torch.float64), [2, 1, 0]
+    for strength in (0.0, 0.35, 1.0):
+        move(page, "strength", strength)
+        table = strength * torch.from_numpy(sinusoids(3, 4))
+        outputs = [
+            torch.nn.functional.scaled_dot_product_attention(x, x, x) for x in (vectors + table, vectors[back] + table)
+        ]
+        expected = float((outputs[0] - outputs[1][back]).abs().max())
+        assert number(page, "order") == pytest.approx(expected, abs=1e-12)
+        assert (expected < 1e-9) == (strength == 0)
+
+
+def test_a_step_is_a_rotation(written, visit):
+    page, table = visit(written["positions"]), sinusoids(80, positions.WIDTH)
+    for position, offset in ((3, 2), (40, -20), (0, 7)):
+        move(page, "position", position)
+        move(page, "offset", offset)
+        expected = np.sum(np.cos(offset * 10000 ** (-np.arange(0, positions.WIDTH, 2) / positions.WIDTH)))
+        assert number(page, "rotation") == pytest.approx(expected, abs=1e-10)
+        if offset > 0:
+            assert expected == pytest.approx(table[position] @ table[position + offset])
+
+
+def test_the_spectrum_of_a_column_is_the_fourier_transform(written, visit):
+    page = visit(written["positions"])
+    for model, column, frequency in (("rxnmapper-albert", 2, 48), ("bundled", 5, 22)):
+        move(page, "table", model)
+        move(page, "column", column)
+        move(page, "frequency", frequency)
+        expected = np.abs(np.fft.rfft(SHOWN[model]["columns"][column]))[frequency]
+        assert number(page, "learned") == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(("model", "head"), HEADS, ids=lambda one: one if isinstance(one, str) else one["name"])
+def test_offsets_and_shifts_are_those_of_numpy(model, head, written, visit):
+    page, length = visit(written["positions"]), SHOWN[model]["length"]
+    weights, q, k, s = (np.array(head[name]) for name in ("weights", "q", "k", "s"))
+    for name in ("map", "head", "turning"):
+        move(page, name, f"{model} {head['name']}")
+    scores = (q.T * s) @ k
+    for offset in (-3, 0, 8):
+        move(page, "diagonal", offset)
+        assert number(page, "offsets") == pytest.approx(np.trace(weights, offset), abs=1e-9)
+        move(page, "count", len(s))
+        move(page, "wave", 4)
+        move(page, "move", offset)
+        assert number(page, "shift") == pytest.approx(np.trace(scores, offset), rel=1e-9)  # equation 15
+        covariance = np.correlate(k[4], q[4], "full")
+        norm = np.linalg.norm(q[4]) * np.linalg.norm(k[4])
+        expected = (covariance[offset + length - 1] - covariance.mean()) / norm
+        assert number(page, "shift", "correlation") == pytest.approx(expected, abs=1e-9)
+        move(page, "count", 3)
+        assert number(page, "shift") == pytest.approx(np.trace((q[:3].T * s[:3]) @ k[:3], offset), rel=1e-9)
+
+
+@pytest.mark.parametrize(("model", "head"), HEADS, ids=lambda one: one if isinstance(one, str) else one["name"])
+def test_the_line_of_a_shift_has_the_energy_that_numpy_adds_up(model, head, written, visit):
+    page, energy, length = visit(written["positions"]), np.array(head["energy"]), SHOWN[model]["length"]
+    move(page, "turning", f"{model} {head['name']}")
+    angle = (np.arange(energy.shape[1]) + 0.5) / energy.shape[1] * 2 * np.pi - np.pi
+    token = 2 * np.pi * np.arange(len(energy))[:, None] / length
+    shares = {}
+    for shift in np.arange(-5, 5.1, 0.25):
+        apart = np.abs(np.angle(np.exp(1j * (angle - token * shift))))
+        shares[shift] = energy[3:][(apart <= token + 1e-9)[3:]].sum() / energy[3:].sum()
+    for shift in (-2, 0.75):
+        move(page, "delta", shift)
+        assert number(page, "angle") == pytest.approx(shares[shift], abs=1e-9)
+    assert abs(-head["line"] - (np.argmax(head["sums"]) - 10)) < 0.7  # attention is at minus the shift
+    best = max(shares, key=shares.get)
+    assert abs(best - head["line"]) < 0.7
+
+
+def test_the_arrays_are_those_of_the_bundled_model():
+    shown = SHOWN["bundled"]
+    np.testing.assert_allclose(
+        np.abs(np.fft.rfft(position_table(study("bundled", limit=2).model).rows, axis=0)).mean(1),
+        shown["spectrum"]["table"],
+        rtol=1e-4,
+    )
+    subject = Subject(study("bundled", limit=2))
+    for head in shown["heads"]:
+        layer, number_ = map(int, head["name"].split("."))
+        parts = reparametrize(*subject.evidence.layer(layer).matrices(number_, affine=False))
+        np.testing.assert_allclose(parts.values, head["s"], rtol=1e-4)
+
+
+def test_the_table_has_every_claim_with_its_null(written, visit):
+    found = json.loads((HERE / "positions" / "claims.json").read_text(encoding="utf-8"))
+    assert [claim["statement"] for claim in found["claims"]] == [claim.statement for claim in CLAIMS]
+    assert len(found["models"]) == 4
+    for model in found["models"].values():
+        for row in model["claims"]:
+            assert row["verdict"] != "holds" or row["p"] is None or row["p"] <= 0.05
+    page = visit(written["positions"])
+    rows = page.locator("table.claims tbody tr")
+    assert rows.count() == len(CLAIMS)
+    page.get_by_role("button", name=CLAIMS[9].statement).click()
+    detail = page.locator(".claim").inner_text()
+    for name, model in found["models"].items():
+        assert f"{name}: {model['claims'][9]['verdict']}" in detail
+        assert model["claims"][9]["text"] in detail
+
+
+def test_pairs_are_those_of_masks(written, visit):
+    page = visit(written["limits"])
+    for n, w in ((64, 3), (128, 10)):
+        offset = np.subtract.outer(np.arange(n), np.arange(n))
+        near = np.abs(offset) <= w
+        masks = {
+            "full": np.ones_like(near),
+            "causal": offset >= 0,
+            "window": near,
+            "blocks": block_sparse_mask(n, block=w, neighbours=0, global_tokens=()).numpy(),
+            "global": near | (np.arange(n) == 0) | (np.arange(n)[:, None] == 0),
+        }
+        move(page, "tokens", int(np.log2(n)))
+        move(page, "width", w)
+        for form, mask in masks.items():
+            move(page, "form", form)
+            assert number(page, "forms") == mask.sum()
+
+
+def test_weights_move_and_the_output_does_not(written, visit):
+    page = visit(written["limits"])
+    for part in (0, 0.3, 1):
+        move(page, "free", part)
+        assert number(page, "same") < 1e-12
+    assert number(page, "same", "moved") > 0.1  # at an end of the slider
+
+
+def test_the_end_of_the_pronoun_model_is_the_model():
+    model, tokenizer = pronoun_model()
+    for sentence in limits.SENTENCES:
+        end = read([sentence])
+        logits = model(**tokenizer([sentence], return_tensors="pt")).logits[0, end.it[0]]
+        torch.testing.assert_close(end.log_probabilities(end.weights)[0], logits.log_softmax(-1), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_other_weights_predict_what_pytorch_predicts(written, visit):
+    page, model = visit(written["limits"]), limits.model()
+    for which, sentence in enumerate(limits.SENTENCES):
+        end = read([sentence])
+        others = {
+            "uniform": torch.full_like(end.weights, 1 / end.weights.shape[1]),
+            "adversarial": torch.tensor([model["sentences"][which]["adversarial"]]),
+        }
+        move(page, "sentence", which)
+        for kind, other in others.items():
+            move(page, "kind", kind)
+            for part in (0.4, 1):
+                move(page, "part", part)
+                expected = float(moved(end, end.weights + part * (other - end.weights))[0])
+                assert number(page, "pronoun") == pytest.approx(expected, abs=1e-5)
+        assert float(moved(end, others["adversarial"])[0]) <= BOUND
+
+
+def test_costs_are_of_the_same_output():
+    found = json.loads((HERE / "limits" / "costs.json").read_text(encoding="utf-8"))
+    assert found["lengths"] == [2**power for power in range(6, 15)]
+    for name in ("fused", "exact"):
+        assert max(found["costs"][name]["error"]) < 1e-4
+    last = {name: cost["bytes"][-1] / cost["bytes"][-3] for name, cost in found["costs"].items()}
+    assert last["matrix"] == pytest.approx(16, rel=0.05)  # four times as long
+    assert last["window"] == pytest.approx(4, rel=0.05)
