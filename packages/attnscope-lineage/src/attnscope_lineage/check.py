@@ -11,6 +11,7 @@ import inspect
 import io
 import re
 import runpy
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations, product
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.support.errors import AttnscopeError, explaining
+from attnscope.support.numbers import count
 
 TEXTS, TOKENS, WIDTH, HEADS = 2, 5, 8, 2
 _LIMIT = 1e-4  # largest difference from an output, relative to its size: float32
@@ -210,6 +212,7 @@ class Verdict(NamedTuple):
     heads: int
     masked: bool  # whether later tokens are hidden, always or by the mask that it takes
     difference: float  # relative to the size of the output
+    batched: bool = True  # whether it takes several texts at once
 
     def sentences(self) -> list[str]:
         """The verdict in words, a line each."""
@@ -220,8 +223,11 @@ class Verdict(NamedTuple):
             )
             return [f"{self.name}: wrong.", known, "Compare yours with every step of a right one: attnscope walk --toy"]
         if not self.mistakes:
-            lines = [f"{self.name}: right.", f"Its output is softmax(QKᵀ/√d_k)V, to {self.difference:.0e} of its size."]
-            lines += [f"Heads: {self.heads}."] + ["Later tokens are hidden."] * self.masked
+            lines = [f"{self.name}: right.", "Its output is softmax(QKᵀ/√d_k)V.", f"Heads: {self.heads}."]
+            lines += ["Later tokens are hidden."] * self.masked
+            lines += ["It takes one text at a time: K.transpose(-2, -1) in place of K.T takes several."] * (
+                not self.batched
+            )
             return [" ".join(lines)]
         lines = [f"{self.name}: wrong."]
         for mistake, line in zip(self.mistakes, self.lines, strict=True):
@@ -321,14 +327,14 @@ def layers_of(module: nn.Module, x: Tensor) -> Layers:
         rest = rest[3:]
     else:
         raise AttnscopeError(
-            f"{type(module).__name__} has {len(linear)} linear layers; expected layers named for queries, keys and "
-            "values, one for all three, or three in this order"
+            f"{type(module).__name__} has {count(len(linear), 'linear layer')}; expected layers named for queries, "
+            "keys and values, one for all three, or three in this order"
         )
     q, k, v = (torch.cat([_mapped(one, x) for one in ones], -1) for ones in named.values())
     if fused and named["q"] == [fused[0]]:
         q, k, v = q.chunk(3, -1)
-    count = len(named["q"])
-    heads = (count,) if count > 1 else _numbers_of_heads(module, q.shape[-1])
+    groups = len(named["q"])
+    heads = (groups,) if groups > 1 else _numbers_of_heads(module, q.shape[-1])
     return Layers(q, k, v, rest[-1] if rest else None, heads)
 
 
@@ -354,10 +360,10 @@ def attend(layers: Layers, way: Way, heads: int, x: Tensor, fill: float) -> Tens
     texts, tokens, _ = x.shape
 
     def split(part: Tensor) -> Tensor:
-        count = 1 if way.split == "one" else heads
+        parts = 1 if way.split == "one" else heads
         if way.split == "rows":
-            return part.reshape(texts, count, tokens, -1)
-        return part.reshape(texts, tokens, count, -1).transpose(1, 2)
+            return part.reshape(texts, parts, tokens, -1)
+        return part.reshape(texts, tokens, parts, -1).transpose(1, 2)
 
     q, k = split(layers.q), split(layers.k)
     content = split({"V": layers.v, "K": layers.k, "Q": layers.q, "X": x}[way.content])
@@ -412,9 +418,9 @@ def ways(layers: Layers, heads: int, *, masked: bool) -> Iterator[Way]:
     single = [one for one in single if heads > 1 or one not in of_heads]
     single = [one for one in single if layers.out is not None or one[0] != "output"]
     yield right
-    for count in range(1, _PAIRS + 1):
-        for chosen in combinations(single, count):
-            if len({name for name, _ in chosen}) == count:
+    for number in range(1, _PAIRS + 1):
+        for chosen in combinations(single, number):
+            if len({name for name, _ in chosen}) == number:
                 yield replace(right, **dict(chosen))
 
 
@@ -424,12 +430,13 @@ def check(module: nn.Module, source: str = "") -> Verdict:
     x = torch.randn(TEXTS, TOKENS, _width_of(module), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         layers = layers_of(module, x)
-        found = _explained(module, layers, x, [_output_of(module, x)], masked=(False, True), source=source)
-        if not found.mistakes and not found.masked and found.mistakes is not None and _takes_mask(module):
-            outputs = [_output_of(module, x, mask) for mask in _masks()]
+        output, batched = _output_of(module, x)
+        found = _explained(module, layers, x, [output], masked=(False, True), source=source)
+        if found.mistakes == () and not found.masked and batched and _mask_name(module) is not None:
+            outputs = [_output_under(module, x, mask) for mask in _masks()]
             under_mask = _explained(module, layers, x, outputs, masked=(True,), source=source)
             return under_mask if under_mask.mistakes is not None else found
-    return found
+    return found._replace(batched=batched)
 
 
 def _explained(
@@ -488,10 +495,6 @@ def _mask_name(module: nn.Module) -> str | None:
     return next((one.name for one in _parameters_of(module) if "mask" in one.name.lower()), None)
 
 
-def _takes_mask(module: nn.Module) -> bool:
-    return _mask_name(module) is not None
-
-
 def _masks() -> Iterator[Tensor]:
     """A causal mask in all forms: True or 1 where a query may attend, or where it may not, and −∞ to add."""
     visible = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
@@ -503,8 +506,32 @@ def _masks() -> Iterator[Tensor]:
         yield form.expand(TEXTS, 1, TOKENS, TOKENS)
 
 
-def _output_of(module: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor | None:
-    """The output of a module; None if it fails under a mask of a form that it does not take."""
+#: Errors of a student's code, those of tensors with unexpected dimensions among them.
+_FAILURES = (RuntimeError, LookupError, ValueError, TypeError, NameError, AttributeError, AssertionError)
+
+
+def _output_of(module: nn.Module, x: Tensor) -> tuple[Tensor, bool]:
+    """The output of a module, and whether it takes a batch; one that does not is called text by text."""
+    try:
+        return _called(module, x), True
+    except _FAILURES as failure:
+        try:
+            return torch.stack([_called(module, text) for text in x]), False
+        except _FAILURES:
+            with explaining(f"{type(module).__name__} fails on X of shape {tuple(x.shape)}", "Correct its forward"):
+                raise failure from None
+
+
+def _output_under(module: nn.Module, x: Tensor, mask: Tensor) -> Tensor | None:
+    """The output of a module under a mask; None if the mask has a form that it does not take."""
+    try:
+        return _called(module, x, mask)
+    except _FAILURES:
+        return None
+
+
+def _called(module: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The output of a module: the first of what it returns."""
     name = _mask_name(module)
     needed = [
         one
@@ -514,14 +541,9 @@ def _output_of(module: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tens
     inputs: dict[str, Any] = {one.name: x for one in needed}  # queries, keys and values of one text
     if name is not None:
         inputs[name] = mask
-    if mask is None:
-        with explaining(f"{type(module).__name__} fails on X of shape {tuple(x.shape)}", "Correct its forward"):
-            returned: Any = module(**inputs)
-    else:
-        try:
-            returned = module(**inputs)
-        except (RuntimeError, TypeError):
-            return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        returned: Any = module(**inputs)
     output = returned[0] if isinstance(returned, tuple | list) and returned else returned
     if not isinstance(output, Tensor):
         raise AttnscopeError(f"{type(module).__name__} returns {type(output).__name__}; expected its output, a tensor")

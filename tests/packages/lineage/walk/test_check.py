@@ -109,6 +109,7 @@ CROSS = (
     .replace("W_k(x)", "W_k(key)")
     .replace("W_v(x)", "W_v(value)")
 )
+EINSUM = 'torch.einsum("bid,bjd->bij", Q, K)'
 MASKED = 'scores = scores.masked_fill(mask == 0, float("-inf"))'
 RIGHT = {
     "the text's own": (ONE, 1, False),
@@ -121,6 +122,7 @@ RIGHT = {
     "a mask of what is hidden": (SEVERAL.replace("mask == 0", "mask.bool()"), 2, True),
     "a mask that is added": (SEVERAL.replace(MASKED, "scores = scores + mask"), 2, True),
     "a large negative number": (SEVERAL.replace('float("-inf")', "-1e9"), 2, True),
+    "one text at a time": (MATRICES.replace(EINSUM, "Q @ K.T").replace("dim=2", "dim=1"), 1, False),
     "an instance": (SEVERAL + "\nattention = MultiHeadAttention(12, 3)\n", 3, True),
 }  # fmt: skip
 SCALE1, SOFT1, OUT1 = " / self.embed_dim**0.5", "F.softmax(scores, dim=-1)", "torch.matmul(attn_weights, V)"
