@@ -40,10 +40,14 @@ draw("query", (box) => {
 
 /** Inner products of random queries and keys of width d: their variance, the largest weight and the gradient of softmax. */
 function randomScores(width, draws = 200, keys = 8) {
-  const { normal } = seeded(width), vector = () => Array.from({ length: width }, normal);
+  const { normal } = seeded(width), query = new Float64Array(width);
   const products = Array.from({ length: draws }, () => {
-    const query = vector();
-    return Array.from({ length: keys }, () => dot(query, vector()));
+    for (let i = 0; i < width; i++) query[i] = normal();
+    return Array.from({ length: keys }, () => {
+      let product = 0; // with a key that is drawn as it is read
+      for (let i = 0; i < width; i++) product += query[i] * normal();
+      return product;
+    });
   });
   const measured = (scores) => {
     const weights = scores.map(softmax);
