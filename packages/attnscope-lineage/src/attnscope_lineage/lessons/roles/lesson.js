@@ -30,7 +30,7 @@ draw("maps", (box) => {
   const { tokens, x, queryMap, keyMap, valueMap } = lesson.numbers;
   const maps = { q: ["Q", "W_Q", queryMap], k: ["K", "W_K", keyMap], v: ["V", "W_V", valueMap] };
   let kind = "v", at = [3, 2];
-  choice(row(box, "moves"), { name: "map", label: t`Matrix`, value: kind, options: [["q", t`query`], ["k", t`key`], ["v", t`value`]] }, (one) => { kind = one; at = [at[0], 0]; update(); });
+  choice(row(box, "moves"), { name: "map", label: t`Matrix`, value: kind, options: [["q", "Q"], ["k", "K"], ["v", "V"]] }, (one) => { kind = one; at = [at[0], 0]; update(); });
   const matrices = row(box), from = figure(matrices, t`X: one row a token`);
   matrices.append(html("span", { class: "operator" }, "×"));
   const by = figure(matrices, t`The map, learned`);
@@ -76,13 +76,13 @@ draw("swap", (box) => {
   const { tokens } = lesson.numbers, { q, k, v } = projected();
   let kind = "none";
   choice(row(box, "moves"), { name: "swap", label: t`Exchange “animal” and “street” in`, value: kind, options: [["none", t`nothing`], ["k", "K"], ["v", "V"]] }, (one) => { kind = one; update(); });
-  const pictures = row(box), weighs = figure(pictures, t`Weights of “it”`), holds = figure(pictures, t`Values`), gives = figure(pictures, t`Output of “it”`);
+  const pictures = row(box), weighs = figure(pictures, t`Weights of “it”`), holds = figure(pictures, t`V: values`), gives = figure(pictures, t`Output of “it”`);
   const says = html("p", { class: "say" });
   box.append(says);
   function update() {
     const values = exchanged(v, kind === "v"), before = attention(q, k, v), now = attention(q, exchanged(k, kind === "k"), values);
     bars(weighs, { values: now.weights[3], labels: tokens, label: t`Weights of “it”`, marked: (j) => now.weights[3][j] === greatest(now.weights[3]) });
-    heat(holds, { values, rows: tokens, kind: "signed", most: 1.5, digits: 1, marked: (i) => kind === "v" && i < 2, label: t`Values` });
+    heat(holds, { values, rows: tokens, kind: "signed", most: 1.5, digits: 1, marked: (i) => kind === "v" && i < 2, label: t`V: values` });
     heat(gives, { values: [now.output[3]], rows: ["it"], kind: "signed", most: 1.5, digits: 2, label: t`Output of “it”` });
     const moved = (name) => now[name][3].some((x, j) => x !== before[name][3][j]);
     says.textContent = kind === "none" ? t`“it” attends most to “animal”: it takes its value.`
