@@ -262,7 +262,8 @@ def abandon(stream: TextIO) -> None:
 
 class _ReportText(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        print_note(f"attnscope: {record.getMessage()}")
+        warns = record.levelno >= logging.WARNING
+        print_note(f"attnscope: {record.getMessage()}" if warns else record.getMessage())
 
 
 class _Closed(io.TextIOBase):

@@ -1,5 +1,6 @@
 """Models, logs and checkpoints of a training."""
 
+import hashlib
 import json
 import logging
 import os
@@ -49,9 +50,11 @@ def check_model(config: TrainConfig, vocabulary: int) -> None:
         )
 
 
-def build_model(config: TrainConfig, vocabulary: int) -> Any:
+def build_model(config: TrainConfig, vocabulary: int, **special_ids: int) -> Any:
+    """A model of these settings, with random weights; `special_ids` are those of `special_ids_of`."""
+
     def sizes(*names: str) -> dict[str, Any]:
-        return {"vocab_size": vocabulary, **{name: getattr(config, name) for name in names}}
+        return {"vocab_size": vocabulary, **special_ids, **{name: getattr(config, name) for name in names}}
 
     if config.model == "recurrent":
         widths = "embedding_width", "encoder_width", "decoder_width"
@@ -62,6 +65,37 @@ def build_model(config: TrainConfig, vocabulary: int) -> Any:
     if config.model == "masked-lm":
         return EncoderForMaskedLM(EncoderConfig(**of_transformer))
     return TransformerForConditionalGeneration(TransformerConfig(**of_transformer))
+
+
+def special_ids_of(tokenizer: Any) -> dict[str, int]:
+    """The numbers of the tokens that a model pads with, begins with and ends with."""
+    first = tokenizer.bos_token_id
+    ids = {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": first, "eos_token_id": tokenizer.eos_token_id}
+    return {**ids, "decoder_start_token_id": first}
+
+
+def begin_with(model: nn.Module, folder: Path) -> str:
+    """Copy the weights of a training or of a checkpoint into a model of the same sizes; returns their hash."""
+    file = folder / WEIGHTS
+    if not file.is_file():
+        raise AttnscopeError(
+            f"{folder} has no {WEIGHTS}; expected the folder of a finished training, or a checkpoint such as "
+            f"{folder / _PLACE}00001000"
+        )
+    with explained(f"read {file}", "Train it again"):
+        weights, digest = load_file(file), hashlib.sha256(file.read_bytes()).hexdigest()
+    named = dict(model.named_parameters())
+    for name in sorted({*weights, *named}):
+        sizes = [tuple(part[name].shape) if name in part else "missing" for part in (weights, named)]
+        if sizes[0] != sizes[1]:
+            raise AttnscopeError(
+                f"{file} does not fit the model: {name} is {sizes[0]} there and {sizes[1]} here: use the settings "
+                "(--model, widths, layers, vocabulary) of that training"
+            )
+    with torch.no_grad():
+        for name, parameter in named.items():
+            parameter.copy_(weights[name])
+    return digest
 
 
 METRICS = {
@@ -178,6 +212,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 #: What an optimizer remembers of each parameter, by name.
 Moments: TypeAlias = "MutableMapping[Tensor, dict[str, Tensor]]"
 _PLACE = "checkpoints/"
+WEIGHTS = "model.safetensors"
 _log = logging.getLogger("attnscope")
 
 
@@ -207,7 +242,7 @@ class Checkpoints:
         with explained(f"write the checkpoint of update {update} to {self.folder.path}", safe):
             self.folder.write(
                 {
-                    f"{prefix}model.safetensors": partial(save_file, weights),
+                    f"{prefix}{WEIGHTS}": partial(save_file, weights),
                     f"{prefix}optimizer.safetensors": partial(save_file, stored),
                     f"{prefix}state.json": json.dumps(state).encode(),
                 },
@@ -232,7 +267,7 @@ class Checkpoints:
         folder = self.folder.path / f"{_PLACE}{update:08d}"
         named = dict(model.named_parameters())
         with torch.no_grad():
-            for name, weights in load_file(folder / "model.safetensors").items():
+            for name, weights in load_file(folder / WEIGHTS).items():
                 named[name].copy_(weights)
         for key, stored in load_file(folder / "optimizer.safetensors").items():
             name, _, part = key.rpartition("/")
@@ -243,7 +278,7 @@ class Checkpoints:
         """Mean of the weights of several checkpoints, summed in float64."""
         total: dict[str, Tensor] = {}
         for update in updates:
-            for name, tensor in load_file((self.folder.path / f"{_PLACE}{update:08d}") / "model.safetensors").items():
+            for name, tensor in load_file(self.folder.path / f"{_PLACE}{update:08d}" / WEIGHTS).items():
                 total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
         return {name: (tensor / len(updates)).float() for name, tensor in total.items()}
 

@@ -45,12 +45,25 @@ class TrainConfig(BaseModel):
     )
     task_pairs: int = setting(20_000, "Pairs of the generated task, if no data is given.", ge=100, le=10_000_000)
     task_longest: int = setting(40, "Words in the longest sentence of the generated task.", ge=1, le=10_000)
-    vocabulary: int = setting(8_000, "Vocabulary size: joint subwords of source and target.", ge=300, le=1_000_000)
+    tokens: Literal["subwords", "words"] = setting(
+        "subwords", "Tokens that are learned from the text: subwords (BPE), or words between spaces and punctuation."
+    )
+    vocabulary: int = setting(
+        8_000, "Largest vocabulary: joint tokens of source and target; rarer words are <unk>.", ge=300, le=1_000_000
+    )
+    tokenizer: Path | None = setting(
+        None, "Tokenizer to use instead: a SentencePiece model, a file of tokenizers (.json), or a folder."
+    )
     lowercase: bool = setting(False, "Lower-casing of all text.")
     longest: int = setting(128, "Longest sentence in tokens; longer pairs are dropped and counted.", ge=2, le=1_000_000)
 
     # model
     model: Literal["transformer", "recurrent", "masked-lm"] = setting("transformer", "Type of model.")
+    init: Path | None = setting(
+        None,
+        "Weights to begin with, of the same sizes: the folder of a training, or one of its checkpoints. Its tokenizer "
+        "is used too, if there is none.",
+    )
     attention: Literal["none", "dot", "scaled_dot", "bilinear", "additive"] = setting(
         "additive", "Attention of a recurrent model; none: encoder-decoder with one fixed vector."
     )
@@ -129,7 +142,7 @@ class TrainConfig(BaseModel):
     bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "char", "none"] = setting(
         "13a", "Tokenizer of BLEU in validation."
     )
-    patience: int | None = setting(None, "Validations without improvement before training stops.", ge=1)
+    patience: int = setting(8, "Validations without improvement before training stops; 0: never.", ge=0)
     average: int = setting(
         5, "Number of last checkpoints to average; the best one is used if its metric is better.", ge=1
     )
@@ -151,6 +164,11 @@ class TrainConfig(BaseModel):
                 f"r_drop is {self.r_drop:g} and dropout is 0, so both passes are equal: set dropout, or leave r_drop "
                 "out"
             )
+        if self.tokenizer is not None and (self.tokens == "words" or self.lowercase):
+            name = "lowercase" if self.lowercase else "tokens: words"
+            raise ValueError(f"found a tokenizer and {name}, which applies to learned tokens: leave one of them out")
+        if self.bpe_dropout and (self.tokenizer is not None or self.tokens == "words"):
+            raise ValueError("bpe_dropout applies to subwords that are learned from the text: leave it out")
         for whole, part in _NEEDS.items():
             if getattr(self, whole) is not None and getattr(self, part) is None:
                 raise ValueError(f"found {whole} without {part}: set both")
@@ -239,13 +257,13 @@ def config_bytes(config: TrainConfig) -> bytes:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode()
 
 
-# Every word is one token. Three joined sentences have up to 38 words, more than a vector of 128 numbers stores after
+# Three joined sentences have up to 38 words, more than a vector of 128 numbers stores after
 # so short a training, and there are enough short sentences for the start of training.
 _TASK: dict[str, Any] = {
     "task_longest": 12,
     "task_pairs": 30_000,
     "join": 3,
-    "vocabulary": 400,
+    "tokens": "words",
     "batch_tokens": 1024,
     "validate_every": 200,
     "learning_rate": 4e-3,

@@ -19,11 +19,11 @@ import torch
 from jaxtyping import Int
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from attnscope.models.common import IGNORED
 from attnscope.read.windows import padded
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError, explaining
 from attnscope_lineage.config import TrainConfig
 from attnscope_lineage.parallel_text import ParallelText, generate_task, is_unsegmented, read_parallel
 
@@ -45,7 +45,8 @@ def train_subwords(
 ) -> PreTrainedTokenizerFast:
     r"""Learn a vocabulary by byte-pair encoding."""
     special = [*SPECIAL, MASK] if masked else [*SPECIAL]
-    normalizer = normalizers.Sequence([normalizers.Lowercase()] if lowercase else [])
+    tokenizer = _without_model(lowercase=lowercase)
+    normalizer = tokenizer.normalizer
     alphabet = _alphabet((normalizer.normalize_str(text) for text in texts), coverage)
     fixed = len(special) + len(BYTES)
     if size < fixed + len(alphabet):
@@ -54,14 +55,6 @@ def train_subwords(
             f"{fixed + len(alphabet)} (with {fixed} special tokens and bytes): increase --vocabulary, or in Python "
             "lower the coverage, which encodes rare characters as bytes"
         )
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always"),
-            pre_tokenizers.Split(Regex(PUNCTUATION), "isolated"),
-        ]
-    )
     trainer = trainers.BpeTrainer(
         vocab_size=size - len(BYTES),
         special_tokens=special,
@@ -79,23 +72,124 @@ def train_subwords(
         unk_token="<unk>",  # noqa: S106
         byte_fallback=True,
     )
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    return _with_ends(tokenizer, _NAMES, masked=masked)
+
+
+def train_words(
+    texts: Sequence[str], size: int, *, lowercase: bool = False, masked: bool = False
+) -> PreTrainedTokenizerFast:
+    """Learn the most frequent words: pieces between spaces, with punctuation apart; others are ``<unk>``."""
+    tokenizer = _without_model(lowercase=lowercase)
+    tokenizer.model = models.WordLevel(unk_token="<unk>")  # noqa: S106
+    special = [*SPECIAL, MASK] if masked else [*SPECIAL]
+    trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer, length=len(texts))
+    return _with_ends(tokenizer, _NAMES, masked=masked)
+
+
+def _without_model(*, lowercase: bool) -> Tokenizer:
+    """A tokenizer that divides texts at spaces and punctuation, and has not learned anything yet."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase()] if lowercase else [])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always"),
+            pre_tokenizers.Split(Regex(PUNCTUATION), "isolated"),
+        ]
     )
-    begin = "<s> " if masked else ""
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{begin}$A </s>", pair=f"{begin}$A </s> $B </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
-    )
-    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer.decoder = _DECODER
+    return tokenizer
+
+
+_DECODER = decoders.Sequence(
+    [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+)
+_NAMES = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+
+def _with_ends(backend: Tokenizer, names: dict[str, str], *, masked: bool) -> PreTrainedTokenizerFast:
+    """A tokenizer of transformers that ends each text, with the special tokens of these names."""
     if masked:
-        names |= {"cls_token": "<s>", "sep_token": "</s>", "mask_token": MASK}
+        names = names | {"cls_token": names["bos_token"], "sep_token": names["eos_token"], "mask_token": MASK}
+    backend.add_special_tokens([*names.values()])  # no effect on those that it has
+    first, last = names["bos_token"], names["eos_token"]
+    begin = f"{first} " if masked else ""
+    ends = [(token, backend.token_to_id(token)) for token in (first, last)]
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{begin}$A {last}", pair=f"{begin}$A {last} $B {last}", special_tokens=ends
+    )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=backend,
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
         split_special_tokens=not masked,
         **names,
     )
+
+
+_USUAL_NAMES = {
+    "pad_token": ("<pad>", "[PAD]"),
+    "bos_token": ("<s>", "[CLS]", "<bos>", "<|startoftext|>", "<|endoftext|>"),
+    "eos_token": ("</s>", "[SEP]", "<eos>", "<|endoftext|>"),
+    "unk_token": ("<unk>", "[UNK]"),
+}
+
+
+def read_tokenizer(path: Path, *, masked: bool = False) -> PreTrainedTokenizerFast:
+    """Read a SentencePiece model, a file of tokenizers, or a folder; special tokens that it lacks are added."""
+    names: dict[str, str] = {}
+    with explaining(
+        f"cannot read the tokenizer {path}",
+        "Pass a SentencePiece model (which needs sentencepiece and protobuf), a file of tokenizers (.json) or a folder",
+    ):
+        if path.is_dir():
+            loaded = AutoTokenizer.from_pretrained(path)
+            names = {name: getattr(loaded, name) for name in _USUAL_NAMES if getattr(loaded, name)}
+            backend: Tokenizer = loaded.backend_tokenizer  # pyright: ignore[reportAttributeAccessIssue]
+        elif path.suffix == ".json":
+            backend = Tokenizer.from_file(str(path))
+        else:
+            backend = _from_sentencepiece(path)
+    for name, (usual, *others) in _USUAL_NAMES.items():
+        existing = (token for token in (usual, *others) if backend.token_to_id(token) is not None)
+        names.setdefault(name, next(existing, usual))
+    return _with_ends(backend, names, masked=masked)
+
+
+def _from_sentencepiece(path: Path) -> Tokenizer:
+    """A tokenizer of the same pieces: a unigram or BPE model of SentencePiece."""
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+    proto: Any = ModelProto()
+    proto.ParseFromString(path.read_bytes())
+    unknown, fallback = proto.trainer_spec.unk_id, proto.trainer_spec.byte_fallback
+    pieces = [(piece.piece, piece.score) for piece in proto.pieces]
+    if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
+        tokenizer = Tokenizer(models.Unigram(pieces, unknown, byte_fallback=fallback))
+    else:
+        vocabulary = {piece: number for number, (piece, _) in enumerate(pieces)}
+        merges = _merges_of(vocabulary)
+        bpe = models.BPE(vocabulary, merges, unk_token=pieces[unknown][0], fuse_unk=True, byte_fallback=fallback)
+        tokenizer = Tokenizer(bpe)
+    table = proto.normalizer_spec.precompiled_charsmap
+    spaces = [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    tokenizer.normalizer = normalizers.Sequence([*([normalizers.Precompiled(table)] if table else []), *spaces])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.decoder = _DECODER
+    marks = [piece.piece for piece in proto.pieces if piece.type in {piece.UNKNOWN, piece.CONTROL}]
+    tokenizer.add_special_tokens(marks)
+    return tokenizer
+
+
+def _merges_of(vocabulary: dict[str, int]) -> list[tuple[str, str]]:
+    """The merges of a BPE model of SentencePiece, in the order in which it learned its pieces."""
+    merges: list[tuple[int, int, int, str, str]] = []
+    for piece, number in vocabulary.items():
+        for cut in range(1, len(piece)):
+            first, second = piece[:cut], piece[cut:]
+            if first in vocabulary and second in vocabulary:
+                merges.append((number, vocabulary[first], vocabulary[second], first, second))
+    return [(first, second) for *_, first, second in sorted(merges)]
 
 
 def _alphabet(texts: Iterable[str], coverage: float) -> list[str]:
@@ -137,6 +231,7 @@ class Pairs:
 
     def __post_init__(self) -> None:
         self.left_out = self.train.left_out
+        self.description = _describe_pairs(len(self.train), len(self.valid))
         self.lengths = self.train.lengths()
         share = self.config.bpe_dropout
         self.segmenter = Segmenter(self.tokenizer, share) if share else None
@@ -187,6 +282,7 @@ class MaskedWindows:
     left_out: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
+        self.description = f"tokens: {len(self.train_ids):,} for training, {len(self.valid_ids):,} for validation"
         for name, ids in (("training", self.train_ids), ("validation", self.valid_ids)):
             if len(ids) < self.body:
                 raise AttnscopeError(
@@ -256,6 +352,7 @@ class RestoredWords:
 
     def __post_init__(self) -> None:
         self.left_out = self.train.left_out
+        self.description = _describe_pairs(len(self.train), len(self.valid))
         for name, text in (("training", self.train), ("validation", self.valid)):
             for source, target, line in zip(text.source, text.target, text.index, strict=True):
                 if len(source) != len(target) or source == target:
@@ -290,6 +387,10 @@ class RestoredWords:
         return batch
 
 
+def _describe_pairs(train: int, valid: int) -> str:
+    return f"pairs: {train:,} for training, {valid:,} for validation"
+
+
 TrainingData: TypeAlias = Pairs | MaskedWindows | RestoredWords
 
 
@@ -305,10 +406,24 @@ def _pairs(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> Pa
             f"the validation target has no spaces between words, which BLEU with {config.bleu_tokenizer} needs: "
             "use --bleu-tokenizer ja-mecab, zh or char"
         )
-    if tokenizer is None:
-        tokenizer = train_subwords([*train.source, *train.target], config.vocabulary, lowercase=config.lowercase)
+    tokenizer = tokenizer or _tokenizer_for(config, [*train.source, *train.target])
     tokenizer.model_max_length = config.longest
     return Pairs(config, encode_pairs(tokenizer, train, longest=config.longest), train, valid, tokenizer)
+
+
+def _tokenizer_for(config: TrainConfig, lines: Sequence[str]) -> PreTrainedTokenizerFast:
+    """The tokenizer that the settings name, or that of the first weights; else one that is learned from the lines."""
+    masked = config.model == "masked-lm"
+    path = config.tokenizer or (None if config.init is None else run_of(config.init))
+    if path is not None:
+        return read_tokenizer(path, masked=masked)
+    learn = train_words if config.tokens == "words" else train_subwords
+    return learn(lines, config.vocabulary, lowercase=config.lowercase, masked=masked)
+
+
+def run_of(folder: Path) -> Path:
+    """The folder of a training, of which `folder` may be a checkpoint."""
+    return folder.parent.parent if folder.parent.name == "checkpoints" else folder
 
 
 def training_pairs(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
@@ -331,9 +446,7 @@ def training_pairs(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
 
 def _restored(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> RestoredWords:
     train, valid = training_pairs(config)
-    if tokenizer is None:
-        lines = [*train.source, *train.target]
-        tokenizer = train_subwords(lines, config.vocabulary, lowercase=config.lowercase, masked=True)
+    tokenizer = tokenizer or _tokenizer_for(config, [*train.source, *train.target])
     tokenizer.model_max_length = config.longest
     encoded, held_out = (encode_pairs(tokenizer, text, longest=config.longest) for text in (train, valid))
     return RestoredWords(config, encoded, held_out, tokenizer)
@@ -353,8 +466,7 @@ def _masked(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> M
         lines, held_out = lines[:cut], lines[cut:]
     else:
         held_out = _lines(config.valid_text)
-    if tokenizer is None:
-        tokenizer = train_subwords(lines, config.vocabulary, lowercase=config.lowercase, masked=True)
+    tokenizer = tokenizer or _tokenizer_for(config, lines)
     tokenizer.model_max_length = config.longest
     return MaskedWindows(config, _stream(tokenizer, lines), _stream(tokenizer, held_out), tokenizer)
 

@@ -29,6 +29,22 @@ def summed_loss(
     return smoothed_cross_entropy(hidden, model.lm_head.weight, labels[real], smoothing, r_drop)
 
 
+def losses_of_texts(
+    model: TiedModel,
+    input_ids: Int[Tensor, "batch token"],
+    attention_mask: Int[Tensor, "batch token"],
+    labels: Int[Tensor, "batch label"],
+) -> Float[Tensor, " batch"]:
+    """Loss of each text, summed over its labels, in nats, without smoothing."""
+    hidden = _hidden(model, input_ids, attention_mask, labels)
+    return torch.stack(
+        [
+            smoothed_cross_entropy(states[row != IGNORED], model.lm_head.weight, row[row != IGNORED], 0.0, 0.0)
+            for states, row in zip(hidden, labels, strict=True)
+        ]
+    )
+
+
 def _hidden(
     model: Any,
     input_ids: Int[Tensor, "batch token"],

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from attnscope.options import MODEL, SharedRunOptions, TextModelOptions, Typed, of_class, path_of
+from attnscope.options import MODEL, Count, SharedRunOptions, TextModelOptions, Typed, of_class, path_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +30,12 @@ class TranslationOptions(TextModelOptions, total=False):
         Typed(metavar="CODE"),
         "Translate into this language, by the code of a tokenizer of many languages, such as fra_Latn. By default "
         "the model's. That is the tokenizer's ``tgt_lang``, or the model's ``forced_bos_token_id``.",
+    ]
+    average: Annotated[
+        Count | None,
+        MODEL,
+        "Use the mean of the weights of this many last checkpoints of a training. By default the model that the "
+        "training left. A single checkpoint is named by its folder, FOLDER/checkpoints/00001000.",
     ]
 
 

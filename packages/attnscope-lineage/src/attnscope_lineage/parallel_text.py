@@ -192,19 +192,28 @@ MONTHS = (
     *("january", "february", "march", "april", "may", "june"),
     *("july", "august", "september", "october", "november", "december"),
 )
-ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII")
+TAGE = ("Montag", "Dienstag", "Mittwoch", "Donnerstag", "Freitag", "Samstag", "Sonntag")
+MONATE = (
+    *("Januar", "Februar", "März", "April", "Mai", "Juni"),
+    *("Juli", "August", "September", "Oktober", "November", "Dezember"),
+)
 SMALL = (
     *("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"),
     *("twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 )
 TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-NOTATION = {
-    **{day: day[:2].capitalize() for day in DAYS},
-    **dict(zip(MONTHS, ROMAN, strict=True)),
-    **{word: str(number) for number, word in enumerate(SMALL, start=1)},
-    **{word: str(number) for number, word in zip(range(20, 100, 10), TENS, strict=True)},
-    "hundred": "100",
-    "thousand": "1000",
+KLEINE = (
+    *("eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf"),
+    *("zwölf", "dreizehn", "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn", "neunzehn"),
+)
+ZEHNER = ("zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig")
+TRANSLATIONS = {
+    **dict(zip(DAYS, TAGE, strict=True)),
+    **dict(zip(MONTHS, MONATE, strict=True)),
+    **dict(zip(SMALL, KLEINE, strict=True)),
+    **dict(zip(TENS, ZEHNER, strict=True)),
+    "hundred": "hundert",
+    "thousand": "tausend",
     ",": ",",
 }  # "and" has none
 HELD_OUT = 10  # one in this number of sentences is never trained on
@@ -224,7 +233,7 @@ class _Phrase:
     @classmethod
     @cache
     def of(cls, word: str) -> _Phrase:
-        return cls((word,), (0,) if word in NOTATION else ())
+        return cls((word,), (0,) if word in TRANSLATIONS else ())
 
     @classmethod
     def join(cls, parts: Sequence[_Phrase], target: Sequence[int] | None = None) -> _Phrase:
@@ -264,7 +273,7 @@ class TaskText(ParallelText):
 
 
 def generate_task(pairs: int, seed: int, longest: int, *, shortest: int = 1, held_out: bool = False) -> TaskText:
-    """Write lists of dates and numbers in English words, and in a notation that has another order."""
+    """Write lists of dates and numbers in English words, and in German words in another order."""
     generator = random.Random(seed)
     by_source: dict[str, _Phrase] = {}
     for _ in range(PATIENCE * pairs):
@@ -282,7 +291,7 @@ def generate_task(pairs: int, seed: int, longest: int, *, shortest: int = 1, hel
     phrases = by_source.values()
     return TaskText(
         list(by_source),
-        [" ".join(NOTATION[phrase.words[position]] for position in phrase.order) for phrase in phrases],
+        [" ".join(TRANSLATIONS[phrase.words[position]] for position in phrase.order) for phrase in phrases],
         alignments=[tuple((position, at) for at, position in enumerate(phrase.order)) for phrase in phrases],
     )
 

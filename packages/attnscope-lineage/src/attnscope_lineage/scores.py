@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,12 +20,11 @@ from attnscope.report.schema import Finding, Quantity, Report, Row, Table, rows_
 from attnscope.statistics.intervals import FEW, SKEWED, long_tail, outside, reach
 from attnscope.statistics.units import LEAST
 from attnscope.support.checks import shortly, unexpected
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count as counted
 from attnscope.support.numbers import percent
 from attnscope_lineage.parallel_text import Lines, has_entries, is_unsegmented, lines_of_text
 
-METRICS = ("BLEU", "chrF")
 MOST_RESAMPLES = 1_000_000
 _ROUNDING = 1e-9  # points of a score
 OF_NO_SPACES = frozenset({"ja-mecab", "zh", "char"})
@@ -125,6 +127,42 @@ def additive_statistics(
         np.array(metric._extract_corpus_statistics(lines, None), dtype=np.int64)  # noqa: SLF001
         for lines in systems
     ]
+
+
+class CometMetric:
+    """COMET (Rei et al. 2020) with statistics that add up: the sum of the scores of sentences, and their number."""
+
+    def __init__(self, name: str, sources: Sequence[str]) -> None:
+        comet = import_module("comet")
+        with explaining(f"cannot load the COMET model {name}", "Pass the file of its checkpoint, or a name of COMET's"):
+            self._model: Any = comet.load_from_checkpoint(name if Path(name).is_file() else comet.download_model(name))
+        self._sources = sources
+        self.signature = f"model:{Path(name).name}|version:{getattr(comet, '__version__', 'unknown')}"
+
+    def statistics(self, hypotheses: Sequence[str], references: list[list[str]]) -> np.ndarray:
+        """Score of each sentence, its mean over references, and 1: (sentence, statistic)."""
+        import torch  # heavy
+
+        each: list[Any] = []
+        for lines in references:
+            triples = zip(self._sources, hypotheses, lines, strict=True)
+            entries = [{"src": source, "mt": hypothesis, "ref": line} for source, hypothesis, line in triples]
+            gpus = int(torch.cuda.is_available())
+            each.append(self._model.predict(entries, batch_size=16, gpus=gpus, progress_bar=False)["scores"])
+        scores = np.array(each, dtype=np.float64).mean(0)
+        return np.column_stack([scores, np.ones(len(scores))])
+
+    def _compute_score_from_stats(self, statistics: Sequence[float]) -> SimpleNamespace:  # the name of sacreBLEU
+        total, count = statistics
+        return SimpleNamespace(score=100 * total / count)
+
+
+def comet_metric(name: str, sources: Sequence[str] | None) -> CometMetric:
+    if find_spec("comet") is None:
+        raise AttnscopeError("COMET is not installed: pip install unbabel-comet, or leave out comet (--comet)")
+    if sources is None:
+        raise AttnscopeError("COMET reads the sentences that were translated: pass texts (--text FILE)")
+    return CometMetric(name, sources)
 
 
 def compare_systems(

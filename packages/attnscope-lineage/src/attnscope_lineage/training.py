@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, distributed, nn
@@ -29,19 +30,35 @@ from attnscope.capture.load import usable_device
 from attnscope.models.common import IGNORED
 from attnscope.report.schema import Finding, Report
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
+from attnscope.statistics.intervals import interval
+from attnscope.statistics.units import LEAST
 from attnscope.store.files import explained
 from attnscope.store.folder import OwnedFolder
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope_lineage.alignment import best_aligning_head
-from attnscope_lineage.checkpoints import LOG, METRICS, Checkpoints, Log, build_model, check_model
+from attnscope_lineage.checkpoints import (
+    LOG,
+    METRICS,
+    Checkpoints,
+    Log,
+    begin_with,
+    build_model,
+    check_model,
+    special_ids_of,
+)
 from attnscope_lineage.config import SETTINGS, TrainConfig, config_bytes
 from attnscope_lineage.data import Batch, Pairs, TrainingData, read_data
-from attnscope_lineage.loss import summed_loss
+from attnscope_lineage.loss import losses_of_texts, summed_loss
 from attnscope_lineage.parallel_text import TaskText
 from attnscope_lineage.translation import translate_lines
 
 _MAY_CHANGE = {"updates", "cooldown", "patience", "log_every", "threads", "device", "tensorboard", "average", "keep"}
+_SAMPLES = 4  # translations that a validation shows
+_LARGEST_LOSS = 50.0  # beyond it, a perplexity is only a large number
+_LINE = 150  # characters of a translation that is shown
+_METRIC_NAMES = {"bleu": "BLEU", "loss": "loss"}
+_RISEN = 2  # validations in a row
 NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # no effect on the weights
 _MODEL = ("model", "config.json", "generation_config.json")  # prefixes of the model's files
 _log = logging.getLogger("attnscope")
@@ -71,6 +88,10 @@ class _State:
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     texts: str = ""  # their hash
     since_log: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("loss", "tokens", "seconds"), 0.0))
+    since_validation: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("loss", "tokens"), 0.0))
+    init: str = ""  # hash of the weights that it began with
+    lowest: dict[str, Any] = field(default_factory=dict[str, Any])  # the validation of the lowest loss
+    risen: int = 0  # validations in a row whose loss was above it, while the training loss fell
 
 
 class Training:
@@ -86,15 +107,20 @@ class Training:
         self.data = self._prepare()
         torch.manual_seed(config.seed)
         check_model(config, len(self.data.tokenizer))
-        self.model = build_model(config, len(self.data.tokenizer)).to(self.device)
+        tokenizer = self.data.tokenizer
+        self.model = build_model(config, len(tokenizer), **special_ids_of(tokenizer)).to(self.device)
         self.optimizers = Optimizers(self.model, config)
         self._logged: dict[str, float | int] = {}
+        self._losses: list[float] = []  # of each text, at the last validation
+        self._samples: list[tuple[str, str, str]] = []  # source, reference and translation, at the last validation
         texts = self.data.sha256()
         text_hash = torch.tensor(int(texts[:12], 16), device=self.device)
         if int(group.sum(text_hash.clone())) != group.world * int(text_hash):
             raise AttnscopeError("the texts changed during reading: repeat the command")
         done = self.checkpoints.updates()
         self.state = _State(texts=texts)
+        if config.init is not None and not done:
+            self.state.init = begin_with(self.model, config.init)
         if done:
             self.state = _State(**self.checkpoints.load(done[-1], self.model, self.optimizers.state))
         if self.state.texts != texts:
@@ -103,10 +129,24 @@ class Training:
             )
         self.log = Log(folder, self.state.update, tensorboard=config.tensorboard) if group.first else None
         left_out = self.data.left_out
+        if group.first:
+            self._describe()
         if self.log is not None and left_out:
             _log.warning("dropped pairs: %s", ", ".join(f"{count:,} {reason}" for reason, count in left_out.items()))
             if not done:
                 self.log.write(0, left_out=left_out)
+
+    def _describe(self) -> None:
+        """Report sizes of data and model."""
+        _log.info("%s", self.data.description)
+        if not self.data.left_out:
+            _log.info("dropped pairs: none")
+        tokens, config = f"{len(self.data.tokenizer):,}", self.config
+        if config.tokenizer is None and config.init is None:
+            _log.info("vocabulary: %s tokens (%s learned from the text)", tokens, config.tokens)
+        else:
+            _log.info("vocabulary: %s tokens of %s", tokens, config.tokenizer or config.init)
+        _log.info("parameters: %s", f"{sum(parameter.numel() for parameter in self.model.parameters()):,}")
 
     def _prepare(self) -> TrainingData:
         """The folder, its settings and the texts, read once; the first process writes what the others read."""
@@ -148,10 +188,22 @@ class Training:
         try:
             while self.state.update < self.config.updates and not self._is_done():
                 self._epoch()
+            self._report_stop()
             self._finish()
         finally:
             if self.log is not None:
                 self.log.close()
+
+    def _report_stop(self) -> None:
+        """Report why a training ended before its last update."""
+        if not self._is_done() or not self.group.first:
+            return
+        metric, _ = self._metric(self.state.metrics)
+        _log.info(
+            "stopped: no better %s in %s validations than %s, at update %s",
+            _METRIC_NAMES[metric], self.config.patience,
+            f"{self.state.best:.2f}", f"{self.state.best_update:,}",
+        )  # fmt: skip
 
     def _epoch(self) -> None:
         state, config = self.state, self.config
@@ -161,6 +213,8 @@ class Training:
             seconds = time.monotonic() - before  # training only, without validations
             for name, value in {"loss": loss, "tokens": tokens, "seconds": seconds}.items():
                 state.since_log[name] += value
+            state.since_validation["loss"] += loss
+            state.since_validation["tokens"] += tokens
             state.update, state.batch = state.update + 1, state.batch + 1
             state.tokens, state.seconds = state.tokens + tokens, state.seconds + seconds
             last = state.update == config.updates
@@ -233,18 +287,60 @@ class Training:
     def _validate_and_save(self) -> None:
         state = self.state
         state.metrics = self.validate()
+        training_loss = state.since_validation["loss"] / (state.since_validation["tokens"] or 1)
+        state.since_validation = dict.fromkeys(state.since_validation, 0.0)
+        if self.log is not None:
+            self._report_validation(training_loss)
+        self._look_for_overfitting(training_loss)
         metric, sign = self._metric(state.metrics)
         value = state.metrics[metric]
         if state.best is None or sign * value > sign * state.best:
             state.best, state.best_update, state.waiting = value, state.update, 0
+            if self.group.first:
+                _log.info("  best %s so far", _METRIC_NAMES[metric])
         else:
             state.waiting += 1
         if self.log is not None:
-            self.log.write(state.update, **{f"valid_{name}": value for name, value in state.metrics.items()})
+            samples = {"samples": self._samples} if self._samples else {}
+            self.log.write(state.update, **{f"valid_{name}": value for name, value in state.metrics.items()}, **samples)
             before = max(self.config.keep, self.config.average) - 1
             keep = {state.best_update, *self.checkpoints.updates()[::-1][:before]}
             self.checkpoints.save(state.update, self.model, self.optimizers.state, vars(state), keep)
         self.group.wait()
+
+    def _report_validation(self, training_loss: float) -> None:
+        """Report the metrics and some translations."""
+        metrics = self.state.metrics
+        bleu = f", BLEU {metrics['bleu']:.1f}" if "bleu" in metrics else ""
+        perplexity = math.exp(min(metrics["loss"], _LARGEST_LOSS))
+        values = f"{self.state.update:,}", f"{metrics['loss']:.3f}", f"{perplexity:.1f}{bleu}", f"{training_loss:.3f}"
+        _log.info("update %s: validation loss %s, perplexity %s, training loss %s", *values)
+        for source, reference, hypothesis in self._samples:
+            _log.info("  source: %s", _quoted(source))
+            _log.info("  reference: %s", _quoted(reference))
+            _log.info("  hypothesis: %s", _quoted(hypothesis))
+
+    def _look_for_overfitting(self, training_loss: float) -> None:
+        """Name it where the validation loss is above its lowest twice in a row, beyond chance, and training falls."""
+        state, losses = self.state, np.array(self._losses)
+        loss, lowest = state.metrics["loss"], state.lowest
+        if not lowest or loss < lowest["loss"]:
+            state.lowest = {"loss": loss, "update": state.update, "training": training_loss, "losses": self._losses}
+            state.risen = 0
+            return
+        rise = losses - np.array(lowest["losses"]) if len(losses) == len(lowest["losses"]) else np.zeros(0)
+        # the interval over texts is above 0: chance alone would rarely raise the loss of so many
+        risen = len(rise) >= LEAST and interval(rise, range(len(rise)))[0] > 0
+        state.risen = state.risen + 1 if risen and training_loss < lowest["training"] else 0
+        if state.risen == _RISEN and self.log is not None:
+            values = lowest["loss"], loss, lowest["training"], training_loss
+            _log.warning(
+                "overfitting: since update %s the validation loss has risen from %s to %s while the training loss "
+                "fell from %s to %s. More data, --dropout, --label-smoothing or a smaller model helps",
+                f"{lowest['update']:,}",
+                *(f"{value:.3f}" for value in values),
+            )
+            self.log.write(state.update, overfitting=lowest["update"])
 
     def _metric(self, metrics: dict[str, float]) -> tuple[str, int]:
         """The metric that stops the training and chooses its weights, with 1 if larger is better, else -1."""
@@ -252,17 +348,18 @@ class Training:
         return metric, 1 if metric == "bleu" else -1
 
     def _is_done(self) -> bool:
-        return self.config.patience is not None and self.state.waiting >= self.config.patience
+        return bool(self.config.patience) and self.state.waiting >= self.config.patience
 
     @torch.inference_mode()
     def validate(self) -> dict[str, float]:
         """Loss in nats per token on the held-out text, and BLEU of greedy translations."""
         self.model.eval()
-        total, count = 0.0, 0
+        self._losses, count = [], 0
         for batch in self.data.validation():
             with self._precision():
-                total += float(summed_loss(self.model, **self._to_device(batch), smoothing=0.0, r_drop=0.0))
+                self._losses += losses_of_texts(self.model, **self._to_device(batch)).tolist()
             count += target_tokens(batch)
+        total = math.fsum(self._losses)
         # here too: which update overflows first depends on the processor's arithmetic
         self._check_finite(f"the validation loss of update {self.state.update}", total)
         metrics = {"loss": total / count}
@@ -275,6 +372,8 @@ class Training:
             # force: the generated task is tokenised, which sacreBLEU would warn of
             bleu = BLEU(tokenize=self.config.bleu_tokenizer, lowercase=self.config.lowercase, force=True)
             metrics["bleu"] = bleu.corpus_score(translations.texts, [valid.target]).score
+            texts = list(zip(valid.source, valid.target, translations.texts, strict=True))
+            self._samples = texts[:: max(1, len(texts) // _SAMPLES)][:_SAMPLES]
         return metrics
 
     def _finish(self) -> None:
@@ -306,7 +405,8 @@ class Training:
         """Everything that the weights depend on."""
         return Signature(
             "train",
-            model={"name": self.config.model, "class": type(self.model).__name__},
+            model={"name": self.config.model, "class": type(self.model).__name__}
+            | ({"init_sha256": self.state.init} if self.state.init else {}),
             tokenizer={"sha256": tokenizer_sha256(self.data.tokenizer)},
             corpus={"sha256": self.state.texts},
             settings=self.config.model_dump(mode="json", include=self.config.settings().keys() - NO_MATTER.keys()),
@@ -390,6 +490,11 @@ class Optimizers:
                 group["lr"] = rate
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+
+
+def _quoted(text: str) -> str:
+    """A sentence in quotes, on one or two lines of a terminal."""
+    return f"“{text if len(text) <= _LINE else text[: _LINE - 1] + '…'}”"
 
 
 def target_tokens(batch: Batch) -> int:

@@ -13,7 +13,7 @@ from typing import Any, overload
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
 from attnscope.capture.borrow import quiet
 from attnscope.capture.families import configured_length
@@ -25,6 +25,7 @@ from attnscope.support.numbers import count
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
 from attnscope_lineage.data import collate, encode_lines
+from attnscope_lineage.ensembles import Together, mean_log_probabilities
 from attnscope_lineage.options import BEAMS
 
 _USUAL_BEAMS = 5
@@ -47,8 +48,9 @@ def translate_lines(
     scores: bool = False,
     progress: Tell | None = None,
     begin: Mapping[str, int] | None = None,
+    others: Sequence[Any] = (),
 ) -> Translations:
-    """`translate` with an encoder-decoder in eval mode and its tokenizer."""
+    """`translate` with an encoder-decoder in eval mode, others of an ensemble, and their tokenizer."""
     check_whole(1, BEAMS, beams=beams, n_best=n_best)
     check_real(0.0, 1e3, temperature=temperature)
     check_real(-1e3, 1e3, length_penalty=length_penalty)
@@ -81,7 +83,8 @@ def translate_lines(
     penalty = length_penalty if scored else None
     done = 0
     for chosen in _batches(pieces, batch_tokens // (n_best if sample else beams)):
-        for index, ranked in zip(chosen, _generate(model, tokenizer, pieces, chosen, options, penalty), strict=True):
+        of_batch = _generate([model, *others], tokenizer, pieces, chosen, options, penalty)
+        for index, ranked in zip(chosen, of_batch, strict=True):
             by_best = sorted(ranked, key=lambda one: -(one.score or 0.0)) if sample and scored else ranked
             by_line[owner[index]][index] = by_best
         done += len(chosen)
@@ -134,24 +137,26 @@ def _batches(pieces: list[list[int]], budget: int) -> Iterator[list[int]]:
 
 @torch.inference_mode()
 def _generate(
-    model: Any,
+    models: Sequence[Any],
     tokenizer: Any,
     pieces: list[list[int]],
     chosen: list[int],
     options: dict[str, Any],
     penalty: float | None,
 ) -> list[list[Translation]]:
+    model, *others = models
     batch = collate([pieces[i] for i in chosen], pad_id=tokenizer.pad_token_id)
     ids, mask = batch["input_ids"].to(model.device), batch["attention_mask"].to(model.device)
     most = min(2 * ids.shape[1] + 20, positions_of(model))
     each = options["num_return_sequences"]
+    together = {"logits_processor": LogitsProcessorList([Together(others, ids, mask)])} if others else {}
     with (
         quiet(),  # no reminder of a length that computed positions do not have
         explaining(f"{type(model).__name__} cannot generate", "Check its generation_config.json"),
     ):
-        made = model.generate(ids, attention_mask=mask, max_new_tokens=most, **options)
+        made = model.generate(ids, attention_mask=mask, max_new_tokens=most, **options, **together)
         texts = tokenizer.batch_decode(made, skip_special_tokens=True)
-        numbers = [None] * len(texts) if penalty is None else _scores(model, ids, mask, made, each, penalty)
+        numbers = [None] * len(texts) if penalty is None else _scores(models, ids, mask, made, each, penalty)
     # A model can also generate bytes: keep each line on one line, without NUL.
     one_line = (re.sub(r"[\0\r\n]+", " ", text).strip() for text in texts)
     together = [Translation(text, score) for text, score in zip(one_line, numbers, strict=True)]
@@ -159,7 +164,7 @@ def _generate(
 
 
 def _scores(
-    model: Any,
+    models: Sequence[Any],
     ids: Int[Tensor, "row source"],
     mask: Int[Tensor, "row source"],
     made: Int[Tensor, "translation target"],
@@ -167,13 +172,13 @@ def _scores(
     penalty: float,
 ) -> list[float]:
     """Log-probability of each translation given its source, over its length to a power."""
-    ends = torch.as_tensor(model.generation_config.eos_token_id, device=made.device).reshape(-1)
+    ends = torch.as_tensor(models[0].generation_config.eos_token_id, device=made.device).reshape(-1)
     tokens = made[:, 1:]
     ended = torch.isin(tokens, ends).cumsum(1)
     counts = (ended == 0) | ((ended == 1) & torch.isin(tokens, ends))  # the first end too, and nothing after it
     inputs = {"input_ids": ids.repeat_interleave(each, 0), "attention_mask": mask.repeat_interleave(each, 0)}
-    logits = model(**inputs, decoder_input_ids=made[:, :-1]).logits.float()
-    words = logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+    several = [model(**inputs, decoder_input_ids=made[:, :-1]).logits.float().log_softmax(-1) for model in models]
+    words = mean_log_probabilities(several).gather(-1, tokens[..., None])[..., 0]
     return ((words * counts).sum(1) / counts.sum(1) ** penalty).tolist()
 
 

@@ -88,7 +88,7 @@ def test_killed_and_resumed_is_unbroken(unbroken, tmp_path):
 
 def test_two_processes_are_one_with_all_of_the_batch(tmp_path):
     settings = SMALL | TRANSFORMER | {"dropout": 0.0, "precision": "float32", "log_every": 1}
-    settings |= {"bpe_dropout": 0.1}
+    settings |= {"bpe_dropout": 0.1, "tokens": "subwords"}
     train(out=tmp_path / "one", **settings)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -20,8 +20,8 @@ def score(arguments: dict[str, Any], output: Output) -> None:
     files = [*arguments["hypotheses"], *arguments["targets"], arguments.get("texts")]
     if files.count(Path("-")) > 1:
         raise AttnscopeError("standard input (-) can be only one of the files")
-    if "texts" in arguments and "by_length" not in arguments:
-        raise AttnscopeError("--text is for BLEU by its length: give limits too, such as --by-length 10,20,30")
+    if "texts" in arguments and not {"by_length", "comet"} & arguments.keys():
+        raise AttnscopeError("--text is for --comet, and for BLEU by its length: give --by-length too, as in 10,20,30")
     with progress_bar("score") as bar:
         result = attnscope_lineage.score(progress=bar, **arguments)
     show(score_report(result), output)

@@ -1,6 +1,7 @@
 """`attnscope train`: parse, call, print."""
 
 import inspect
+import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,7 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     """Train a translation model or a masked language model. Without data: a generated task, in a few minutes."""
     from attnscope_lineage.config import describe_preset, settings_for
 
+    logging.getLogger("attnscope").setLevel(logging.INFO)  # sizes, and what a validation finds
     asked = settings_for(config, **settings)  # before PyTorch is imported: a wrong flag is refused at once
 
     from attnscope.store.folder import OwnedFolder

@@ -80,7 +80,6 @@ def align(
         If line counts differ, a text has no spaces between words, the model is not an encoder-decoder, an option does
         not exist, the folder cannot be used, or a part of it is damaged.
     """
-    from attnscope.opened import Opened
     from attnscope.read.windows import TargetTokenizer
     from attnscope.store.run import run
     from attnscope.store.units import task_for
@@ -88,6 +87,7 @@ def align(
     from attnscope.support.errors import AttnscopeError
     from attnscope.support.progress import no_progress
     from attnscope_lineage.alignment import Work
+    from attnscope_lineage.ensembles import open_translator
     from attnscope_lineage.links import LEAST_WEIGHT, Forcing, read_gold
     from attnscope_lineage.parallel_text import check_parallel, is_unsegmented, lines_of_text
 
@@ -107,8 +107,9 @@ def align(
     judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
     sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
     check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})
-    session, language = Opened.of(model), reading["target_language"]
-    loaded = session.load(reading, heads=[(layer, head)], kind="cross")
+    language = reading["target_language"]
+    session, options = open_translator(model, reading)
+    loaded = session.load(options, heads=[(layer, head)], kind="cross")
     tokenizer = loaded.tokenizer if language is None else TargetTokenizer(loaded.tokenizer, language).tokenizer
     work = Work(
         Forcing(loaded.model, tokenizer, sources, targets, words=words, batch_size=batch_size),

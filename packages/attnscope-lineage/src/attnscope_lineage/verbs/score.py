@@ -29,7 +29,9 @@ def score(
         "same form.",
     ],
     *,
-    texts: Annotated[Lines | None, Flag("text"), "Read these sentences that were translated, for --by-length."] = None,
+    texts: Annotated[
+        Lines | None, Flag("text"), "Read these sentences that were translated, for --by-length and --comet."
+    ] = None,
     by_length: Annotated[
         Numbers,
         "Score buckets of source length up to these limits, with commas between, such as 10,20,30. In Python "
@@ -55,6 +57,12 @@ def score(
         "lowercase=True`` (or ``none`` for tokenised files), except that multi-bleu gives 0 if no n-gram of some "
         "order matches, and sacreBLEU smooths. Do not compare such a score with a cased ``13a`` one.",
     ] = False,
+    comet: Annotated[
+        str | None,
+        "Also score with this COMET model: a name such as Unbabel/wmt22-comet-da, which is downloaded, or the file of "
+        "its checkpoint. It reads `texts` too, and needs ``pip install unbabel-comet``. Of several references, the "
+        "mean.",
+    ] = None,
     language: Annotated[
         str | None, "Name the language of the targets, such as ja; for moses en by default. Also ``ja-JP``."
     ] = None,
@@ -64,7 +72,7 @@ def score(
         Tell | None, IN_PYTHON, "Called with a `Progress` before the whole text, before each bucket, and at the end."
     ] = None,
 ) -> "xr.Dataset":
-    """Score translations with sacreBLEU's BLEU and chrF; compare systems; follow the score over length.
+    """Score translations with sacreBLEU's BLEU and chrF, and with COMET; compare systems; follow the score over length.
 
     Intervals come from a bootstrap over sentences, widened for small samples (Hesterberg 2015). With the default seed
     and 400 sentences or more, they equal those of sacreBLEU. All systems share the resamples, so that each is compared
@@ -94,7 +102,7 @@ def score(
     References
     ----------
     Post, "A call for clarity in reporting BLEU scores" (WMT 2018); Koehn, "Statistical significance tests for
-    machine translation evaluation" (EMNLP 2004); Popović, "chrF" (WMT 2015).
+    machine translation evaluation" (EMNLP 2004); Popović, "chrF" (WMT 2015); Rei et al., "COMET" (EMNLP 2020).
 
     Examples
     --------
@@ -121,6 +129,7 @@ def score(
         additive_statistics,
         bleu_metric,
         buckets,
+        comet_metric,
         compare_systems,
         moses_tokenizer_of,
         several_texts,
@@ -145,6 +154,7 @@ def score(
     prepared = {"BLEU": moses_tokenizer_of(language) if tokenizer == "moses" else None, "chrF": None}
     signatures: dict[str, str] = {}
     statistics: dict[str, list[np.ndarray]] = {}
+    judge = None if comet is None else comet_metric(comet, sources)
     for name, metric in metrics.items():
         statistics[name] = additive_statistics(metric, list(systems.values()), references, prepared[name])
         signature = metric.get_signature()
@@ -156,6 +166,9 @@ def score(
         version = importlib.metadata.version("sacremoses")
         signatures["BLEU"] = signatures["BLEU"].replace("tok:none", f"tok:moses.{language}-sacremoses.{version}")
 
+    if judge is not None:
+        statistics["COMET"] = [judge.statistics(lines, references) for lines in systems.values()]
+        metrics, signatures["COMET"] = {**metrics, "COMET": judge}, judge.signature
     tell = progress or no_progress
     tell(Progress("all sentences", 0.0))
     result = compare_systems(metrics, statistics, np.arange(count), resamples, seed)

@@ -1,8 +1,10 @@
 """`attnscope_lineage.translate`."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
-from attnscope.options import IN_PYTHON, SCALE, Beams, Count, Model, Seed, Tell, Typed, text_or_place
+from attnscope.options import IN_PYTHON, SCALE, Beams, Count, Model, Seed, Tell, Typed, path_of, text_or_place
 from attnscope.verbs import verb
 from attnscope_lineage.options import Lines, TranslationOptions
 
@@ -24,6 +26,12 @@ def translate(
         "strings, a string with one sentence per line, or the `Path` of such a file. Empty lines stay empty.",
     ],
     *,
+    ensemble: Annotated[
+        Sequence[str | Path],
+        Typed(path_of, "PATH", repeated=True),
+        "Translate with these models too: at each step, the probabilities of the next token are averaged. They have "
+        "the same tokenizer; checkpoints of a training are FOLDER/checkpoints/00001000.",
+    ] = (),
     beams: Annotated[Beams, "Search with this many beams: translations followed at a time; 1 is greedy."] = 5,
     length_penalty: Annotated[
         float, "Divide log-probabilities by this power of the length. The length is in tokens."
@@ -68,34 +76,45 @@ def translate(
     """
     from dataclasses import replace
 
-    from attnscope.opened import Opened
     from attnscope.read.windows import TargetTokenizer
     from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
     from attnscope.support.errors import AttnscopeError
+    from attnscope_lineage.ensembles import open_translator
     from attnscope_lineage.parallel_text import lines_of_text, lines_sha256
     from attnscope_lineage.translation import translate_lines
 
     lines, language = lines_of_text(texts, "the text"), reading["target_language"]
     settings: dict[str, Any] = {"beams": beams, "length_penalty": length_penalty, "n_best": n_best, "sample": sample}
     settings |= {"temperature": temperature, "seed": seed, "batch_tokens": batch_tokens, "overlong": overlong}
-    loaded = Opened.of(model).load(reading)
-    if not loaded.model.config.is_encoder_decoder:
-        raise AttnscopeError(
-            f"{type(loaded.model).__name__} is not an encoder-decoder: "
-            "use a translation model, such as one from `attnscope train`"
-        )
+    sessions = [open_translator(one, reading) for one in (model, *ensemble)]
+    loaded, *others = [session.load(options) for session, options in sessions]
+    identity = tokenizer_sha256(loaded.tokenizer)
+    for one in (loaded, *others):
+        if not one.model.config.is_encoder_decoder:
+            raise AttnscopeError(
+                f"{type(one.model).__name__} is not an encoder-decoder: "
+                "use a translation model, such as one from `attnscope train`"
+            )
+        if tokenizer_sha256(one.tokenizer) != identity:
+            raise AttnscopeError(
+                f"{one.name} has another tokenizer than {loaded.name}: an ensemble averages the probabilities of the "
+                "same tokens. Train them with one --tokenizer"
+            )
     begin: dict[str, int] = {}
     if language is not None:  # its token is forced first, or starts the decoder
         coded = TargetTokenizer(loaded.tokenizer, language)("a", return_special_tokens_mask=True)
         first, *_, last = coded.input_ids
         begin = {"forced_bos_token_id": first} if coded.special_tokens_mask[0] else {"decoder_start_token_id": last}
+    together = [one.model for one in others]
     made = translate_lines(
-        loaded.model, loaded.tokenizer, lines, **settings, scores=scores, progress=progress, begin=begin
-    )
+        loaded.model, loaded.tokenizer, lines, **settings, scores=scores, progress=progress, begin=begin,
+        others=together,
+    )  # fmt: skip
     signature = Signature(
         "translate",
-        model={"name": loaded.name, **loaded.identity},
-        tokenizer={"sha256": tokenizer_sha256(loaded.tokenizer)},
+        model={"name": loaded.name, **loaded.identity}
+        | ({"ensemble": [{"name": one.name, **one.identity} for one in others]} if others else {}),
+        tokenizer={"sha256": identity},
         text={"lines": len(lines), "source_sha256": lines_sha256(lines)},
         settings=settings | ({} if language is None else {"target_language": language}),
         versions=package_versions(),

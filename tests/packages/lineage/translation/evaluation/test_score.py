@@ -1,11 +1,15 @@
 """Scores agree with sacreBLEU's own; refusals say what to do."""
 
+import importlib.machinery
 import json
 import math
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
@@ -137,3 +141,47 @@ def test_one_sentence_has_no_interval():
     found = attnscope_lineage.score({"a": ["a b c d e"], "b": ["a b c d f"]}, [["a b c d e"]], resamples=20)
     assert found[["lower", "upper", "p_value", "difference_lower"]].isnull().all().to_array().all()
     assert found["score"].notnull().all()
+
+
+class Judge:
+    """A COMET whose score of a sentence is the share of the reference's words that it has, plus that of the source."""
+
+    def predict(self, entries, **_):
+        def share(one, other):
+            return len(set(one.split()) & set(other.split())) / len(set(other.split()))
+
+        return {"scores": [(share(each["mt"], each["ref"]) + share(each["mt"], each["src"])) / 2 for each in entries]}
+
+
+@pytest.fixture
+def comet(monkeypatch):
+    module = types.ModuleType("comet")
+    module.__spec__ = importlib.machinery.ModuleSpec("comet", None)
+    module.__version__ = "2.2"
+    module.download_model = lambda name: f"downloaded {name}"
+    module.load_from_checkpoint = lambda path: Judge()
+    monkeypatch.setitem(sys.modules, "comet", module)
+
+
+def test_comet_is_the_mean_of_its_sentences_with_intervals_and_tests(comet):
+    sources = [f"a{i} b c" for i in range(40)]
+    references = [[f"a{i} x y" for i in range(40)], [f"z{i} x" for i in range(40)]]
+    systems = {"good": [f"a{i} x y" for i in range(40)], "bad": [f"a{i} x q" if i % 2 else "q" for i in range(40)]}
+    scored = attnscope_lineage.score(systems, references, texts=sources, comet="Unbabel/wmt22-comet-da", resamples=200)
+    good = 100 * ((1 + 1 / 3) / 2 + (1 / 2 + 1 / 3) / 2) / 2
+    bad = 100 * ((2 / 3 + 1 / 3) / 2 + (1 / 2 + 1 / 3) / 2) / 2 / 2
+    of_comet = scored.sel(metric="COMET")
+    assert of_comet.score.values.tolist() == pytest.approx([good, bad])
+    assert float(of_comet.lower.sel(system="bad")) < bad < float(of_comet.upper.sel(system="bad"))
+    assert float(of_comet.p_value.sel(system="bad")) < 0.05
+    assert json.loads(scored.attrs["signature"])["COMET"] == "model:wmt22-comet-da|version:2.2"
+    without = attnscope_lineage.score(systems, references, resamples=200)
+    xr.testing.assert_equal(scored[["score", "lower"]].sel(metric=["BLEU", "chrF"]), without[["score", "lower"]])
+
+
+def test_without_comet_or_sources_it_says_so(request):
+    with pytest.raises(AttnscopeError, match=r"^COMET is not installed: pip install unbabel-comet, or leave out"):
+        attnscope_lineage.score([["a b"]], ["a b"], texts=["c"], comet="model")
+    request.getfixturevalue("comet")
+    with pytest.raises(AttnscopeError, match="COMET reads the sentences that were translated"):
+        attnscope_lineage.score([["a b"]], ["a b"], comet="model")
