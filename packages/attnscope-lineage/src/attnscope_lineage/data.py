@@ -158,7 +158,7 @@ def read_tokenizer(path: Path, *, masked: bool = False) -> PreTrainedTokenizerFa
 
 def _from_sentencepiece(path: Path) -> Tokenizer:
     """A tokenizer of the same pieces: a unigram or BPE model of SentencePiece."""
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # pyright: ignore[reportAttributeAccessIssue]
 
     proto: Any = ModelProto()
     proto.ParseFromString(path.read_bytes())

@@ -75,5 +75,5 @@ def test_mistakes_are_reported(files, refused):
     refused("score", one, "--target", files / "absent", says="no such file or folder")
     refused("score", one, "--target", reference, "--by-length", "a", says="expected whole numbers")
     refused("score", "-", "--target", "-", says="only one of the files")
-    refused("score", one, "--target", reference, "--text", one, says="give limits too, such as --by-length")
+    refused("score", one, "--target", reference, "--text", one, says="give --by-length too")
     refused("score", one, one, "--target", reference, says="listed twice")
