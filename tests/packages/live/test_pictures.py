@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoModelForImageTextToText, ViTForImageClassification
+from transformers import AutoModelForImageTextToText, AutoProcessor, ViTForImageClassification
 
 import attnscope
 from attnscope import AttnscopeError
@@ -117,6 +117,50 @@ def test_the_text_is_changed_and_its_heads_are_taken_out(llava):
     shares = conversation.answer("shares", {"position": look["position"]}).content["shares"]
     assert len(shares) == 8
     assert conversation.answer("look", {"text": "No picture."}).content["views"] == []
+
+
+def test_weight_in_a_box_is_that_of_eager_attention(llava):
+    folder, path = llava
+    conversation = attnscope.view(folder, QUESTION, image=path).conversation
+    look = conversation.answer("look", {"text": QUESTION, "picture": "first"}).content
+    keys, query = look["views"][0]["tokens"][2:5], look["position"]
+    heads = conversation.answer("inside", {"query": query, "keys": [*keys, keys[0]]}).content["heads"]
+    (item,) = pictured_of({"text": f"<image> {QUESTION}", "images": [path]})
+    _, inputs = load_pictured_model(folder).read(item, to_continue=True)
+    model = AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        attentions = model(**inputs, output_attentions=True).attentions
+    found = {(one["layer"], one["head"]): one["share"] for one in heads}
+    expected = {
+        (layer, head): float(weights[0, head, query, keys].sum())
+        for layer, weights in enumerate(attentions)
+        for head in range(weights.shape[1])
+    }
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert [one["chance"] for one in heads] == pytest.approx([3 / (query + 1)] * len(heads))
+    error = conversation.reply("inside", {"query": 10_000, "keys": [0]}, lambda: False).content["error"]
+    assert "found the position 10000" in error
+
+
+def test_a_chat_is_written_by_the_template_of_the_model(llava):
+    folder, path = llava
+    conversation = attnscope.view(folder, QUESTION, image=path).conversation
+    assert conversation.about["chats"]
+    plain = conversation.answer("look", {"text": QUESTION, "picture": "first"}).content
+    look = conversation.answer("look", {"text": QUESTION, "picture": "first", "chat": True}).content
+    processor = AutoProcessor.from_pretrained(folder)
+    said = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": QUESTION}]}]
+    text = processor.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
+    inputs = processor(text=[text], images=[Image.open(path).convert("RGB")], return_tensors="pt")
+    ids = inputs["input_ids"][:, :-1]  # without the end that the tokenizer adds: the model is to answer
+    assert list(conversation.looked.plain.window.ids) == ids[0].tolist()
+    model = AutoModelForImageTextToText.from_pretrained(folder).eval()
+    with torch.no_grad():
+        best = model(input_ids=ids, pixel_values=inputs["pixel_values"]).logits[0, -1].log_softmax(-1).topk(10)
+    np.testing.assert_allclose([row["before"] for row in look["rows"]], best.values, atol=1e-5)
+    assert len(look["texts"]["text"]["tokens"]) > len(plain["texts"]["text"]["tokens"])
+    code = conversation.answer("code", {"layer": 0, "head": 0, "position": 1}).content
+    assert "chat template" in code["error"]
 
 
 def test_a_picture_that_a_page_sends_takes_the_place_of_the_first(vit):

@@ -92,6 +92,25 @@ def test_a_token_of_text_looks_at_a_picture_and_at_one_that_is_dropped(open_page
     assert page.locator(".patches .token").count() == 16
 
 
+def test_a_box_over_patches_and_a_chat(open_page, llava):
+    page = open_page(llava)
+    corners = [page.locator(".patches .token").nth(place).bounding_box() for place in (5, 10)]
+    middles = [(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in corners]
+    page.mouse.move(*middles[0])
+    page.mouse.down()
+    page.mouse.move(*middles[1])
+    page.mouse.up()
+    page.locator(".predicted", has_text="In the box of 4 patches lies").wait_for()
+    boxed = "all => all.flatMap((one, i) => (one.classList.contains('boxed') ? [i] : []))"
+    assert page.eval_on_selector_all(".patches .token", boxed) == [5, 6, 9, 10]
+    page.get_by_role("button", name="Remove the box").click()
+    assert page.eval_on_selector_all(".patches .token", boxed) == []
+    before = page.locator(".queries > p .token").count()
+    page.get_by_label("As a chat, by the model's template").check()
+    page.locator(".queries > p .token").nth(before).wait_for()
+    assert "chat%22%3Atrue" in page.url
+
+
 def test_heads_of_a_picture_are_taken_out_and_labels_follow(open_page, vit):
     page = open_page(vit)
     assert page.locator("textarea:visible").count() == 0

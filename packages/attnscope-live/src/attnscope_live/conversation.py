@@ -41,6 +41,7 @@ from attnscope_live.questions import (
     Code,
     Draw,
     Effects,
+    Inside,
     Look,
     MapOf,
     Picture,
@@ -314,6 +315,25 @@ class Conversation:
             heads += [{"layer": layer, "head": head, "weight": weight} for head, weight in enumerate(weights)]
         heads.sort(key=lambda one: -one["weight"])
         return Answer({"heads": heads[:_LISTED]})
+
+    def _inside(self, asked: Inside) -> Answer:
+        """The share of each head, next to that of uniform attention over what the query may attend to."""
+        maps, window = self.looked.edited.maps, _predicted(self.looked.plain.window)
+        if max(asked.query, *asked.keys) >= len(window):
+            raise AttnscopeError(f"found the position {max(asked.query, *asked.keys)}; expected 0 to {len(window) - 1}")
+        written = "text" if window is self.looked.plain.window else "target"
+        keys = sorted({*asked.keys})
+        heads: list[dict[str, Any]] = []
+        for layer, call in maps.calls.items():
+            if maps.sides(layer) != (written, written):
+                continue
+            rows = row_weights(call.take(torch.tensor([[asked.query]], device=call.query.device)), _EVERY)
+            allowed = rows.allowed[0, :, 0].double().expand(call.query.shape[1], -1)
+            uniform = allowed[:, keys].sum(-1) / allowed.sum(-1).clamp(min=1)
+            shares = rows.weights[0, :, 0].double()[:, keys].sum(-1)
+            for head, (share, chance) in enumerate(zip(shares.tolist(), uniform.tolist(), strict=True)):
+                heads.append({"layer": layer, "head": head, "share": share, "chance": chance})
+        return Answer({"heads": heads})
 
     def _shares(self, asked: Shares) -> Answer:
         """The shares of heads that attend within the text that the model writes."""

@@ -17,6 +17,7 @@ from attnscope.measure.images import ImageReader
 from attnscope.measure.pictured_generation import PromptsWithImages
 from attnscope.read.image_text import PicturedText
 from attnscope.read.images import Images, images_of
+from attnscope.read.picture_parts import IMAGE, PLACES
 from attnscope.read.windows import Window
 from attnscope.results.view import marked
 from attnscope.support.errors import AttnscopeError
@@ -75,15 +76,15 @@ class PictureConversation(Conversation):
         return Answer({"picture": name})
 
     def _pass(self, asked: Look, text: str) -> Pass:
-        key = text, asked.picture, asked.written
+        key = text, asked.picture, asked.written, asked.chat
         if key not in self._passes:
             images = None if asked.picture is None else self.pictures.get(asked.picture)
             if asked.picture is not None and images is None:
                 raise AttnscopeError("this picture is no longer here: drop it on the page again")
-            self._keep(key, self._run(self._pictured(images, text, asked.written)))
+            self._keep(key, self._run(self._pictured(images, text, asked)))
         return self._passes[key]
 
-    def _pictured(self, images: Images | None, text: str, written: Sequence[int]) -> ReadyWindow:
+    def _pictured(self, images: Images | None, text: str, asked: Look) -> ReadyWindow:
         raise NotImplementedError
 
     def _inputs(self, window: Window) -> dict[str, Any]:
@@ -98,6 +99,8 @@ class PictureConversation(Conversation):
 
     def _code(self, asked: Code) -> Answer:
         question, head = self.looked.question, f"layer={asked.layer}, head={asked.head}"
+        if question.chat:
+            return Answer({"error": "a text that the chat template writes is not copied yet"})
         if question.removed or question.written:
             return Answer({"error": "heads taken out of a picture, and written tokens, are not copied yet"})
         lines = ["import attnscope", "from PIL import Image", "", 'picture = Image.open("picture.png")']
@@ -126,7 +129,7 @@ class VisionConversation(PictureConversation):
     def another(self) -> Conversation:
         return VisionConversation(self.reader, self.source, self.pictures, self.first)
 
-    def _pictured(self, images: Images | None, text: str, written: Sequence[int]) -> ReadyWindow:  # noqa: ARG002
+    def _pictured(self, images: Images | None, text: str, asked: Look) -> ReadyWindow:  # noqa: ARG002
         if images is None:
             raise AttnscopeError("found no picture: drop one on the page")
         (image,) = images
@@ -149,14 +152,25 @@ class TextAndPictureConversation(PictureConversation):
         self._watched = reader.watched
         self.length = configured_length(reader.loaded.model.config.get_text_config()) or self.length
 
+    @property
+    def about(self) -> dict[str, Any]:
+        processor: Any = self.reader.pictured.processor
+        template = getattr(processor, "chat_template", None) or self.loaded.tokenizer.chat_template
+        return super().about | {"chats": bool(template)}
+
     def another(self) -> Conversation:
         return TextAndPictureConversation(self.reader, self.source, self.pictures, self.first)
 
-    def _pictured(self, images: Images | None, text: str, written: Sequence[int]) -> ReadyWindow:
+    def _pictured(self, images: Images | None, text: str, asked: Look) -> ReadyWindow:
         if not text.strip():
             raise AttnscopeError("found no text: type one")
-        read = marked(text) if images is not None else text
-        item = PicturedText("the text", read, (), images or Images([]))
+        written, none = asked.written, Images([])
+        if asked.chat:
+            said = {"type": "text", "text": text.replace(PLACES[IMAGE], "").strip()}
+            content = [*[{"type": "image"}] * (images is not None), said]
+            item = PicturedText("the text", None, ({"role": "user", "content": content},), images or none)
+        else:
+            item = PicturedText("the text", marked(text) if images is not None else text, (), images or none)
         placed, inputs = self.reader.placed_of(item)
         window = placed.window
         if written:

@@ -34,6 +34,7 @@ class Look(Question):
     by: By = "zero"  # what the removed heads return instead
     written: Annotated[tuple[Number, ...], Field(max_length=_WRITTEN)] = ()  # ids of tokens that follow the text
     picture: Annotated[str, Field(max_length=64)] | None = None  # the name of one that was sent
+    chat: bool = False  # whether the model's chat template writes the text as what a user says
     position: Number | None = None
     mask: bool = True  # whether a masked language model restores the token, or predicts at it as it is
     temperature: Temperature = 1.0
@@ -91,6 +92,13 @@ class Attribution(Question):
     token: Number
 
 
+class Inside(Question):
+    """How much of a query's weight lies on some keys, such as the patches in a box, by head."""
+
+    query: Number
+    keys: Annotated[tuple[Number, ...], Field(min_length=1, max_length=20_000)]
+
+
 class Reach(Question):
     """The weights of all heads from one query to one key."""
 
@@ -139,6 +147,7 @@ QUESTIONS: Mapping[str, type[Question]] = {
     "effects": Effects,
     "attribution": Attribution,
     "shares": Shares,
+    "inside": Inside,
     "reach": Reach,
     "receivers": Receivers,
     "times": Times,

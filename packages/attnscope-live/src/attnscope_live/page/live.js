@@ -16,11 +16,11 @@ function percent(log) {
  */
 function mountLive(root, channel, data, changed = () => {}) {
   const state = {
-    text: "", target: null, other: null, removed: [], by: "zero", written: [], shows: "text", layer: 0, head: 0, token: null, position: null, temperature: 1, mask: data.masks ?? true, picture: data.picture ?? null, ...data.start,
+    text: "", target: null, other: null, removed: [], by: "zero", written: [], shows: "text", layer: 0, head: 0, token: null, position: null, temperature: 1, mask: data.masks ?? true, picture: data.picture ?? null, chat: false, ...data.start,
   };
   if (state.position === null) state.position = state.token; // what is predicted where the view opens
   const undone = [], known = new Map(), swept = new Map();
-  let view = null, look = null, thumbs = [], asked = 0, rows = [], returned = null, shares = [], followed = null, effects = null, receivers = null, reached = null, pending = Promise.resolve();
+  let view = null, look = null, thumbs = [], asked = 0, rows = [], returned = null, shares = [], followed = null, effects = null, receivers = null, reached = null, inBox = null, pending = Promise.resolve();
   const box = (name, tag = "div", attributes = {}) => html(tag, { class: name, ...attributes });
   const button = (name, act, attributes = {}) => {
     const made = html("button", { type: "button", ...attributes }, name);
@@ -48,7 +48,7 @@ function mountLive(root, channel, data, changed = () => {}) {
   const failed = (words) => { status.hidden = false; status.textContent = words; };
   const isRemoved = (layer, head) => state.removed.some(([l, h]) => l === layer && h === head);
   const nameOf = ([layer, head]) => `${layer}.${head}`;
-  const KEPT = ["text", "target", "other", "removed", "by", "written", "position", "picture"];
+  const KEPT = ["text", "target", "other", "removed", "by", "written", "position", "picture", "chat"];
   let lastTyped = -Infinity;
   /** Remember the state before a change, for Undo; a burst of typing is one change. */
   function keep(isTyped = false) {
@@ -90,8 +90,8 @@ function mountLive(root, channel, data, changed = () => {}) {
 
   function question() {
     const { text, target: read, other, removed, by, written } = state;
-    const { position, mask, temperature, picture } = state;
-    return { text, target: read || null, other, removed, by, written: written.map(({ id }) => id), picture, position, mask, temperature };
+    const { position, mask, temperature, picture, chat } = state;
+    return { text, target: read || null, other, removed, by, written: written.map(({ id }) => id), picture, chat, position, mask, temperature };
   }
 
   /** Ask for all that depends on the texts and the heads; only the last question counts. */
@@ -113,7 +113,7 @@ function mountLive(root, channel, data, changed = () => {}) {
     root.classList.toggle("late", !!answer.error);
     if (answer.error) return;
     look = answer;
-    receivers = reached = null;
+    receivers = reached = inBox = null;
     effects = swept.get(ofEffects()) ?? null;
     thumbs = answer.bytes;
     known.clear();
@@ -148,6 +148,7 @@ function mountLive(root, channel, data, changed = () => {}) {
         buildHeads();
         changed({ layer, head, token, span });
         if ("token" in chosen) predict();
+        if (inBox) lookInside(inBox.keys); // of the token and the head that are chosen now
         askSound();
       });
     }
@@ -190,7 +191,7 @@ function mountLive(root, channel, data, changed = () => {}) {
   const chosenToken = () => rows.find(({ id }) => id === followed) ?? rows.find(({ actual }) => actual && state.mask) ?? rows.reduce((best, one) => (one.before > best.before ? one : best), rows[0]);
 
   /** What effects depend on, besides the position: they are of single heads, whichever are out. */
-  const ofEffects = () => JSON.stringify([state.text, state.target, state.other, state.written, state.position, state.mask]);
+  const ofEffects = () => JSON.stringify([state.chat, state.picture, state.text, state.target, state.other, state.written, state.position, state.mask]);
 
   /** Take out each head alone, or patch it, layer after layer. */
   async function tryEach(by) {
@@ -255,6 +256,35 @@ function mountLive(root, channel, data, changed = () => {}) {
     const most = (reached?.heads ?? []).map(({ layer, head, weight }) => button(`${layer}.${head} ${share(weight)}`, () => { follow({ layer, head }); writeAddress(); }));
     return [html("p", {}, html("label", {}, t`Heads that attend most from “${names[state.position]}” to`, " ", choice)), ...(most.length ? [html("p", { class: "chips" }, ...most)] : [])];
   }
+  /** A box that is drawn over the patches of a picture: how much of the chosen token's weight lies in it. */
+  root.addEventListener("pointerdown", (event) => {
+    const first = event.target.closest?.(".patches .token");
+    if (!first) return;
+    root.addEventListener("pointerup", async (end) => {
+      const last = end.target.closest?.(".patches .token"), view = look.views.find(({ tokens }) => [first, last].every((one) => one && tokens.includes(Number(one.dataset.token))));
+      if (!view || last === first || end.shiftKey) return;
+      const at = [first, last].map((one) => view.tokens.indexOf(Number(one.dataset.token))), rows = at.map((place) => Math.floor(place / view.columns)), columns = at.map((place) => place % view.columns);
+      const inside = (place) => { const row = Math.floor(place / view.columns), column = place % view.columns; return row >= Math.min(...rows) && row <= Math.max(...rows) && column >= Math.min(...columns) && column <= Math.max(...columns); };
+      await lookInside(view.tokens.filter((_, place) => inside(place)));
+    }, { once: true });
+  });
+  async function lookInside(keys) {
+    const number = asked, query = look.kind === "label" || look.kind === "output" ? state.token ?? 0 : state.position;
+    const { heads, error } = await channel.ask("inside", { query, keys });
+    if (number !== asked) return;
+    if (error) failed(error);
+    inBox = error ? null : { keys, query, heads };
+    drawPredictions();
+  }
+  function sayInside() {
+    root.querySelectorAll(".patches .token").forEach((one) => one.classList.toggle("boxed", !!inBox?.keys.includes(Number(one.dataset.token))));
+    if (!look.views.length) return [];
+    if (!inBox) return [html("p", { class: "muted" }, t`Drag over patches to see how much of a token's weight lies in a box.`)];
+    const here = inBox.heads.find(({ layer, head }) => layer === state.layer && head === state.head), mean = inBox.heads.reduce((sum, one) => sum + one.share, 0) / inBox.heads.length;
+    const most = [...inBox.heads].sort((a, b) => b.share - a.share).slice(0, 8), token = visible(tokensPredicted()[inBox.query] ?? "");
+    return [html("p", {}, t`In the box of ${inBox.keys.length} patches lies, of the weight of “${token}”: head ${nameOf([state.layer, state.head])} ${here ? share(here.share) : "–"}, all heads ${share(mean)}, uniform attention ${share(most[0].chance)}. Most:`),
+      html("p", { class: "chips" }, ...most.map(({ layer, head, share: part }) => button(`${layer}.${head} ${share(part)}`, () => { follow({ layer, head }); writeAddress(); drawPredictions(); })), button(t`Remove the box`, () => { inBox = null; drawPredictions(); }))];
+  }
   function sayShares() {
     const here = shares.find(({ layer, head }) => layer === state.layer && head === state.head);
     if (!here) return [];
@@ -297,7 +327,7 @@ function mountLive(root, channel, data, changed = () => {}) {
       html("ul", { class: "receivers" }, ...receivers.heads.slice(0, 5).map(({ layer, head, sentence, share: got, chance }) => html("li", {}, button(`${layer}.${head}`, () => { follow({ layer, head }); writeAddress(); }), ` ${share(got)} (${share(chance)}): `, html("q", {}, receivers.sentences[sentence].slice(0, 80)))))];
     const sentences = look.kind === "next" && /[.!?。！？].*[.!?。！？].*[.!?。！？]/s.test(tokensPredicted().join(""))
       ? receive ?? [button(t`Which sentence do later ones attend to?`, async () => { const number = asked, answer = await channel.ask("receivers", {}); if (number !== asked) return; if (answer.error) status.textContent = answer.error; else receivers = answer; status.hidden = !answer.error; drawPredictions(); })] : [];
-    predicted.replaceChildren(...masking(), ...(rows.length ? [list] : []), ...lines.map((line) => html("p", {}, line)), ...sayEffects(), ...sayReached(), ...sentences, ...(look.kind === "next" || look.kind === "translation" ? [writer()] : []), ...changes());
+    predicted.replaceChildren(...masking(), ...(rows.length ? [list] : []), ...lines.map((line) => html("p", {}, line)), ...sayEffects(), ...sayInside(), ...sayReached(), ...sentences, ...(look.kind === "next" || look.kind === "translation" ? [writer()] : []), ...changes());
   }
   /** Whether a masked language model restores the token that is chosen, or predicts at it as it is. */
   function masking() {
@@ -370,7 +400,10 @@ function mountLive(root, channel, data, changed = () => {}) {
     const more = state.other === null
       ? button(t`Compare with a second text`, () => { keep(); state.other = state.text; buildTexts(); renew(); second.focus(); })
       : button(t`Leave out the second text`, () => { keep(); state.other = null; state.shows = "text"; if (state.by === "other") { state.by = "zero"; state.removed = []; } buildTexts(); renew(); });
-    texts.replaceChildren(...pictures, ...(timeline ? [timeline.element] : []), typed, ...(data.decodes ? [target] : []), ...(state.other === null ? [] : [second]), ...(readsText && !timeline ? [more] : []));
+    const chat = html("input", { type: "checkbox", ...(state.chat ? { checked: "" } : {}) });
+    chat.addEventListener("change", () => { keep(); state.chat = chat.checked; state.position = null; renew(); });
+    const asked = data.chats ? [html("label", { class: "muted" }, chat, " ", t`As a chat, by the model's template`)] : [];
+    texts.replaceChildren(...pictures, ...(timeline ? [timeline.element] : []), typed, ...asked, ...(data.decodes ? [target] : []), ...(state.other === null ? [] : [second]), ...(readsText && !timeline ? [more] : []));
   }
   texts.addEventListener("dragover", (event) => { if (event.dataTransfer.types.includes("text/x-attnscope-head") && state.other !== null) event.preventDefault(); });
   texts.addEventListener("drop", (event) => {
@@ -413,8 +446,8 @@ function mountLive(root, channel, data, changed = () => {}) {
 
   function writeAddress() {
     if (data.embedded) return;
-    const { text, target: read, other, removed, by, written, shows, layer, head, token, position, temperature, mask } = state;
-    history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify({ text, target: read, other, removed, by, written, shows, layer, head, token, position, temperature, mask }))}`);
+    const { text, target: read, other, removed, by, written, shows, layer, head, token, position, temperature, mask, chat } = state;
+    history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify({ text, target: read, other, removed, by, written, shows, layer, head, token, position, temperature, mask, chat }))}`);
   }
 
   buildTools();
@@ -447,7 +480,7 @@ function stateOfAddress() {
   const isText = (value) => value === null || typeof value === "string", isNumber = (value) => Number.isInteger(value) && value >= 0, isNumberOrNull = (value) => value === null || isNumber(value);
   const forms = {
     text: (value) => typeof value === "string", target: isText, other: isText, by: (value) => value in HOW, shows: (value) => value in SHOWN, layer: isNumber, head: isNumber,
-    token: isNumberOrNull, position: isNumberOrNull, mask: (value) => typeof value === "boolean", temperature: (value) => value > 0 && value <= 100,
+    token: isNumberOrNull, position: isNumberOrNull, mask: (value) => typeof value === "boolean", chat: (value) => typeof value === "boolean", temperature: (value) => value > 0 && value <= 100,
     removed: (value) => Array.isArray(value) && value.every((one) => Array.isArray(one) && one.length === 2 && one.every(isNumber)),
     written: (value) => Array.isArray(value) && value.every((one) => one && isNumber(one.id) && typeof one.token === "string"),
   };
