@@ -210,8 +210,8 @@ function plane(place, { low = -2, high = 2, label, drag = null }) {
 }
 
 /**
- * Curves. `lines`: [{name, colour, points: [[x, y], …], dashed}]; `x` and `y`: {label, low, high, log}; `at`: a
- * vertical line at an x. Points that are not finite break a curve.
+ * Curves. `lines`: [{name, colour, points: [[x, y], …], dashed, ends: [[low, high], …]}], `ends` an interval at each
+ * point; `x` and `y`: {label, low, high, log}; `at`: a vertical line at an x. Points that are not finite break a curve.
  */
 function curves(place, { lines, x: across, y: up, at = null, label, height = 250 }) {
   const width = widthOf(place, 720), left = 54, right = 14, top = 12, bottom = 42;
@@ -234,7 +234,8 @@ function curves(place, { lines, x: across, y: up, at = null, label, height = 250
   }
   for (const value of across.ticks ?? marks(across, width < 420 ? 4 : 8)) picture.append(svg("text", { x: px(value), y: height - bottom + 17, "text-anchor": "middle" }, say(value)));
   if (at !== null) picture.append(svg("line", { x1: px(at), x2: px(at), y1: top, y2: height - bottom, stroke: "var(--mark)", "stroke-width": 1.5, "stroke-dasharray": "4 3" }));
-  for (const { name, colour, points, dashed } of lines) {
+  for (const { name, colour, points, dashed, ends = [] } of lines) {
+    ends.forEach(([low, high], i) => picture.append(svg("line", { x1: px(points[i][0]), x2: px(points[i][0]), y1: py(low), y2: py(high), stroke: colour, "stroke-width": 1.5, opacity: 0.6 })));
     let path = "", open = false;
     for (const [a, b] of points) {
       if (!inside(a, across) || !inside(b, up)) { open = false; continue; }

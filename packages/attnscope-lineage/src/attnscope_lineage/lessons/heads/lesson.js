@@ -22,7 +22,7 @@ function again() {
 }
 const headNow = () => chosen.run.layers[chosen.layer].each[chosen.head];
 const nameOf = (layer, head) => `${layer}.${head}`;
-const percent = (weight) => `${decimal(100 * weight, weight > 0.0995 && weight < 0.9995 ? 0 : 1)}%`;
+const percent = (weight) => `${decimal(100 * weight, weight > 0.0995 && weight < 0.985 ? 0 : 1)}%`;
 function model(place) {
   choice(place, { name: `heads-${place.parentNode.dataset.draw}`, label: t`Heads in a layer`, options: [["4", "4"], ["1", "1"]], value: chosen.heads }, (heads) => {
     Object.assign(chosen, { heads, removed: {}, head: heads === "1" ? 0 : 1 });
