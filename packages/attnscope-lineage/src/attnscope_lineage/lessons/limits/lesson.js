@@ -133,7 +133,7 @@ draw("debate", (box) => {
   const { pronoun, bundled, bound } = debate, number = (x) => decimal(x, 2), range = ({ low, median, high }) => t`${number(median)} (${number(low)} to ${number(high)})`;
   const names = { permuted: t`permuted, 100 times (Jain & Wallace)`, adversarial: t`adversarial: predictions within ${bound} (Jain & Wallace)`, adversarial_null: t`· its null: permuted weights, mixed in up to ${bound}`, uniform: t`uniform (Wiegreffe & Pinter)`, other: t`those of another sentence (Wiegreffe & Pinter)` };
   const table = (head, lines) => html("div", { class: "place" }, html("table", { class: "text" }, html("thead", {}, html("tr", {}, ...head.map((name) => html("th", { scope: "col" }, name)))),
-    html("tbody", {}, ...lines.map(([name, ...cells]) => html("tr", {}, html("th", { scope: "row" }, name), ...cells.map((cell) => html("td", {}, cell)))))));
+    html("tbody", {}, ...lines.map(([name, ...cells]) => html("tr", {}, html("th", { scope: "row" }, name), ...cells.map((cell, i) => html("td", { "data-column": head[i + 1] }, cell)))))));
   const part = (title, ...content) => box.append(html("h3", {}, title), ...content);
   part(t`Other weights of “it”, ${pronoun.sentences} held-out sentences`, table([t`weights`, t`divergence from the model's (at most 0.69)`, t`distance of the predictions`, t`other answer`],
     Object.entries(names).map(([name, text]) => [text, range(pronoun[name].divergence), range(pronoun[name].tvd), share(pronoun[name].flipped)])));

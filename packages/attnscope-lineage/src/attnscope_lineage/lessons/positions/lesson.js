@@ -176,12 +176,12 @@ draw("shift", (box) => {
     curves(correlation, { lines: [{ name: "", colour: "var(--accent)", points: NEAR.map((at, i) => [at, all[column].scaled[i]]) }], at: offset, x: { label: t`Offset t, tokens`, low: -REACH, high: REACH }, y: { label: "", low: -1, high: 1 }, label: t`Cross-correlation of the column`, height: 180 });
     const summed = (columns) => NEAR.map((_, i) => sum(all.slice(0, columns).map((one, j) => s[j] * one.raw[i])));
     const some = summed(used), every = summed(s.length), low = Math.min(...some, ...every), high = Math.max(...some, ...every);
-    curves(total, { lines: [{ name: t`${used} columns`, colour: "var(--accent)", points: NEAR.map((at, i) => [at, some[i]]) }, { name: t`all ${s.length}: the sum of scores along the offset`, colour: "var(--muted)", points: NEAR.map((at, i) => [at, every[i]]), dashed: true }],
+    curves(total, { lines: [{ name: t`first ${used} of ${s.length} columns`, colour: "var(--accent)", points: NEAR.map((at, i) => [at, some[i]]) }, { name: t`all columns: the sum of scores along the offset`, colour: "var(--muted)", points: NEAR.map((at, i) => [at, every[i]]), dashed: true }],
       at: offset, x: { label: t`Offset t, tokens`, low: -REACH, high: REACH }, y: { label: "", low, high }, label: t`Weighted sum of cross-covariances`, height: 200 });
     const peak = NEAR[some.indexOf(greatest(some))], best = sums.indexOf(greatest(sums)) - 10;
     says.dataset.value = some[offset + REACH];
     says.dataset.correlation = all[column].scaled[offset + REACH];
-    says.textContent = t`xcorr at t = ${offsetText(offset)} is ${decimal(all[column].scaled[offset + REACH], 3)}. The sum of ${used} columns peaks at t = ${offsetText(peak)}; the head has most weight at ${offsetText(best)}.`;
+    says.textContent = t`xcorr at t = ${offsetText(offset)} is ${decimal(all[column].scaled[offset + REACH], 3)}. With ${used} of ${s.length} columns the sum peaks at t = ${offsetText(peak)}; the head has most weight at ${offsetText(best)}.`;
   }
   return update;
 });
@@ -205,8 +205,8 @@ draw("angle", (box) => {
   const controls = row(box, "moves");
   let chosen = everyHead[1], shift = 0;
   choice(controls, { name: "turning", label: t`Head`, options: headOptions, value: chosen.id }, (id) => { chosen = headNamed(id); update(); });
-  slider(controls, { name: "delta", label: t`Δ, tokens that keys are behind`, low: -5, high: 5, step: 0.25, value: 0, show: (x) => decimal(x) }, (x) => { shift = x; update(); });
-  const map = figure(box, t`g(f, θ): dark where the eigenvectors of R have energy; the line is θ = 2πfΔ/T`, { wide: true });
+  slider(controls, { name: "delta", label: t`Δ, tokens that the key's wave is ahead`, low: -5, high: 5, step: 0.25, value: 0, show: (x) => decimal(x) }, (x) => { shift = x; update(); });
+  const map = figure(box, t`g(f, θ): spots where the eigenvectors of R have energy; the line is θ = 2πfΔ/T`, { wide: true });
   const shares = figure(box, t`Share of the energy within one token of the line`, { wide: true }), says = html("p", { class: "say", "data-says": "angle" });
   box.append(says);
   function update() {
