@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from transformers import AutoTokenizer
 
 import attnscope_lineage
 from attnscope_lineage.lessons import HERE
@@ -35,11 +36,10 @@ def put(run: Path, folder: Path) -> None:
         shutil.copyfile(run / name, folder / name)
 
 
-def measured(tree: xr.DataTree) -> dict[str, Any]:
+def measured(tree: xr.DataTree, longest: int) -> dict[str, Any]:
     """BLEU by length and the shares of the gradient, each with its interval."""
     scores, gradients = tree["scores"].to_dataset().sel(metric="BLEU"), tree["gradients"].to_dataset()
     limits = [[int(part) for part in re.findall(r"\d+", name)] for name in scores.bucket.values]
-    longest = max(len(line.split()) for line in tree.attrs["source"])
     ends = ("lower_by_length", "upper_by_length")
     return {
         "buckets": [{"low": low, "high": high[0] if high else longest} for low, *high in limits],
@@ -80,13 +80,13 @@ def main() -> None:
         attnscope_lineage.train(SETTINGS / f"{name}.yaml", folder / name)
         put(folder / name, HERE / "translation" / "models" / name)
     tree = attnscope_lineage.compare([folder / name for name in TRANSLATORS], out=folder / "comparison", beams=1)
-    tree.attrs["source"] = (folder / "comparison" / "text" / "source.txt").read_text(encoding="utf-8").splitlines()
-    tokenizer = HERE / "translation" / "models" / "tokenizer"
-    tokenizer.mkdir(exist_ok=True)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(folder / "fixed" / name, tokenizer / name)
-    lines = json.dumps(measured(tree), indent=1)
-    (HERE / "translation" / "models" / "measured.json").write_text(lines + "\n", encoding="utf-8")
+    source = (folder / "comparison" / "text" / "source.txt").read_text(encoding="utf-8")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "fixed")
+    names = [token.removeprefix("▁") for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
+    models = HERE / "translation" / "models"
+    (models / "vocabulary.json").write_text(json.dumps(names, ensure_ascii=False) + "\n", encoding="utf-8")
+    results = measured(tree, max(len(line.split()) for line in source.splitlines()))
+    (models / "measured.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,31 +1,36 @@
 # %% bottleneck
+import json
 from pathlib import Path
 
 import torch
-from transformers import AutoTokenizer
 
 import attnscope_lineage
 from attnscope_lineage.models.recurrent import RecurrentForConditionalGeneration
 
 folder = Path(attnscope_lineage.__file__).parent / "lessons" / "translation" / "models"
-tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+names = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
+START, STOP = 1, 2
+
+
+def ids_of(sentence):
+    return [names.index(word) for word in sentence.split()]
+
+
 source = "monday may sixteen nineteen ninety three , eight hundred and eighteen , twenty seven"
-right = "16 V 19 3 90 Mo , 8 100 18 , 7 20"
-inputs = tokenizer(source, return_tensors="pt", add_special_tokens=False).input_ids
-ids = torch.cat([inputs, torch.tensor([[tokenizer.eos_token_id]])], 1)
+right = "sechzehn Mai neunzehn drei neunzig Montag , acht hundert achtzehn , sieben zwanzig"
+ids = torch.tensor([[*ids_of(source), STOP]])
 for kind in ("fixed", "dot"):
     model = RecurrentForConditionalGeneration.from_pretrained(folder / kind).eval()
-    written = model.generate(ids, max_new_tokens=30, num_beams=1, do_sample=False)
-    print(kind, tokenizer.decode(written[0], skip_special_tokens=True))
+    written = model.generate(ids, max_new_tokens=30, num_beams=1, do_sample=False)[0, 1:].tolist()
+    print(kind, *(names[token] for token in written))
 
 # %% alignment
-target = tokenizer(right, return_tensors="pt", add_special_tokens=False).input_ids
-reads = torch.cat([torch.tensor([[model.config.decoder_start_token_id]]), target], 1)
+reads = torch.tensor([[START, *ids_of(right)]])
 with torch.no_grad():
     output = model(input_ids=ids, decoder_input_ids=reads)
 alpha = output.cross_attentions[0][0, 0]  # (target, source)
 for word, row in zip(right.split(), alpha, strict=False):
-    print(word, "<-", tokenizer.decode(ids[0, row.argmax()]), f"{row.max():.2f}")
+    print(word, "<-", names[ids[0, row.argmax()]], f"{row.max():.2f}")
 
 # %% context
 h = output.encoder_last_hidden_state[0]
@@ -45,10 +50,10 @@ embedding, readout = model.embedding.weight, model.decoder.readout
 y = torch.zeros(32)  # without the last word
 s_t = torch.zeros(64)  # and without the state: the context alone
 p = torch.softmax(embedding @ torch.tanh(readout(torch.cat([s_t, c_t[0], y]))), dim=-1)
-print(tokenizer.decode(p.argmax()), p.max())
+print(names[p.argmax()], p.max())
 
 # %% forcing
-labels = torch.cat([target, torch.tensor([[tokenizer.eos_token_id]])], 1)
+labels = torch.tensor([[*ids_of(right), STOP]])
 with torch.no_grad():
     print(model(input_ids=ids, labels=labels).loss * labels.shape[1])  # the sum over all steps
 

@@ -1,5 +1,5 @@
 // The lesson on translation: a fixed vector against attention, in four trained translators that run in this page.
-const { vocabulary: KNOWN, written: WRITTEN, notation: NOTATION, names: NAMES, task: TASK, sentences: SENTENCES, longest: LONGEST, measured: MEASURED } = lesson.numbers;
+const { vocabulary: KNOWN, written: WRITTEN, translations: TRANSLATIONS, names: NAMES, task: TASK, sentences: SENTENCES, longest: LONGEST, measured: MEASURED } = lesson.numbers;
 const MODELS = Object.fromEntries(Object.entries(lesson.numbers.models).map(([kind, model]) => [kind, { ...model, tensors: unpack(model) }]));
 const START = 1, STOP = 2, ATTENDING = ["dot", "bilinear", "additive"];
 const KIND_NAMES = { fixed: t`fixed vector`, dot: t`dot product`, bilinear: t`bilinear`, additive: t`additive` };
@@ -11,7 +11,7 @@ function take(sentence) {
   const words = wordsOf(sentence.toLowerCase()), unknown = words.filter((word) => !Object.hasOwn(KNOWN, word));
   if (unknown.length || !words.length || words.length > LONGEST) return { unknown, length: words.length };
   const ids = [...words.map((word) => KNOWN[word]), STOP], order = orderOf(words, TASK);
-  const right = order && order.map((at) => NOTATION[words[at]]), reads = right && [START, ...right.map((word) => WRITTEN[word])];
+  const right = order && order.map((at) => TRANSLATIONS[words[at]]), reads = right && [START, ...right.map((word) => WRITTEN[word])];
   Object.assign(chosen, { sentence, words, order, right, reads });
   for (const [kind, model] of Object.entries(MODELS)) {
     chosen.sources[kind] = encodeSource(model, ids);
@@ -88,7 +88,7 @@ draw("alignment", (box) => {
   return () => {
     shown();
     moved();
-    const steps = shownSteps(), targets = shownWords(), sources = [...chosen.words, "</s>"], cell = 21, top = 84, left = 62, colour = weightRamp();
+    const steps = shownSteps(), targets = shownWords(), sources = [...chosen.words, "</s>"], cell = 21, top = 84, left = 84, colour = weightRamp();
     const width = left + cell * sources.length + 40, picture = svg("svg", { viewBox: `0 0 ${width} ${top + cell * steps.length + 4}`, class: "alignment", role: "group", "aria-label": t`Weights α`, style: `width: ${width}px` });
     sources.forEach((name, i) => picture.append(svg("text", { transform: `translate(${left + cell * (i + 0.65)} ${top - 6}) rotate(-55)` }, name)));
     steps.forEach(({ alpha }, k) => {
@@ -208,7 +208,7 @@ draw("forcing", (box) => {
     const right = [...chosen.right, "</s>"], ids = [...chosen.right.map((word) => WRITTEN[word]), STOP];
     error.max = Math.min(20, right.length);
     wrongAt = Math.min(wrongAt, Number(error.max));
-    const reads = chosen.reads.map((id, k) => (k === wrongAt - 1 ? WRITTEN[NAMES[id] === "17" ? "19" : "17"] : id));
+    const reads = chosen.reads.map((id, k) => (k === wrongAt - 1 ? WRITTEN[NAMES[id] === "siebzehn" ? "neunzehn" : "siebzehn"] : id));
     const taught = forced(MODELS[kind], chosen.sources[kind], chosen.reads), misled = forced(MODELS[kind], chosen.sources[kind], reads), own = chosen.own[kind];
     const losses = taught.map(({ p }, k) => -Math.log(p[ids[k]])), wrong = misled.map(({ p }, k) => -Math.log(p[ids[k]]));
     const shown = right.slice(0, 20), name = (id) => NAMES[id];

@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from attnscope_lineage.lessons import Exercise
 from attnscope_lineage.lessons.weights import packed
 from attnscope_lineage.models.recurrent import RecurrentForConditionalGeneration
-from attnscope_lineage.parallel_text import DAYS, MONTHS, NOTATION, SMALL, generate_task
+from attnscope_lineage.parallel_text import DAYS, MONTHS, SMALL, TENS, TRANSLATIONS, generate_task
 
 MODELS = Path(__file__).parent / "models"
 #: The models: a fixed vector, and attention with three score functions (configs/lessons, scripts/lesson_models.py).
@@ -34,16 +33,15 @@ RIGHT, OWN = [0.5, 0.8, 0.25], [0.5, 0.1, 0.05]
 
 def numbers() -> dict[str, Any]:
     """All models, the words that they know, sentences to begin with, and what was measured on held-out sentences."""
-    tokenizer = AutoTokenizer.from_pretrained(MODELS / "tokenizer")
-    ids = tokenizer.get_vocab()
-    words = [*NOTATION, "and"]
+    names = json.loads((MODELS / "vocabulary.json").read_text(encoding="utf-8"))
+    ids = dict(zip(names, range(len(names)), strict=True))
     return {
         "models": {kind: _model(kind) for kind in KINDS},
-        "vocabulary": {word: ids[f"▁{word}"] for word in words},
-        "notation": NOTATION,
-        "written": {word: ids[f"▁{word}"] for word in NOTATION.values()},
-        "names": [token.removeprefix("▁") for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))],
-        "task": {"days": DAYS, "months": MONTHS, "small": SMALL},
+        "vocabulary": {word: ids[word] for word in [*TRANSLATIONS, "and"]},
+        "translations": TRANSLATIONS,
+        "written": {word: ids[word] for word in TRANSLATIONS.values()},
+        "names": names,
+        "task": {"days": DAYS, "months": MONTHS, "small": SMALL, "tens": TENS},
         "sentences": _sentences(),
         "longest": LONGEST,
         "measured": json.loads((MODELS / "measured.json").read_text(encoding="utf-8")),

@@ -1,12 +1,11 @@
-// The task of the lesson: dates and numbers in English words, written in a notation of another order.
-const TENS_WORDS = /^(twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)$/;
+// The task of the lesson: dates and numbers in English words, written in German words of another order.
 
-/** The positions of the source words in the order of the notation, or null if the sentence is no list of dates and numbers. */
-function orderOf(names, { days, months, small }) {
+/** The positions of the source words in the order of the translation, or null if the sentence is no list of dates and numbers. */
+function orderOf(names, { days, months, small, tens: many }) {
   const order = [];
   let at = 0;
   const is = (list, offset = 0) => list.includes(names[at + offset]);
-  const tens = (offset = 0) => TENS_WORDS.test(names[at + offset] ?? "");
+  const tens = () => is(many);
   /** A number below a hundred: its ones come before its tens. */
   function below() {
     if (tens() && is(small.slice(0, 9), 1)) { at += 2; return [at - 1, at - 2]; }
