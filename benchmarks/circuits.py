@@ -14,8 +14,8 @@ import time
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-import attnscope
-from attnscope.explanation.circuits import Weights
+import attnscope_circuits
+from attnscope_circuits.weights import Weights
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     pairs = int(weights.composition()["composition"][1].size // 3)
     print(f"composition of {size.layers * size.heads} heads ({pairs:,} cells): {time.perf_counter() - start:.1f} s")
     start = time.perf_counter()
-    attnscope.circuits(model)
+    attnscope_circuits.circuits(model)
     print(f"everything: {time.perf_counter() - start:.1f} s")
 
 

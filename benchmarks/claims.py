@@ -37,6 +37,8 @@ import xarray as xr
 from rich.console import Console
 
 import attnscope
+import attnscope_cards
+import attnscope_circuits
 from attnscope.bundled import MODEL
 from attnscope.report.schema import Report
 from attnscope.results.reports import report_of
@@ -184,7 +186,9 @@ TRIALS = {
     ),
     "roles": Trial(lambda run: attnscope.roles(run.model(), run.texts(), **_plain(run)), "no test"),
     "card --answers --limits": Trial(
-        lambda run: attnscope.card(run.model(), run.texts(), answers=True, limits=True, **_plain(run)), "5%", "card"
+        lambda run: attnscope_cards.card(run.model(), run.texts(), answers=True, limits=True, **_plain(run)),
+        "5%",
+        "card",
     ),
     "examples": Trial(
         lambda run: attnscope.examples(run.model(), run.texts(), heads=run.heads, k=run.documents, **run.reading), "5%"
@@ -193,12 +197,14 @@ TRIALS = {
         lambda run: relations(run.model(), run.texts(), query="/[a-c].*/", key="/[s-z].*/", **_plain(run)), "5%"
     ),
     "explain": Trial(lambda run: attnscope.explain(run.model(), run.texts(), **run.reading), "1%; 5%"),
-    "circuits": Trial(lambda run: attnscope.circuits(run.model(), tokenizer=TOKENIZER), "5% of each of 3 scores"),
-    "attribute": Trial(lambda run: attnscope.attribute(run.model(), run.texts(), **run.reading), "5%"),
+    "circuits": Trial(
+        lambda run: attnscope_circuits.circuits(run.model(), tokenizer=TOKENIZER), "5% of each of 3 scores"
+    ),
+    "attribute": Trial(lambda run: attnscope_circuits.attribute(run.model(), run.texts(), **run.reading), "5%"),
     "intervene": Trial(lambda run: attnscope.intervene(run.model(), run.texts(), **run.reading), "5%"),
     "patch": Trial(lambda run: attnscope.patch(run.model(), run.pairs(), tokenizer=TOKENIZER, steps=2), "5%"),
     "edges": Trial(
-        lambda run: attnscope.edges(run.model(), run.pairs(), tokenizer=TOKENIZER, method="eap", draws=1), "5%"
+        lambda run: attnscope_circuits.edges(run.model(), run.pairs(), tokenizer=TOKENIZER, method="eap", draws=1), "5%"
     ),
     "diff": Trial(_diff, "5%"),
 }

@@ -37,18 +37,18 @@ from rich.console import Console
 import attnscope
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import check_same_model, load_model
-from attnscope.detection.card import ANSWERS, stability
-from attnscope.detection.head_files import STREAMS, head_files
-from attnscope.intervention.limits import changes_by_limits, key_heads, loss_by_size
 from attnscope.intervention.open_predictions import prediction_session
 from attnscope.intervention.predictions import PredictionSession
 from attnscope.measure.texts import first_windows
 from attnscope.read.encoded import texts_of
 from attnscope.report.signature import Signature
-from attnscope.results.figures.roles import limited_keys
 from attnscope.results.figures.style import save_figure
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Tell, no_progress
+from attnscope_cards.figures import limited_keys
+from attnscope_cards.head_files import STREAMS, head_files
+from attnscope_cards.limits import changes_by_limits, key_heads, loss_by_size
+from attnscope_cards.measure import ANSWERS, stability
 
 
 def curves_of(

@@ -33,19 +33,19 @@ from scipy.stats import false_discovery_control, spearmanr
 from attnscope import contrasts
 from attnscope.comparison.contrasts import _interval as _contrast
 from attnscope.comparison.diff import LEVEL
-from attnscope.detection.card import stability
 from attnscope.detection.common import LEAST_KEYS, ExamplePair, common_features
-from attnscope.detection.head_files import agreement
 from attnscope.explanation.analyses.position_content import FEWEST_EXACT, _exact_shares, _shares_of_means, split_halves
 from attnscope.explanation.analyses.wave_removal import _fits
-from attnscope.explanation.arrays.composition import peak_chances
 from attnscope.intervention import ablation
 from attnscope.intervention.effects import heads_of, order_agreement
 from attnscope.statistics.agreement import independence
 from attnscope.statistics.effects import by_document
 from attnscope.statistics.intervals import DRAWS, FEW, interval, jackknife_interval
+from attnscope.statistics.lists import agreement
 from attnscope.statistics.tests import above_zero, mean_chances
 from attnscope.statistics.units import LEAST, units_of, without_each
+from attnscope_cards.measure import stability
+from attnscope_circuits.composition import peak_chances
 from attnscope_lineage.comparison import reach_of_mean
 from attnscope_lineage.links import _OUTSIDE, _interval, _interval_of_rate
 from attnscope_lineage.scores import _intervals, _value

@@ -35,9 +35,11 @@ from tests.tiny_models import tiny_reader
 from torch import nn
 
 import attnscope
+import attnscope_cards
+import attnscope_circuits
 from attnscope.capture.weights import linear_layers
-from attnscope.intervention.score_parts import RELATIONS
 from attnscope.support.errors import AttnscopeError, reason_of
+from attnscope_circuits.score_parts import RELATIONS
 
 FAMILIES = (
     "gpt2", "opt", "gpt_neox", "llama", "mistral", "gemma2", "qwen3", "gpt_oss", "bert", "albert", "modernbert", "t5",
@@ -178,7 +180,7 @@ def verbs(family: str, tokenizer: Any) -> dict[str, Callable[[Any], Any]]:
             return logits_of(model, TEXTS[0])
 
     def circuits(model: Any) -> Any:
-        found = attnscope.circuits(model, **given)
+        found = attnscope_circuits.circuits(model, **given)
         return [found[name].values for name in ("copying_sum", "same_token", "composition")]
 
     def patched(model: Any) -> Any:
@@ -188,7 +190,7 @@ def verbs(family: str, tokenizer: Any) -> dict[str, Callable[[Any], Any]]:
 
     def scores(model: Any) -> Any:
         """Parts at keys that positions and tokens choose: which key is the strongest is a matter of a step."""
-        found = attnscope.attribute(model, TEXTS, head=(1, 1), **given)["scores"]
+        found = attnscope_circuits.attribute(model, TEXTS, head=(1, 1), **given)["scores"]
         return found.part.sel(relation=[*RELATIONS[1:]]).values
 
     def intervened(model: Any) -> Any:
@@ -203,16 +205,16 @@ def verbs(family: str, tokenizer: Any) -> dict[str, Callable[[Any], Any]]:
         "roles": lambda model: attnscope.roles(model, TEXTS, controls="none", **given).score.values,
         "explain": lambda model: attnscope.explain(model, TEXTS * 3, window=12, **given)["verdict"].peak_weight.values,
         "circuits": circuits,
-        "attribute": lambda model: attnscope.attribute(model, TEXTS, **given)["predictions"].part.values,
+        "attribute": lambda model: attnscope_circuits.attribute(model, TEXTS, **given)["predictions"].part.values,
         "attribute --head": scores,
-        "edges": lambda model: attnscope.edges(model, pairs, **settings, **given).score.values,
+        "edges": lambda model: attnscope_circuits.edges(model, pairs, **settings, **given).score.values,
         "patch": patched,
         "intervene": intervened,
         "head_outputs": lambda model: attnscope.head_outputs(model, TEXTS, layer=1, **given).values,
         "edit": edited,
         "examples": example,
         "generate": lambda model: attnscope.generate(model, TEXTS, new_tokens=1, **given).entropy.values,
-        "card": lambda model: attnscope.card(model, TEXTS * 2, controls="none", **given).score.values,
+        "card": lambda model: attnscope_cards.card(model, TEXTS * 2, controls="none", **given).score.values,
     }
 
 

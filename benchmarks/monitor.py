@@ -22,7 +22,7 @@ import torch
 import transformers
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
-from attnscope.callbacks import HeadMonitor
+from attnscope_monitor import HeadMonitor
 
 
 def ratio(settings: argparse.Namespace, every: int, steps: int) -> float:

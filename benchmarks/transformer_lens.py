@@ -26,6 +26,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import attnscope
+import attnscope_circuits
 
 _ALLOWED = 1e-5
 
@@ -76,7 +77,9 @@ def attribution_differences(model: Any, lens: Any, ids: torch.Tensor) -> tuple[f
     """Largest difference of the parts of the logit of each next token, and of its probability after each layer."""
     from transformer_lens.tools.analysis.direct_logit_attribution import direct_logit_attribution
 
-    found = attnscope.attribute(model, ids.tolist(), tokenizer=tokenizer(), window=ids.shape[1], by_position=True)
+    found = attnscope_circuits.attribute(
+        model, ids.tolist(), tokenizer=tokenizer(), window=ids.shape[1], by_position=True
+    )
     own = found["predictions"].isel(window=0)
     _, cache = lens.run_with_cache(ids)
     after = torch.cat([ids[:, 1:], ids[:, :1]], 1)
@@ -147,7 +150,7 @@ def main() -> None:
     worst = 0.0
     for seed, (family, tied) in enumerate(product(FAMILIES, (True, False))):
         model = random_model(family, tied=tied)
-        lens, found = lens_of(model), attnscope.circuits(model)
+        lens, found = lens_of(model), attnscope_circuits.circuits(model)
         ids = torch.arange(20)[None] % 90
         same = (lens(ids).log_softmax(-1) - model(ids).logits.log_softmax(-1)).abs().max().item()
         own = found.composition.transpose("kind", "from_layer", "from_head", "layer", "head")

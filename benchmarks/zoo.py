@@ -36,14 +36,12 @@ from rich.table import Table
 from scipy.stats import binomtest
 from torch import Tensor
 
-import attnscope
+import attnscope_circuits
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.study import Study
 from attnscope.intervention.ablation import effects, search_heads
-from attnscope.intervention.attribution import Attribution
-from attnscope.intervention.edges import EdgeRuns, Graph
 from attnscope.intervention.pairs import EncodedPairs
 from attnscope.intervention.predictions import PredictionSession
 from attnscope.intervention.questions import Questions
@@ -57,6 +55,8 @@ from attnscope.models.common import IGNORED
 from attnscope.read.windows import Batch, Window
 from attnscope.statistics.effects import by_document
 from attnscope.support.errors import AttnscopeError
+from attnscope_circuits.attribution import Attribution
+from attnscope_circuits.edge_scores import EdgeRuns, Graph
 from attnscope_lineage.weights.tokens import token_contributions
 from attnscope_zoo.catalogue import CIRCUITS, Zoo, zoo
 from attnscope_zoo.zoo import PlantedModel
@@ -184,7 +184,7 @@ def own_generator(planted: PlantedModel) -> torch.Generator:
 @lru_cache(maxsize=1)
 def circuits_of(planted: PlantedModel) -> xr.Dataset:
     """Circuits from the weights alone."""
-    return attnscope.circuits(planted.model)
+    return attnscope_circuits.circuits(planted.model)
 
 
 def copying(planted: PlantedModel) -> np.ndarray:

@@ -19,7 +19,7 @@ import click
 import typer
 from sphinx.ext.napoleon import Config, NumpyDocstring
 
-import attnscope
+import attnscope_cards
 from attnscope.catalogue import address_of, verbs
 from attnscope.cli import app
 from attnscope.detection.role import ROLES
@@ -32,14 +32,14 @@ from attnscope_zoo.catalogue import build
 #: Others that users import, by their group.
 ELSEWHERE = {
     "Look": (
-        *("attnscope.Session", "attnscope.callbacks.HeadMonitor"),
-        *("attnscope.engines.read_rows", "attnscope.engines.heads_of_rows", "attnscope.kernels.measure_paged"),
+        *("attnscope.Session", "attnscope_monitor.HeadMonitor"),
+        *("attnscope_vllm.rows.read_rows", "attnscope_vllm.rows.heads_of_rows", "attnscope_vllm.paged.measure_paged"),
     ),
     "Test": ("attnscope.metric",),
     "Runs": (
         *(f"attnscope.results.{name}.{name}" for name in ("describe", "export", "merge", "methods", "several")),
-        "attnscope.export.kvpress",
-        "attnscope.export.graph",
+        "attnscope_cards.kvpress",
+        "attnscope_circuits.export.graph",
     ),
 }
 
@@ -82,7 +82,7 @@ def card_schema() -> dict[str, Any]:
     """JSON Schema of `attnscope card --json`, from the quantities of its tables; caches and ablations are patterns."""
     model = build("previous-decoder-1")
     reading: dict[str, Any] = {"texts": model.ids[:2].tolist(), "tokenizer": model.tokenizer, "controls": "none"}
-    report = report_of("card", attnscope.card(model.model, **reading, kept=[(2, 0)]))
+    report = report_of("card", attnscope_cards.card(model.model, **reading, kept=[(2, 0)]))
     tables = {table.name: _rows_schema(table) for table in report.tables}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

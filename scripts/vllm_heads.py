@@ -118,8 +118,8 @@ def serve(folder: Path) -> None:
 def compare(folder: Path) -> int:
     """The largest difference of each statistic, absolute or relative to a number above 1."""
     import attnscope
-    from attnscope.engines import heads_of_rows, read_rows
     from attnscope.support.progress import no_progress
+    from attnscope_vllm.rows import heads_of_rows, read_rows
 
     differs = False
     for kind in MODELS:

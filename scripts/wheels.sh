@@ -13,13 +13,15 @@ done
 
 try() { # PYTHON FILE: install FILE, and run it in an empty folder
   rm -rf "$work/venv" "$work/run" && mkdir "$work/run" && "$1" -m venv "$work/venv"
-  "$work/venv/bin/pip" install -q -c constraints.txt "$2" "$dist"/attnscope_lineage-*.whl "$dist"/attnscope_live-*.whl "$dist"/attnscope_relations-*.whl
+  "$work/venv/bin/pip" install -q -c constraints.txt "$2" "$dist"/attnscope_lineage-*.whl "$dist"/attnscope_live-*.whl "$dist"/attnscope_relations-*.whl "$dist"/attnscope_circuits-*.whl "$dist"/attnscope_cards-*.whl
   (
     cd "$work/run" && PATH=$work/venv/bin:$PATH && unset PYTHONPATH
     attnscope scan --limit 4
     attnscope explain --limit 4
     attnscope walk --help
     attnscope relations --help
+    attnscope circuits --help
+    attnscope card --help
   ) >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
   echo "$("$1" --version): $(basename "$2") works"
 }

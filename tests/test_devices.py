@@ -16,6 +16,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import attnscope
+import attnscope_circuits
 from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture.load import load_model
 from attnscope.capture.placement import device_of
@@ -212,9 +213,11 @@ VERBS = {
     "weights": lambda model: attnscope.weights(model, TEXTS[0], layer=2, head=1, **BY).to_dataset(name="w"),
     "roles": lambda model: attnscope.roles(model, TEXTS, controls="none", window=16, **BY),
     "intervene": lambda model: attnscope.intervene(model, TEXTS, forbid_offsets=[-1], steps=1, **BY),
-    "attribute": lambda model: attnscope.attribute(model, TEXTS, window=16, **BY),
-    "circuits": lambda model: attnscope.circuits(model, **BY),
-    "edges": lambda model: attnscope.edges(model, few_pairs(), method="eap", sizes=[0.0, 0.5, 1.0], draws=1, **BY),
+    "attribute": lambda model: attnscope_circuits.attribute(model, TEXTS, window=16, **BY),
+    "circuits": lambda model: attnscope_circuits.circuits(model, **BY),
+    "edges": lambda model: attnscope_circuits.edges(
+        model, few_pairs(), method="eap", sizes=[0.0, 0.5, 1.0], draws=1, **BY
+    ),
     "edit": edited,
     "patch": lambda model: attnscope.patch(model, few_pairs(), **BY),
     "patch, residual": lambda model: attnscope.patch(model, few_pairs(), what="residual", **BY),

@@ -128,7 +128,8 @@ def test_every_function_has_an_example():
         for example in examples(page)
         for node in ast.walk(ast.parse(example.source))
         if isinstance(node, ast.Attribute)
-        and getattr(node.value, "id", "") in {"attnscope", "attnscope_lineage", "attnscope_relations"}
+        and getattr(node.value, "id", "")
+        in {"attnscope", "attnscope_cards", "attnscope_circuits", "attnscope_lineage", "attnscope_relations"}
     }
     assert verbs().keys() - called <= {"align", "compare", "score", "train", "translate"}
 

@@ -8,13 +8,15 @@ import torch
 from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
 import attnscope
-from attnscope.callbacks import HeadMonitor
+import attnscope_cards
+import attnscope_circuits
 from attnscope.capture.load import load_model
 from attnscope.head_names import heads_of
-from attnscope.intervention.edges import EdgeRuns
 from attnscope.intervention.stack import StackedPasses
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
+from attnscope_circuits.edge_scores import EdgeRuns
+from attnscope_monitor import HeadMonitor
 from attnscope_zoo.catalogue import build
 from tests.cli.command import attnscope as command
 
@@ -35,7 +37,7 @@ def test_every_verb_measures_the_heads_that_are_named(heads):
     assert cells(attnscope.patch(heads=heads)["patched"].effect) == HEADS
     found = attnscope.roles(only="previous_token,first_token", **SMALL, heads=heads, controls="none")
     assert cells(found.score.isel(role=0)) == HEADS
-    card = attnscope.card(**SMALL, heads=heads, controls="none", kept=[(4, 1)])
+    card = attnscope_cards.card(**SMALL, heads=heads, controls="none", kept=[(4, 1)])
     assert cells(card.score.sel(role="previous_token")) == HEADS
     rows = attnscope.examples(heads=heads, k=1, **SMALL)
     assert sorted({*zip(rows.layer.values.tolist(), rows["head"].values.tolist(), strict=True)}) == HEADS
@@ -52,7 +54,7 @@ def test_chosen_heads_have_the_numbers_of_all_heads():
         np.testing.assert_array_equal(some[name], every[name].where(some.score.notnull()))
     model = build("previous-decoder-2")
     reading = {"texts": model.ids[:4].tolist(), "tokenizer": model.tokenizer, "kept": [(2, 1)], "controls": "none"}
-    every, some = (attnscope.card(model.model, **reading, limits=True, **how) for how in ({}, {"heads": "1.2"}))
+    every, some = (attnscope_cards.card(model.model, **reading, limits=True, **how) for how in ({}, {"heads": "1.2"}))
     assert cells(some.effect.isel(ablation=0)) == [(1, 2)]
     np.testing.assert_array_equal(some.effect, every.effect.where(some.effect.notnull()))
 
@@ -78,7 +80,7 @@ def test_work_falls_with_the_number_of_heads(monkeypatch):
     scored = {}
     for heads in ("1.0", "1.0,1.1"):
         passes.clear()
-        found = attnscope.edges(method="exact", heads=heads, sizes=[0.0, 1.0], draws=1)
+        found = attnscope_circuits.edges(method="exact", heads=heads, sizes=[0.0, 1.0], draws=1)
         scored[heads] = int(found.score.notnull().sum()), len(passes)
         assert {str(name).partition("<")[0] for name in found.sender[found.score.notnull().any("receiver")].values} == {
             f"a1.h{name.partition('.')[2]}" for name in heads.split(",")
@@ -89,7 +91,7 @@ def test_work_falls_with_the_number_of_heads(monkeypatch):
 
 
 def test_edges_of_chosen_heads_have_their_scores_and_end_at_the_clean_run():
-    every, some = (attnscope.edges(heads=heads, sizes=[0.0, 1.0], draws=1) for heads in (None, "0.3"))
+    every, some = (attnscope_circuits.edges(heads=heads, sizes=[0.0, 1.0], draws=1) for heads in (None, "0.3"))
     chosen = some.score.notnull()
     np.testing.assert_array_equal(some.score.where(chosen), every.score.where(chosen))
     assert some.sender[chosen.any("receiver")].values.tolist() == ["a0.h3"]
@@ -103,7 +105,7 @@ def test_edges_of_chosen_heads_have_their_scores_and_end_at_the_clean_run():
 def test_parts_of_chosen_heads_and_the_rest_add_up():
     model = build("previous-decoder-2")
     reading = {"texts": model.ids[:8].tolist(), "tokenizer": model.tokenizer, "window": 32}
-    every, some = (attnscope.attribute(model.model, **reading, **how) for how in ({}, {"heads": "1.2,0.1"}))
+    every, some = (attnscope_circuits.attribute(model.model, **reading, **how) for how in ({}, {"heads": "1.2,0.1"}))
     assert some["parts"].component.values.tolist() == ["1.2", "0.1", "rest"]
     names = ["1.2", "0.1"]
     np.testing.assert_allclose(
@@ -138,10 +140,16 @@ def test_heads_of_a_role_of_a_run_are_those_at_its_threshold(tmp_path):
 
 
 def test_heads_that_do_not_exist_are_rejected_by_each_verb():
-    for verb in (attnscope.roles, attnscope.card, attnscope.examples, attnscope.intervene, attnscope.attribute):
+    for verb in (
+        attnscope.roles,
+        attnscope_cards.card,
+        attnscope.examples,
+        attnscope.intervene,
+        attnscope_circuits.attribute,
+    ):
         with pytest.raises(AttnscopeError, match=r"no head 9.9 \(.*heads"):
             verb(**SMALL, heads="9.9")
-    for verb in (attnscope.patch, attnscope.edges):
+    for verb in (attnscope.patch, attnscope_circuits.edges):
         with pytest.raises(AttnscopeError, match=r"9\.9"):
             verb(heads="9.9")
 

@@ -9,6 +9,7 @@ import torch
 import transformers as T
 
 import attnscope
+import attnscope_cards
 import attnscope_lineage
 from attnscope.catalogue import function_of, verbs
 from attnscope.report.render import as_json
@@ -95,7 +96,7 @@ def test_a_score_is_the_mean_over_the_windows_that_can_have_the_role(reading):
     model, tokenizer = reading
     texts = [TEXTS[text] for text in (2, 3, 1, 2, 3)] + [TEXTS[4][:400], TEXTS[3][30:]]
     how = {"tokenizer": tokenizer, "kept": [(64, 4), (16, 4)], "controls": "none", "needles": NEEDLES}
-    card = attnscope.card(model, texts, **how)
+    card = attnscope_cards.card(model, texts, **how)
     model.set_attn_implementation("eager")
     own = {"streaming": [], "kept_16_4": []}
     for text in texts:
@@ -123,7 +124,7 @@ def test_a_limit_is_the_mean_over_the_windows_that_are_longer_than_the_cache(rea
     model, tokenizer = reading
     how = {"tokenizer": tokenizer, "kept": [(16, 4)], "controls": "none", "limits": True, "needles": NEEDLES}
     cards = [
-        attnscope.card(model, list(texts), **how)
+        attnscope_cards.card(model, list(texts), **how)
         for texts in ((TEXTS[2][:30], TEXTS[2], TEXTS[3][:40], TEXTS[3]), TEXTS[2:4])
     ]
     mixed, long = (card.effect.sel(ablation="limit_16_4") for card in cards)

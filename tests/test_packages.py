@@ -15,6 +15,8 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.catalogue import GROUP, IN_PACKAGES, function_of, where_to_find
 from attnscope.catalogue import verbs as joined
+from attnscope_cards import catalogue as cards
+from attnscope_circuits import catalogue as circuits
 from attnscope_lineage import catalogue as lineage
 from attnscope_relations import catalogue as relations
 from tests.test_docstrings import SOURCE, nodes, trees
@@ -27,7 +29,6 @@ ORDER = (
     {"verbs"},  # what users import
     {"testing", "figures"},
     {"results"},
-    {"callbacks", "engines", "export"},
     {"comparison", "detection"},
     {"intervention"},
     {"explanation"},
@@ -143,7 +144,15 @@ def test_the_table_of_verbs_names_what_is_there():
 
 
 def test_verbs_of_packages_are_known_where_the_package_is_absent():
-    assert IN_PACKAGES.keys() == {*lineage.VERBS, *relations.VERBS, "attnscope-recurrent", "attnscope-transformer"}
+    assert IN_PACKAGES.keys() == {
+        *cards.VERBS,
+        *circuits.VERBS,
+        *lineage.VERBS,
+        *relations.VERBS,
+        "attnscope-recurrent",
+        "attnscope-transformer",
+        "HeadMonitor",
+    }
     with pytest.raises(AttributeError, match=r"train is in attnscope_lineage: pip install attnscope-lineage, or in a"):
         _ = attnscope.train
     with pytest.raises(AttributeError, match=r"relations is in attnscope_relations: pip install attnscope-relations"):

@@ -1,9 +1,6 @@
 import collections.abc
 import typing
 
-from . import callbacks as callbacks
-from . import engines as engines
-from . import export as export
 from . import figures as figures
 from . import kernels as kernels
 from . import results as results
@@ -12,12 +9,8 @@ from .intervention.metrics import metric as metric
 from .session import Session as Session
 from .support.errors import AttnscopeError as AttnscopeError
 from .verbs.ablation import ablation as ablation
-from .verbs.attribute import attribute as attribute
-from .verbs.card import card as card
-from .verbs.circuits import circuits as circuits
 from .verbs.contrasts import contrasts as contrasts
 from .verbs.diff import diff as diff
-from .verbs.edges import edges as edges
 from .verbs.edit import edit as edit
 from .verbs.examples import examples as examples
 from .verbs.expect import expect as expect

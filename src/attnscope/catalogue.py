@@ -46,10 +46,6 @@ VERBS = {
         "Look", "Dataset", ("role",), command="attnscope.cli.roles", report="attnscope.detection.report",
         figures="attnscope.results.figures.roles", load="attnscope.store.runs:load_part",
     ),
-    "card": Verb(
-        "Look", "Dataset", ("role", "half_score"), report="attnscope.detection.card_report",
-        figures="attnscope.results.figures.roles", load="attnscope.store.runs:load_part",
-    ),
     "examples": Verb(
         "Look", "Dataset", ("example", "feature"), report="attnscope.detection.example_report",
         load="attnscope.store.runs:load_part",
@@ -64,14 +60,6 @@ VERBS = {
         "Explain", "DataTree", command="attnscope.cli.explain", report="attnscope.explanation.report",
         figures="attnscope.results.figures.explain", load="attnscope.explanation.explain:load_explanation",
     ),
-    "circuits": Verb(
-        "Explain", "Dataset", ("composition",), report="attnscope.explanation.circuit_report",
-        figures="attnscope.results.figures.circuits", load="attnscope.store.runs:load_part",
-    ),
-    "attribute": Verb(
-        "Explain", "DataTree", ("parts",), report="attnscope.intervention.attribution_report",
-        figures="attnscope.results.figures.attribution", load="attnscope.store.runs:load_tree",
-    ),
     "intervene": Verb(
         "Test", "DataTree", ("effects",), report="attnscope.intervention.verdicts",
         figures="attnscope.results.figures.intervene", load="attnscope.store.runs:load_tree",
@@ -83,10 +71,6 @@ VERBS = {
     "pairs": Verb("Test"),
     "edit": Verb("Test"),
     "head_outputs": Verb("Test"),
-    "edges": Verb(
-        "Test", "Dataset", ("score", "cpr"), report="attnscope.intervention.edge_report",
-        figures="attnscope.results.figures.edges", load="attnscope.store.runs:load_part", unit="pair",
-    ),
     "diff": Verb(
         "Compare", "Dataset", ("statistic",), report="attnscope.comparison.diff",
         figures="attnscope.results.figures.diff", load="attnscope.store.runs:load_part",
@@ -101,14 +85,15 @@ VERBS = {
     "runs": Verb("Runs"),
 }  # fmt: skip
 
-#: Verbs and types of models that packages of this repository add.
-IN_PACKAGES: dict[str, str] = dict.fromkeys(
-    (
-        *("walk", "lesson", "train", "translate", "score", "align", "compare"),
-        *("attnscope-recurrent", "attnscope-transformer"),
-    ),
-    "attnscope-lineage",
-) | {"relations": "attnscope-relations"}
+#: Verbs, types of models and a class that packages of this repository add.
+IN_PACKAGES: dict[str, str] = {
+    **dict.fromkeys(("walk", "lesson", "train", "translate", "score", "align", "compare"), "attnscope-lineage"),
+    **dict.fromkeys(("attnscope-recurrent", "attnscope-transformer"), "attnscope-lineage"),
+    **dict.fromkeys(("circuits", "attribute", "edges"), "attnscope-circuits"),
+    "card": "attnscope-cards",
+    "relations": "attnscope-relations",
+    "HeadMonitor": "attnscope-monitor",
+}
 
 
 @cache
@@ -154,7 +139,7 @@ def address_of(name: str) -> str:
 
 
 def where_to_find(name: str) -> str:
-    """How to install what a package of this repository adds, a verb or a type of models; empty for other names."""
+    """How to install what a package of this repository adds; empty for other names."""
     package = IN_PACKAGES.get(name, "")
     module = package.replace("-", "_")
     return package and (

@@ -8,6 +8,7 @@ import torch
 import transformers as T
 
 import attnscope
+import attnscope_cards
 import attnscope_lineage
 from attnscope.capture.outline import outlined
 from attnscope.capture.verify import verify
@@ -74,7 +75,7 @@ def test_an_absent_component_is_rejected_before_weights_are_loaded(more, folder)
 def test_a_published_list_of_another_model_is_rejected_before_weights_are_loaded(name, text, message, folder, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(AttnscopeError, match=message):
-        attnscope.card(folder, ["t3 t4 t5"], published=tmp_path / name)
+        attnscope_cards.card(folder, ["t3 t4 t5"], published=tmp_path / name)
 
 
 def test_an_absent_head_to_edit_is_rejected_before_weights_are_loaded(folder):

@@ -12,6 +12,7 @@ import xarray as xr
 from safetensors.torch import load_file, save_file
 
 import attnscope
+import attnscope_circuits
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture.load import load_model
@@ -55,9 +56,11 @@ def test_layers_on_the_disk_give_the_same_numbers(folder, room, temporary):
 
 
 VERBS = {
-    "attribute": lambda model, where: attnscope.attribute(model, TEXT, **where),
-    "circuits": lambda model, where: attnscope.circuits(model, **where),
-    "edges": lambda model, where: attnscope.edges(model, PAIR, method="eap", sizes=[0.0, 1.0], draws=1, **where),
+    "attribute": lambda model, where: attnscope_circuits.attribute(model, TEXT, **where),
+    "circuits": lambda model, where: attnscope_circuits.circuits(model, **where),
+    "edges": lambda model, where: attnscope_circuits.edges(
+        model, PAIR, method="eap", sizes=[0.0, 1.0], draws=1, **where
+    ),
     "explain": lambda model, where: attnscope.explain(model, [TEXT * 3] * 2, window=16, **where)["position_content"],
     "generate": lambda model, where: attnscope.generate(model, TEXT, new_tokens=2, **where),
     "intervene": lambda model, where: attnscope.intervene(model, TEXT, ablations=["zero"], why=False, **where),
@@ -138,7 +141,7 @@ def test_placements_that_do_not_work_are_rejected(folder, given, message, tempor
 
 def test_a_model_object_stays_where_it_is():
     with pytest.raises(AttnscopeError, match=r"found device_map .* and a model object, which stays where it is"):
-        attnscope.circuits(load_model(MODEL, device="cpu").model, device_map="auto")
+        attnscope_circuits.circuits(load_model(MODEL, device="cpu").model, device_map="auto")
 
 
 def test_without_accelerate_the_message_says_what_to_install(monkeypatch):

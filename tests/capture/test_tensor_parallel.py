@@ -14,8 +14,9 @@ SPLIT = """
 import sys, torch, transformers as T
 from torch import distributed
 import attnscope
+import attnscope_circuits
 from attnscope.bundled import MODELS
-from attnscope.callbacks import HeadMonitor
+from attnscope_monitor import HeadMonitor
 from attnscope.support.errors import AttnscopeError
 
 distributed.init_process_group("gloo")
@@ -35,7 +36,7 @@ assert model(ids).logits.shape == (1, 20, 400)
 tokenizer = T.AutoTokenizer.from_pretrained(MODELS["bundled:tasks"])
 texts = {"texts": ["The tide comes in twice a day."], "tokenizer": tokenizer}
 calls = {
-    "circuits": lambda: attnscope.circuits(model, tokenizer=tokenizer),
+    "circuits": lambda: attnscope_circuits.circuits(model, tokenizer=tokenizer),
     "edit": lambda: attnscope.edit(model, {(0, 1): torch.zeros_like}, on="z").__enter__(),
     "held": lambda: HeadMonitor({"input_ids": ids})(model, 0),
     "next": lambda: HeadMonitor().measure_next(torch.nn.Sequential(model), 0),

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from attnscope import AttnscopeError, attribute, circuits, edges, edit, explain, head_outputs, intervene, roles
+from attnscope import AttnscopeError, edit, explain, head_outputs, intervene, roles
 from attnscope.capture.weights import affine_of, linear_layers
 from attnscope.detection.roles import control
 from attnscope.explanation.tables import word_table
+from attnscope_circuits import attribute, circuits, edges
 from tests.tiny_models import tiny_reader
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # of peft

@@ -9,6 +9,7 @@ import transformers
 from scipy import stats
 
 import attnscope
+import attnscope_cards
 from attnscope import AttnscopeError
 from attnscope.read.sounds import sounds_of
 from attnscope.results.reports import report_of, write_page
@@ -114,7 +115,7 @@ def test_cross_attention_to_the_frames_is_scored(place, listened):
 
 def test_a_card_ranks_the_heads_of_a_published_list(place, listened, tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps({"alignment_heads": [[0, 1]]}), encoding="utf-8")
-    made = attnscope.card(
+    made = attnscope_cards.card(
         place / "whisper", place / "said", published=tmp_path / "generation_config.json", controls="none"
     )
     assert np.isnan(made.listed.values[:2]).all()
@@ -158,7 +159,7 @@ def test_what_means_nothing_in_sounds_is_rejected(place, options, words):
 @pytest.mark.parametrize("option", ["answers", "limits", "check"])
 def test_a_card_of_sounds_has_no_losses(place, option):
     with pytest.raises(AttnscopeError, match="measure the loss of texts, but the input is sounds"):
-        attnscope.card(place / "whisper", place / "said", **{option: True})
+        attnscope_cards.card(place / "whisper", place / "said", **{option: True})
 
 
 def test_a_model_of_texts_hears_nothing(place):

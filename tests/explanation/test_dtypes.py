@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope import attribute, circuits, edges, patch
+from attnscope import patch
 from attnscope.capture.weights import in_single_precision
 from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.stream import residual_stream
 from attnscope.explanation.study import Study
 from attnscope.explanation.tables import first_layer_split, word_table
 from attnscope.support.errors import AttnscopeError
+from attnscope_circuits import attribute, circuits, edges
 from attnscope_lineage.weights.profiles import contribution_profiles
 from attnscope_lineage.weights.tests import erasure_test
 from attnscope_lineage.weights.tokens import token_contributions

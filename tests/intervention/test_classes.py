@@ -9,6 +9,7 @@ import transformers
 from torch.nn import functional as F
 
 import attnscope
+import attnscope_circuits
 from attnscope.capture.load import load_model
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
@@ -285,7 +286,7 @@ def test_patching_and_edges_of_labels_and_embeddings_are_those_of_hooks(kind):
         clean = [measure(model(**one), (model(**one), model(**other))) for one, other in inputs]
     np.testing.assert_allclose(patched.clean, clean, atol=2e-5)
     assert np.isfinite(found["agreement"].rank_correlation).all()
-    edges = attnscope.edges(model, pairs, tokenizer=tokenizer, method="exact", sizes=[0.0, 1.0])
+    edges = attnscope_circuits.edges(model, pairs, tokenizer=tokenizer, method="exact", sizes=[0.0, 1.0])
     np.testing.assert_allclose(edges.clean.sortby("pair"), clean, atol=1e-4)
     np.testing.assert_allclose(edges.faithfulness, [[0, 1]] * 3, atol=1e-3)
 
@@ -308,7 +309,7 @@ def test_patching_and_edges_of_images_are_those_of_hooks(family, tmp_path):
     inputs = [processor(images=one, input_data_format="channels_last", return_tensors="pt") for one in pixels]
     expected = patched_by_hand(model, name, [inputs], measure)
     np.testing.assert_allclose(found["pairs"].difference, expected, rtol=1e-4, atol=2e-5)
-    edges = attnscope.edges(model, file, tokenizer=processor, method="eap", sizes=[0.0, 1.0])
+    edges = attnscope_circuits.edges(model, file, tokenizer=processor, method="eap", sizes=[0.0, 1.0])
     np.testing.assert_allclose(edges.faithfulness, [[0, 1]] * 3, atol=1e-3)
     with pytest.raises(AttnscopeError, match="which a pair names"):
         attnscope.patch(model, [{**pair, "clean": "9.png", "answer": "0", "wrong": "1"}], tokenizer=processor)

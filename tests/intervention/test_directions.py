@@ -6,9 +6,10 @@ import torch
 from safetensors.torch import save_file
 
 import attnscope
-from attnscope.intervention.attribution_report import report
+import attnscope_circuits
 from attnscope.intervention.directions import Direction
 from attnscope.support.errors import AttnscopeError
+from attnscope_circuits.attribution_report import report
 from tests.tiny_models import tiny, tiny_reader
 
 IDS = torch.randint(3, 60, (2, 9), generator=torch.Generator().manual_seed(1))
@@ -117,7 +118,7 @@ def test_parts_of_a_product_at_a_site_are_the_products_of_what_is_added(family, 
     save_file({"probe": v}, tmp_path / "probe.safetensors")
     reading = {"tokenizer": tokenizer}
     direction = tmp_path / "probe.safetensors"
-    tree = attnscope.attribute(model, TEXTS, direction=direction, site=site, **reading)
+    tree = attnscope_circuits.attribute(model, TEXTS, direction=direction, site=site, **reading)
     found = tree["predictions"].to_dataset()
     np.testing.assert_allclose(found.part.sum("component"), found.total, rtol=1e-4, atol=1e-4)
     if family != "bert":  # whose predictions are of masks
@@ -149,4 +150,4 @@ def test_parts_of_a_product_at_a_site_are_the_products_of_what_is_added(family, 
 def test_a_site_that_has_no_product_is_named(options, reason):
     model, tokenizer = tiny_reader("llama")
     with pytest.raises(AttnscopeError, match=reason):
-        attnscope.attribute(model, TEXTS, tokenizer=tokenizer, **options)
+        attnscope_circuits.attribute(model, TEXTS, tokenizer=tokenizer, **options)

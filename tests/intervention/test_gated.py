@@ -5,9 +5,10 @@ import pytest
 import torch
 import transformers as T
 
-from attnscope import attribute, edges, edit, head_outputs, patch
+from attnscope import edit, head_outputs, patch
 from attnscope.intervention.calls import unread_sites
 from attnscope.support.errors import AttnscopeError
+from attnscope_circuits import attribute, edges
 from tests.tiny_models import tiny_reader
 
 TEXT, PAIR = "It was part", {"clean": "It was part", "corrupted": "It was due", "answer": " of", "wrong": " to"}

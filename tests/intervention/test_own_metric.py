@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 import attnscope
+import attnscope_circuits
 from attnscope.capture.load import load_model
 from attnscope.intervention.verdicts import report, verdicts
 from attnscope.report.render import as_json
@@ -215,7 +216,7 @@ def test_the_difference_as_a_function_is_that_of_the_answers(family):
         np.testing.assert_allclose(found["pairs"][name], same["pairs"][name], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found["patched"].recovered, same["patched"].recovered, atol=1e-5)
     small = {**given, "sizes": [0.0, 0.1, 1.0], "draws": 1}
-    found, same = (attnscope.edges(model, **small, metric=own) for own in (difference, None))
+    found, same = (attnscope_circuits.edges(model, **small, metric=own) for own in (difference, None))
     for name in ("score", "difference", "faithfulness"):
         np.testing.assert_allclose(found[name], same[name], rtol=1e-4, atol=1e-5)
 
@@ -258,7 +259,7 @@ def test_scores_of_edges_follow_the_chain_rule(family):
     model, tokenizer = reader_of_words(family)
     how = {"tokenizer": tokenizer, "method": "eap", "sizes": [0.0, 1.0], "draws": 1}
     for pair in PAIRS:
-        plain, own = (attnscope.edges(model, [pair], **how, metric=metric) for metric in (None, exponential))
+        plain, own = (attnscope_circuits.edges(model, [pair], **how, metric=metric) for metric in (None, exponential))
         slope = np.exp(plain.clean.values / 10) / 10
         np.testing.assert_allclose(own.clean, np.exp(plain.clean / 10), rtol=1e-5)
         np.testing.assert_allclose(own.score, plain.score * slope, rtol=1e-4, atol=1e-6)
@@ -298,9 +299,9 @@ def test_a_metric_without_gradient_is_rejected_where_one_is_needed():
     with pytest.raises(AttnscopeError, match=r"'certain' has no gradient .*: use steps=0"):
         attnscope.patch(model, PAIRS, **how)
     with pytest.raises(AttnscopeError, match=r'has no gradient .*: use method="exact"'):
-        attnscope.edges(model, PAIRS, **how)
+        attnscope_circuits.edges(model, PAIRS, **how)
     with pytest.raises(AttnscopeError, match=r"has no gradient .*: use attnscope intervene"):
-        attnscope.attribute(model, TEXTS, **how)
+        attnscope_circuits.attribute(model, TEXTS, **how)
     with pytest.raises(AttnscopeError, match="'undefined' is NaN"):
         attnscope.patch(
             model,
@@ -318,7 +319,7 @@ def test_a_report_names_the_metric_everywhere():
     assert shown.finding.sentences[0].startswith("probability: 0.")
     effect = next(one for one in shown.tables[0].quantities if one.name == "effect")
     assert (effect.unit, effect.meaning) == ("change", "change of probability by patching")
-    circuits = report_of("edges", attnscope.edges(metric=probability, sizes=[0.0, 0.1, 1.0], draws=1))
+    circuits = report_of("edges", attnscope_circuits.edges(metric=probability, sizes=[0.0, 0.1, 1.0], draws=1))
     assert circuits.notes == shown.notes
     assert "answer minus" not in " ".join(circuits.finding.sentences)
 
@@ -336,9 +337,9 @@ def test_parts_of_a_logit_as_a_function_are_those_of_the_token(family):
     model, tokenizer = reader_of_words(family)
     name = tokenizer.convert_ids_to_tokens(462)
     how = {"tokenizer": tokenizer, "by_position": True}
-    found = attnscope.attribute(model, TEXTS, metric=last_logit, **how)["predictions"]
+    found = attnscope_circuits.attribute(model, TEXTS, metric=last_logit, **how)["predictions"]
     slope = 1 - (found.metric / 30) ** 2 if family == "gemma2" else 1
-    token = attnscope.attribute(model, TEXTS, token=name, **how)["predictions"]
+    token = attnscope_circuits.attribute(model, TEXTS, token=name, **how)["predictions"]
     np.testing.assert_allclose(found.part, (token.part * slope).transpose(*found.part.dims), atol=1e-5)
     np.testing.assert_allclose(found.lens_metric.isel(depth=-1), found.metric, rtol=1e-5)
 
@@ -352,7 +353,7 @@ def test_parts_of_an_entropy_are_those_of_its_gradient():
         each = torch.distributions.Categorical(logits=logits).entropy()
         return torch.where(valid, each, 0).sum(1) / valid.sum(1)
 
-    tree = attnscope.attribute(model, TEXTS[:1], tokenizer=tokenizer, metric=entropy)
+    tree = attnscope_circuits.attribute(model, TEXTS[:1], tokenizer=tokenizer, metric=entropy)
     inputs = {"input_ids": tokenizer(TEXTS[0], return_tensors="pt").input_ids}
     logits = model.eval()(**inputs).logits.detach().requires_grad_()
     value = entropy(logits, inputs)
@@ -366,7 +367,7 @@ def test_parts_of_an_entropy_are_those_of_its_gradient():
 def test_a_metric_that_reads_padding_has_no_parts():
     model, tokenizer = reader_of_words("llama")
     with pytest.raises(AttnscopeError, match="depends on padding"):
-        attnscope.attribute(model, TEXTS, tokenizer=tokenizer, metric=lambda logits, _: logits[..., 3].sum(1))
+        attnscope_circuits.attribute(model, TEXTS, tokenizer=tokenizer, metric=lambda logits, _: logits[..., 3].sum(1))
 
 
 def test_the_report_of_ablations_is_about_the_metric():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import attnscope
+import attnscope_circuits
 from attnscope import AttnscopeError
 from attnscope.capture.load import load_model
 from attnscope.results.reports import report_of
@@ -61,7 +62,9 @@ def test_the_loss_of_a_part_is_that_of_its_tokens(loaded, part):
 
 
 def test_the_logits_of_a_part_are_split(loaded):
-    whole, of_verb = (attnscope.attribute(loaded, ROWS, **more)["predictions"] for more in ({}, {"part": "verb"}))
+    whole, of_verb = (
+        attnscope_circuits.attribute(loaded, ROWS, **more)["predictions"] for more in ({}, {"part": "verb"})
+    )
     names = [name for name in of_verb.token.to_numpy().ravel().tolist() if name]
     assert [name.strip() for name in names] == ["is", "are"]
     at = whole.token.to_numpy().tolist()[0].index(names[0])
@@ -125,7 +128,7 @@ def test_the_part_of_a_translation_is_one_of_the_target(family):
     sources, targets = ["The tide comes in.", "Nobody had told."], ["It was part of it.", "He was one of them all."]
     how = {"targets": targets, "tokenizer": tokenizer, "part": "after:was"}
     effects = attnscope.intervene(model, sources, **how, **{**HOW, "heads": [(2, 1)]})["effects"]
-    split = attnscope.attribute(model, sources, **how)["predictions"]
+    split = attnscope_circuits.attribute(model, sources, **how)["predictions"]
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         ids = tokenizer(target).input_ids
         text = {"input_ids": torch.tensor([tokenizer(source).input_ids])}

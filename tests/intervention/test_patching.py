@@ -9,11 +9,10 @@ import torch
 import xarray as xr
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from attnscope import edges, edit, patch
+from attnscope import edit, patch
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
-from attnscope.intervention.edges import EdgeRuns, Graph
 from attnscope.intervention.pair_sources import pairs_of_input
 from attnscope.intervention.pairs import EncodedPairs, Pair
 from attnscope.intervention.patch import check_pairs_differ, patched_of
@@ -23,6 +22,8 @@ from attnscope.kernels.full import attend_in_full
 from attnscope.results.figures.patch import captions
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
+from attnscope_circuits import edges
+from attnscope_circuits.edge_scores import EdgeRuns, Graph
 from tests.tiny_models import tiny_reader
 
 # --- against runs patched by hand ---

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope import edges, patch
+from attnscope import patch
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.watching import watching
 from attnscope.intervention.pairs import Pair, sides_of
 from attnscope.kernels.full import attend_in_full
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
+from attnscope_circuits import edges
 from attnscope_zoo.catalogue import build
-from tests.intervention.test_edges import model_of, planted_pairs
+from tests.packages.circuits.test_edges import model_of, planted_pairs
 
 FAMILIES = ("t5", "bart")
 PAIR = Pair("t3 t4 t5", "t3 t6 t5", "t7", "t9", target="t10 t11", corrupted_target="t12 t11")

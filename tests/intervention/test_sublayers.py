@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope import attribute, circuits, edges, examples, generate, intervene, patch, roles, scan
+from attnscope import examples, generate, intervene, patch, roles, scan
 from attnscope.explanation.sublayers import sublayers
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
+from attnscope_circuits import attribute, circuits, edges
 from tests.tiny_models import MIXED, tiny, tiny_reader
 
 PAIR = {"clean": "It was part", "corrupted": "It was due", "answer": " of", "wrong": " to"}

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import attnscope
+import attnscope_circuits
 from attnscope import AttnscopeError
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import load_model
@@ -233,7 +234,7 @@ def test_an_edge_at_a_span_is_that_of_hooks_there_and_spans_add_up():
     spans = {"first": [0, 2], "last": [[7, 11], [7, 10]]}
     pairs = [{"clean": "It was part", "corrupted": "He was due", "answer": " of", "wrong": " to", "spans": spans}]
     how = {"tokenizer": tokenizer, "sizes": [0.0, 1.0], "draws": 1}
-    exact = attnscope.edges(model, pairs, method="exact", positions=["first"], **how)
+    exact = attnscope_circuits.edges(model, pairs, method="exact", positions=["first"], **how)
     first, second = model.eval().model.layers
     ids = [tokenizer(pairs[0][side], return_tensors="pt").input_ids[:, :-1] for side in ("clean", "corrupted")]
     written = []
@@ -264,7 +265,7 @@ def test_an_edge_at_a_span_is_that_of_hooks_there_and_spans_add_up():
     np.testing.assert_allclose(exact.difference.isel(pair=0), [[exact.without[0], exact.clean[0]]] * 3, atol=1e-4)
 
     def scores(*names):
-        return attnscope.edges(model, pairs, method="eap", positions=names, **how).score
+        return attnscope_circuits.edges(model, pairs, method="eap", positions=names, **how).score
 
     np.testing.assert_allclose(scores("first", "last"), scores("first") + scores("last"), atol=1e-5)
 
@@ -273,7 +274,7 @@ def test_parts_of_heads_by_span_are_sums_of_those_by_key():
     loaded = load_model("bundled:tasks", device="cpu")
     pairs = agreement_of(loaded)
     names = ["subject", "attractor", "prediction"]
-    found = attnscope.attribute(loaded, pairs=pairs, positions=names, by_position=True)
+    found = attnscope_circuits.attribute(loaded, pairs=pairs, positions=names, by_position=True)
     measured = found["predictions"]
     for name in names:
         within = positions_of(pairs, name, loaded)
@@ -281,13 +282,13 @@ def test_parts_of_heads_by_span_are_sums_of_those_by_key():
         heads = measured.kind.to_numpy() == "head"
         np.testing.assert_allclose(measured.by_span.sel(span=name)[:, heads], by_hand[:, heads], atol=1e-6)
     assert np.isnan(measured.by_span.isel(component=0)).all()  # the embedding
-    alone = attnscope.attribute(loaded, pairs=pairs, positions=names)["predictions"]
+    alone = attnscope_circuits.attribute(loaded, pairs=pairs, positions=names)["predictions"]
     np.testing.assert_array_equal(alone.by_span, measured.by_span)
     assert "by_key" not in alone
     rows = next(table for table in report_of("attribute", found).tables if table.name == "spans").rows
     assert {row["span"] for row in rows} == {*names}
     with pytest.raises(AttnscopeError, match="name spans of pairs"):
-        attnscope.attribute(loaded, ["a text"], positions=["subject"])
+        attnscope_circuits.attribute(loaded, ["a text"], positions=["subject"])
 
 
 @pytest.mark.parametrize("key", [(1, 1), "1.resid_post", "blocks.1.attn.hook_z"])

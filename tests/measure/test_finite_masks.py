@@ -11,12 +11,12 @@ from torch.nn.attention.flex_attention import flex_attention
 from transformers import PretrainedConfig, PreTrainedModel
 
 import attnscope
-from attnscope.callbacks import HeadMonitor
 from attnscope.capture.functional import call_of_product
 from attnscope.explanation.profiles import visible_offsets
 from attnscope.kernels.call import AttentionCall, with_masked_keys
 from attnscope.kernels.masks import OffsetBias, forbids
 from attnscope.kernels.positions import alibi_bias
+from attnscope_monitor import HeadMonitor
 from attnscope_zoo.catalogue import build
 
 LENGTH, WIDTH, HEADS = 9, 16, 2

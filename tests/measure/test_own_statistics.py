@@ -14,13 +14,13 @@ import torch
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.callbacks import HeadMonitor
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import attend_in_full
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import STATISTICS
 from attnscope.report import registry
 from attnscope.results.reports import report_of
+from attnscope_monitor import HeadMonitor
 from tests.image_models import vision_model, write_pictures
 from tests.tiny_models import tiny
 

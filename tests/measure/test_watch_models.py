@@ -8,8 +8,8 @@ from torch.nn import functional
 from transformers import DiffLlamaConfig, DiffLlamaModel, DynamicCache
 
 import attnscope
-from attnscope.callbacks import HeadMonitor
 from attnscope.support.errors import AttnscopeError
+from attnscope_monitor import HeadMonitor
 from tests.tiny_models import tiny
 
 SIZES = {

@@ -32,7 +32,7 @@ def role_rows(roles: xr.Dataset) -> list[Row]:
     Parameters
     ----------
     roles
-        Result of `attnscope.roles` or `attnscope.card`.
+        Result of `attnscope.roles` or `attnscope_cards.card`.
 
     Returns
     -------

@@ -23,7 +23,7 @@ _ENDING = ".safetensors"
 
 @dataclass(frozen=True, eq=False)
 class Direction:
-    r"""A direction v of an activation, such as the residual stream, for `attnscope.edit` and `attnscope.attribute`.
+    r"""A direction v of an activation, such as the residual stream, for `attnscope.edit` and `attribute`.
 
     A row x has the coefficient :math:`a = x^T v / v^T v` along it: it is a v plus a part at right angles to v. The
     length of v, as it is stored, is the unit of all coefficients.

@@ -6,7 +6,6 @@ from attnscope.kernels.call import AttentionCall, Need, RowMeasures
 from attnscope.kernels.engines import measure
 from attnscope.kernels.heads import MultiHeadAttention, SelfAttention
 from attnscope.kernels.masks import OffsetBias
-from attnscope.kernels.paged import PagedCall, SequenceRows, measure_paged
 from attnscope.kernels.positions import (
     LearnedPositions,
     RelativeBias,
@@ -30,12 +29,10 @@ __all__ = [
     "MultiHeadAttention",
     "Need",
     "OffsetBias",
-    "PagedCall",
     "RelativeBias",
     "Rotation",
     "RowMeasures",
     "SelfAttention",
-    "SequenceRows",
     "alibi_bias",
     "alibi_by_offset",
     "alibi_slopes",
@@ -45,7 +42,6 @@ __all__ = [
     "column_sums",
     "masked_softmax",
     "measure",
-    "measure_paged",
     "offsets",
     "padding_mask",
     "rotation",

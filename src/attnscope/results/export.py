@@ -18,7 +18,6 @@ import pandas as pd
 import xarray as xr
 
 from attnscope.catalogue import verb_of
-from attnscope.detection.head_files import FORMATS, head_files
 from attnscope.options import Count
 from attnscope.report.signature import short_hash
 from attnscope.results.open import Node, Run, chosen, in_memory, known_run, nodes_of, read_run
@@ -122,7 +121,12 @@ Format: TypeAlias = Literal[
 ]  # fmt: skip
 ABOUT = "about.json"
 #: Formats of files for other tools, with the commands whose runs they take.
-_TAKES = {**dict.fromkeys(FORMATS, ("card",)), "graph": ("edges", "attribute"), "contacts": ("relations",)}
+_TAKES = {
+    **dict.fromkeys(("duo", "minference", "qrhead", "names"), ("card",)),
+    "alignment": ("card", "relations"),
+    "graph": ("edges", "attribute"),
+    "contacts": ("relations",),
+}
 _SAFE = "The run is unchanged, and no partial export remains. Free some disk space, or use another --out"
 _TABLES = {"parquet": parquet_file, "csv": csv_file}
 
@@ -153,12 +157,12 @@ def export(
         with the numbers alone, named by node and variable; its metadata has their dimensions and coordinates.
         ``zarr`` writes a Zarr 3 store; open it with `xarray.open_zarr`. Each head is a chunk, so that one head can be
         read over a million windows. ``latex`` writes the tables of the terminal, a paragraph on methods and its
-        references (`attnscope.results.methods`). A card (`attnscope.card`) becomes a folder with the heads as a tool
+        references (`attnscope.results.methods`). A card (`attnscope card`) becomes a folder with the heads as a tool
         reads them: ``duo`` (DuoAttention and kvpress) from the lowest kept share or highest score of the query heads
         that share a key-value head; ``minference``; ``qrhead``; ``alignment`` (Whisper's generation config); ``names``
         (TransformerLens). A run of relations of sounds or translations becomes its ``alignment`` heads, as several
         tools read them, and one of proteins with ``--together`` the head of ESM for ``contacts``. A run of edges or
-        attribute becomes a ``graph`` for circuit-tracer and Neuronpedia, see `attnscope.export.graph`.
+        attribute becomes a ``graph`` for circuit-tracer and Neuronpedia.
     out
         The folder or file to write; by default in the current folder, named after the run.
     variables
@@ -205,7 +209,7 @@ def export(
         check_installed(f"to (--to) {to}", *_NEEDED[to])
     run, tell = known_run(local_folder(path)), progress or no_progress
     takes = _TAKES.get(to, (run.command,))
-    if run.command not in takes and not (to in FORMATS and verb_of(run.command).files):
+    if run.command not in takes:
         what = " or ".join(f"a {one}" if one == "card" else f"a run of {one}" for one in takes)
         raise AttnscopeError(
             f"found a run of {run.command}; --to {to} takes {what}. Use --to parquet, csv, nc, zarr or safetensors"
@@ -237,15 +241,7 @@ def _files(run: Run, to: str, names: Sequence[str] | None, top: int | None) -> M
 
         described = methods(run.path)
         return {"tables.tex": described.tables, "methods.tex": described.latex, "references.bib": described.bibtex}
-    if to == "graph":
-        from attnscope.export import graph
-
-        circuit = graph(read_run(run), **({} if top is None else {"top": top}))
-        listed = {"graphs": [circuit["metadata"]]}
-        return {f"{circuit['metadata']['slug']}.json": json.dumps(circuit), "graph-metadata.json": json.dumps(listed)}
-    if module := verb_of(run.command).files:
-        return import_module(module).files(read_run(run), to, top)
-    return head_files(read_run(run), to, None if names is None else names[0], top)  # pyright: ignore[reportArgumentType] checked there
+    return import_module(verb_of(run.command).files).files(read_run(run), to, top, names)
 
 
 @contextmanager

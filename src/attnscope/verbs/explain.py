@@ -90,7 +90,6 @@ def explain(
     See Also
     --------
     attnscope.scan : where heads attend.
-    attnscope.circuits : composition of heads, and their directions in the residual stream, from the weights alone.
 
     References
     ----------

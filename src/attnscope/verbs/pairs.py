@@ -67,7 +67,7 @@ def pairs(
 
     See Also
     --------
-    attnscope.patch, attnscope.edges
+    attnscope.patch
 
     Examples
     --------

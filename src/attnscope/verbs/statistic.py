@@ -30,7 +30,7 @@ def statistic(
 
     It is then the same record that the statistics of `attnscope.scan` are, requested by its name in ``statistics``,
     also on the command line (docs/reference/your-own.md). Tables, pages, JSON,
-    `attnscope.diff`, `attnscope.contrasts` and `attnscope.callbacks.HeadMonitor` have it, with its intervals and its
+    `attnscope.diff`, `attnscope.contrasts` and a `HeadMonitor` have it, with its intervals and its
     value under uniform attention. The first paragraph of the function's docstring is its name in tables, the rest its
     reading.
 

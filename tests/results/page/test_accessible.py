@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import attnscope
+import attnscope_cards
 from attnscope.measure.stored import SAMPLE
 from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import RunFolder
@@ -86,7 +87,7 @@ def pages(explained, tmp_path_factory):
             ),
             "roles": write_page(report_of("roles", attnscope.roles(limit=2)), folder / "roles.html"),
             "card": write_page(
-                report_of("card", attnscope.card(limit=2, window=32, controls="shuffled")), folder / "card.html"
+                report_of("card", attnscope_cards.card(limit=2, window=32, controls="shuffled")), folder / "card.html"
             ),
             "received": scan_page(*scanned_with_received(folder / "run"), folder / "received.html"),
         }

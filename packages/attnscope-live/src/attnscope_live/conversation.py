@@ -20,6 +20,7 @@ from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
+from attnscope.catalogue import function_of
 from attnscope.intervention.edit import attend_changed
 from attnscope.intervention.questions import Kind, Questions, as_float32, kind_of_question, questions
 from attnscope.kernels.call import AttentionCall
@@ -34,7 +35,6 @@ from attnscope.report.language import translate
 from attnscope.results.page import parts
 from attnscope.results.view import Maps, thumb
 from attnscope.support.errors import AttnscopeError
-from attnscope.verbs.attribute import attribute
 from attnscope_live.copied import Shown, command_of, python_of
 from attnscope_live.questions import (
     Attribution,
@@ -285,7 +285,7 @@ class Conversation:
         return Answer({"effects": effects})
 
     def _attribution(self, asked: Attribution) -> Answer:
-        """Parts of the logit of a token, of the whole model, as `attnscope.attribute` splits it."""
+        """Parts of the logit of a token, of the whole model, as the verb `attribute` splits it."""
         window = self.looked.plain.window
         if self.kind != "next" or self._views(window):
             raise AttnscopeError("logits are split here for models that predict the next token of a text")
@@ -293,6 +293,7 @@ class Conversation:
             raise AttnscopeError(f"found the position {asked.position}; expected 0 to {len(window) - 1}")
         ids = [*window.ids[: asked.position + 1], asked.token]
         texts = {"input_ids": [ids]}
+        attribute = function_of("attribute")  # of a package of its own, which the error names where it is absent
         split = attribute(self.loaded.model, texts, tokenizer=self.loaded.tokenizer, by_position=True, limit=1)
         parts = split["predictions"].part_at[0, -1]
         of_heads = parts[parts.kind.values == "head"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,16 +54,17 @@ model.set_alignment_heads(Path("whisper_timestamped.txt").read_bytes())
 
 
 @reads("relations")
-def files(result: xr.Dataset, to: str, top: int | None = None) -> Mapping[str, str | bytes]:
+def files(
+    result: xr.Dataset,
+    to: str,
+    top: int | None = None,
+    variables: Sequence[str] | None = None,  # noqa: ARG001 of a card
+) -> Mapping[str, str | bytes]:
     """Names and contents of the files of a format; see `attnscope.results.export.export`."""
     if to == "contacts":
         if top is not None:
             raise AttnscopeError(f"top (--top) is {top}, but --to contacts has the weights of all heads: leave it out")
         return {"contact_head.safetensors": contact_head(result)}
-    if to != "alignment":
-        raise AttnscopeError(
-            f"found a run of relations; --to {to} takes a card. Use --to alignment, contacts, parquet or csv"
-        )
     if result.attrs.get("reads") == "sounds":
         return _of_sounds(result, top)
     if "error_rate" in result:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from attnscope.detection.head_files import agreement
 from attnscope.statistics.discovery import significant
+from attnscope.statistics.lists import agreement
 from attnscope.statistics.units import membership, units_in
 from attnscope_relations.ablation import Head, cells_of, summarised
 from attnscope_relations.summary import by_unit, chances, halves_of, interval_of, summary_of

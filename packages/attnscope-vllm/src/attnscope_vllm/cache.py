@@ -15,7 +15,7 @@ _DIGIT = 7  # bits of a number that are written at once: bfloat16 has 8
 
 @dataclass(frozen=True, eq=False)
 class LayerCache:
-    """The keys of one layer by block, ``(block, slot, kv_head, width)``, for `attnscope.kernels.PagedCall`."""
+    """The keys of one layer by block, ``(block, slot, kv_head, width)``, for `attnscope_vllm.paged.PagedCall`."""
 
     module: Any  # vLLM's attention layer
     group: int  # of the layers that share tables of blocks

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attnscope.engines import COLUMNS, number_of, packed, write_rows
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import Need
-from attnscope.kernels.paged import PagedCall, measure_alike
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope_vllm.cache import LayerCache
+from attnscope_vllm.paged import PagedCall, measure_alike
+from attnscope_vllm.rows import COLUMNS, number_of, packed, write_rows
 
 
 class HeadWorker:
@@ -33,7 +33,7 @@ class HeadWorker:
     llm.collective_rpc("write_heads", args=("rows",))
     ```
 
-    Then ``heads_of_rows(read_rows("rows"))`` of `attnscope.engines` has the statistics of `attnscope.scan`.
+    Then ``heads_of_rows(read_rows("rows"))`` of `attnscope_vllm.rows` has the statistics of `attnscope.scan`.
     """
 
     def watch_heads(

@@ -10,10 +10,11 @@ import xarray as xr
 from attnscope.detection.report import controls_of
 from attnscope.detection.role import ROLES
 from attnscope.report.schema import Report, value_of
-from attnscope.results.figures.panels import HeadMap, curve, head_maps, with_interval
-from attnscope.results.figures.style import MARK, Figure, figure_style, system_colours
+from attnscope.results.figures.panels import HeadMap, head_maps
+from attnscope.results.figures.style import MARK, Figure, figure_style
 
-first, panel = ("limited-keys",), "card.js"  # on the page: what comes first, and above the numbers of a head
+first: tuple[str, ...] = ()
+panel = "card.js"  # on the page above the numbers of a head
 #: Title and caption of each figure, by name.
 captions = {
     "role-maps": (
@@ -21,13 +22,6 @@ captions = {
         (
             "One panel for each role, one cell for each head, all on one scale. Dots: the score reaches the published "
             "threshold. Grey: the role is not defined for this layer."
-        ),
-    ),
-    "limited-keys": (
-        "Loss with limited keys",
-        (
-            "Change of the loss as more key-value heads are limited to a cache: in the order of the card, those first "
-            "that need it least, and in random orders. Bands: 95% intervals."
         ),
     ),
     "beside-controls": (
@@ -57,19 +51,11 @@ def panel_data(report: Report) -> dict[str, Any]:
         for (layer, head), text in (np.ndenumerate(result.example.values) if "example" in result else ())
         if text
     }
-    return {
-        "table": "scores" if report.command == "card" else "heads",
-        "roles": roles,
-        "controls": controls_of(result),
-        "reached": reached,
-        "examples": examples,
-    }
+    return {"table": "heads", "roles": roles, "controls": controls_of(result), "reached": reached, "examples": examples}
 
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     yield "role-maps", grid(report)
-    if "check_p" in report.result:
-        yield "limited-keys", limited_keys(report.result)
     yield "beside-controls", with_controls(report.result)
 
 
@@ -83,30 +69,6 @@ def grid(report: Report) -> Figure:
         marked = ROLES[str(part.role.item())].reached(score, part["equal"].values)
         maps.append(HeadMap(str(part.title.item()), score, marked, "Blues", label="Score"))
     return head_maps(maps, result.layer.values, mark=MARK)
-
-
-_WORDS = {"card": "by the card", "kvpress": "by kvpress", "effects": "by predicted loss", "random": "at random"}
-
-
-@figure_style()
-def limited_keys(card: xr.Dataset) -> Figure:
-    """Draw the change of the loss against the keys that are kept, a panel for each cache, with 95% intervals."""
-    figure = Figure(figsize=(3.3 * card.sizes["cache"], 2.9), layout="constrained")
-    panels = figure.subplots(1, card.sizes["cache"], sharey=True, squeeze=False)[0]
-    names = [str(name) for name in card.order.values]
-    for axes, cache in zip(panels, card.cache.values, strict=True):
-        at = card.sel(cache=cache)
-        kept = 100 * np.append(1, at.check_size.values)
-        for name, colour, mark in zip(names, system_colours(len(names)), "osD^", strict=False):
-            mean, low, high = (np.append(0, end) for end in with_interval(at.sel(order=name), "check_effect"))
-            curve(axes, kept, (mean, low, high), colour, marker=mark, markersize=4, label=_WORDS[name])
-        recent, sinks = cache.split("+")
-        axes.set(title=f"latest {recent}, first {sinks} tokens", xlabel="keys kept (%)")
-        axes.axhline(0, color="0.6", linewidth=0.6)
-        axes.invert_xaxis()
-    panels[0].set_ylabel("change of the loss (nats)")
-    panels[0].legend(loc="upper left")
-    return figure
 
 
 @figure_style()

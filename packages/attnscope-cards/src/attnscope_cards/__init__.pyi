@@ -1,0 +1,2 @@
+from .press import kvpress as kvpress
+from .verbs.card import card as card

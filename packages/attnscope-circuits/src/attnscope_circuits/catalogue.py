@@ -1,0 +1,21 @@
+"""The verbs that this package adds to attnscope."""
+
+from attnscope.catalogue import Verb
+
+VERBS = {
+    "circuits": Verb(
+        "Explain", "Dataset", ("composition",), function="attnscope_circuits.verbs.circuits",
+        report="attnscope_circuits.circuit_report", figures="attnscope_circuits.figures.circuits",
+        load="attnscope.store.runs:load_part",
+    ),
+    "attribute": Verb(
+        "Explain", "DataTree", ("parts",), function="attnscope_circuits.verbs.attribute",
+        report="attnscope_circuits.attribution_report", figures="attnscope_circuits.figures.attribution",
+        load="attnscope.store.runs:load_tree", files="attnscope_circuits.export",
+    ),
+    "edges": Verb(
+        "Test", "Dataset", ("score", "cpr"), function="attnscope_circuits.verbs.edges",
+        report="attnscope_circuits.edge_report", figures="attnscope_circuits.figures.edges",
+        load="attnscope.store.runs:load_part", files="attnscope_circuits.export", unit="pair",
+    ),
+}  # fmt: skip

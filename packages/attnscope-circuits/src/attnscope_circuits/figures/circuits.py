@@ -1,0 +1,128 @@
+"""Figures of circuits: copying of all heads, and the graph of composition."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import xarray as xr
+
+from attnscope.report.schema import Report
+from attnscope.results.figures.panels import HeadMap, head_maps
+from attnscope.results.figures.style import COLUMN, MARK, PAGE, Figure, figure_style
+from attnscope_circuits.circuit_report import pairs_of
+
+_EDGES, _FEW = 40, 1  # edges of a graph; layers that fit into one column of a paper
+first = ("composition",)  # on the page
+_COLOURS = {"query": "#0072B2", "key": "#D55E00", "value": "#009E73", "MLP or logits": "0.4"}
+captions = {
+    "copying": (
+        "Copying",
+        (
+            "Sum of the eigenvalues from embeddings to logits, over the sum of their sizes: near 1, the head raises "
+            "the logits of the tokens it attends to. Dots: significant."
+        ),
+    ),
+    "composition": (
+        "Composition of heads",
+        (
+            "The strongest significant pairs, at most 40, with layers from left to right. A line leads from a head to "
+            "a later one that reads its output, through queries, keys or values. Width: composition above that of "
+            "random matrices."
+        ),
+    ),
+}
+
+
+def figures(report: Report) -> Iterator[tuple[str, Figure]]:
+    if bool(report.result.copying.notnull().any()):
+        yield "copying", grid(report)
+    graph = graph_of(report.result)
+    if graph.number_of_edges():
+        yield "composition", graph_figure(graph)
+
+
+def grid(report: Report) -> Figure:
+    """Draw the copying of every head."""
+    data = report.result
+    significant = data.copying_shown.values
+    maps = [HeadMap.signed("Copying", data.copying_sum.values, significant, 1.0, "Sum")]
+    return head_maps(maps, data.layer.values, mark=MARK)
+
+
+def graph_of(circuits: xr.Dataset, edges: int = _EDGES) -> Any:
+    """The strongest significant compositions of heads as a graph of networkx.
+
+    Parameters
+    ----------
+    circuits
+        Result of `attnscope_circuits.circuits`.
+    edges
+        Number of edges at most, the strongest first.
+
+    Returns
+    -------
+    networkx.MultiDiGraph
+        Nodes are heads (``"0.3"``) with their ``layer``. Edges lead to the head that reads the other's output; their
+        key is the side that reads it (``query``, ``key``, ``value``), their ``weight`` the composition above that of
+        random matrices.
+    """
+    graph: Any = nx.MultiDiGraph()
+    strong = [row for row in pairs_of(circuits) if row["shown"] and row["composition"] > row["random"]]
+    for row in strong[:edges]:
+        for layer, head in ((row["from_layer"], row["from_head"]), (row["layer"], row["head"])):
+            graph.add_node(f"{layer}.{head}", layer=layer)
+        graph.add_edge(row["from"], row["to"], key=row["kind"], weight=row["composition"] - row["random"])
+    return graph
+
+
+def _positions(graph: Any) -> dict[str, tuple[float, float]]:
+    """Layers from left to right; heads near those that they read, MLPs in a row of their own at the bottom."""
+    columns: dict[int, list[str]] = {}
+    for node, layer in graph.nodes(data="layer"):
+        columns.setdefault(layer, []).append(node)
+    highest = (max(map(len, columns.values())) - 1) / 2
+    positions: dict[str, tuple[float, float]] = {}
+    for column, layer in enumerate(sorted(columns)):
+        read = {
+            node: np.mean([positions[one][1] for one in graph.predecessors(node) if one in positions] or [0.0])
+            for node in columns[layer]
+        }
+        nodes = sorted(columns[layer], key=lambda node: (read[node], node))
+        for number, node in enumerate(nodes):
+            is_mlp = node.startswith("m")
+            positions[node] = float(column), highest + 1.4 if is_mlp else number - (len(nodes) - 1) / 2
+    return positions
+
+
+@figure_style()
+def graph_figure(graph: Any) -> Figure:
+    """Draw a graph of heads with its layers from left to right."""
+    positions = _positions(graph)
+    across, down = ([place[axis] for place in positions.values()] for axis in (0, 1))
+    most = max(weight for *_, weight in graph.edges(data="weight"))
+    height = float(np.clip(0.42 * (max(down) - min(down)) + 1.3, 2.2, 8.0))
+    figure = Figure(figsize=(PAGE if max(across) > _FEW else 0.95 * COLUMN, height), layout="constrained")
+    axes = figure.subplots()
+    for start, end, kind in graph.edges(keys=True):
+        edge = graph.edges[start, end, kind]
+        bend = 0.08 * ([*_COLOURS].index(kind) - 1)
+        beyond = positions[end][0] - positions[start][0] > 1  # past the layers between, not through them
+        axes.annotate(
+            "", positions[end], positions[start],
+            arrowprops={
+                "arrowstyle": "-|>", "mutation_scale": 7, "color": _COLOURS[kind],
+                "linewidth": 0.4 + 2.6 * edge["weight"] / most, "linestyle": "--" if edge.get("lowers") else "-",
+                "connectionstyle": f"arc3,rad={bend - 0.16 * beyond:.2f}", "shrinkA": 11, "shrinkB": 11,
+            },
+        )  # fmt: skip
+    box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "0.4", "linewidth": 0.7}
+    for node, place in positions.items():
+        axes.text(*place, node, ha="center", va="center", fontsize=7, bbox=box, zorder=3)
+    kinds = {kind for *_, kind in graph.edges(keys=True)}
+    for kind in filter(kinds.__contains__, _COLOURS):
+        axes.plot([], [], color=_COLOURS[kind], label=kind)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4)
+    axes.set(xlim=(min(across) - 0.4, max(across) + 0.4), ylim=(max(down) + 0.7, min(down) - 0.9))
+    axes.set_axis_off()
+    return figure
