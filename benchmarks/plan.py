@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import transformers as T  # noqa: N812
 
-import attnscope
 from attnscope.bundled import MODELS
+from attnscope.catalogue import function_of
 from attnscope.report.render import as_json
 
 TASKS = MODELS["bundled:tasks"]
@@ -77,10 +77,10 @@ def called(verb: str, folder: Path, length: int, count: int, **more: Any) -> Any
     """A verb on the model in a folder, or its plan."""
     settings: Any = {"batch_size": count, **VERBS[verb][1], **more}
     if verb not in {"patch", "edges"}:
-        return getattr(attnscope, verb)(folder, windows(length, count), window=length, **settings)
+        return function_of(verb)(folder, windows(length, count), window=length, **settings)
     same = " the" * (length - 3)  # and a token for the beginning, two for the first word
     pairs = [{"clean": f"the{same}", "corrupted": f"the a{same[4:]}", "answer": " the", "wrong": " a"}] * count
-    return getattr(attnscope, verb)(folder, pairs, **settings)
+    return function_of(verb)(folder, pairs, **settings)
 
 
 def resident(field: str) -> int:

@@ -144,7 +144,7 @@ def cases(folder: Path):
     }.items():
         yield f"patch-{name}", lambda more=more: attnscope.patch(device="cpu", **more)
     for verb in ("roles", "card"):
-        yield verb, lambda verb=verb: getattr(attnscope, verb)(limit=8, device="cpu")
+        yield verb, lambda verb=verb: of_verb(verb)(limit=8, device="cpu")
     yield "card-llama", lambda: of_verb("card")(llama, stories, limit=6, window=64, device="cpu")
     yield "examples", lambda: attnscope.examples(heads=[(0, 1), (2, 3)], limit=8, device="cpu")
     yield "examples-llama", lambda: attnscope.examples(llama, stories, heads=[(0, 1), (3, 2)], window=64, device="cpu")

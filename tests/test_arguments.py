@@ -311,6 +311,6 @@ def of_settings(function):
 @pytest.mark.parametrize("name", ["patch", "edges", "attribute", "intervene", "circuits"])
 def test_a_setting_that_changes_numbers_is_in_the_signature(name):
     """Else a finished run of other settings would answer."""
-    function = getattr(attnscope, name)
+    function = function_of(name)
     own = set(inspect.signature(inspect.unwrap(function)).parameters) - {"reading"}
     assert own - NO_NUMBERS - OTHER_NAMES <= of_settings(function)

@@ -14,6 +14,7 @@ SPLIT = """
 import sys, torch, transformers as T
 from torch import distributed
 import attnscope
+from attnscope.catalogue import function_of
 import attnscope_circuits
 from attnscope.bundled import MODELS
 from attnscope_monitor import HeadMonitor
@@ -43,7 +44,7 @@ calls = {
     "session": lambda: attnscope.Session(model, **texts),
 }
 for verb in ("scan", "intervene", "attribute", "roles", "explain", "generate"):
-    calls[verb] = lambda verb=verb: getattr(attnscope, verb)(model, **texts)
+    calls[verb] = lambda verb=verb: function_of(verb)(model, **texts)
 for name, call in calls.items():
     try:
         call()

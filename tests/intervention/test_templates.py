@@ -12,6 +12,7 @@ import attnscope_circuits
 from attnscope import AttnscopeError
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import load_model
+from attnscope.catalogue import function_of
 from attnscope.intervention.pair_sources import pairs_of_input, positions_of
 from attnscope.intervention.pairs import EncodedPairs
 from attnscope.intervention.templates import TASKS
@@ -161,7 +162,7 @@ def test_one_answer_in_a_list_is_that_answer_and_several_are_named(what, family)
     mask = tokenizer.mask_token if family == "bert" else ""
     words = [("day", "night"), ("sea", "sun")]
     rows = [{"clean": f"The {a}{mask}", "corrupted": f"The {b}{mask}", "answer": "a", "wrong": "b"} for a, b in words]
-    verb, settings = getattr(attnscope, what), {"tokenizer": tokenizer}
+    verb, settings = function_of(what), {"tokenizer": tokenizer}
     settings |= {"steps": 0} if what == "patch" else {"draws": 1, "method": "eap"}
     several = [
         verb(model, [row | {"answer": right, "wrong": wrong} for row in rows], **settings)

@@ -5,8 +5,8 @@ import pytest
 import torch
 import transformers as T
 
-import attnscope
 from attnscope.bundled import MODELS as BUNDLED
+from attnscope.catalogue import function_of
 from attnscope.intervention.gradients import attribution, gates_towards, head_gradients, importance, loss_gradients
 from attnscope.intervention.questions import Questions
 from attnscope.intervention.stack import stacked_passes
@@ -120,6 +120,6 @@ def test_verbs_that_ask_for_an_answer_compute_its_logits_alone(verb, monkeypatch
     same = " the" * 9
     pairs = [{"clean": f"a{same}", "corrupted": f"a a{same[4:]}", "answer": " the", "wrong": " a"}] * 2
     more = {"steps": 2} | ({"sizes": [0.5], "draws": 1} if verb == "edges" else {})
-    getattr(attnscope, verb)(model, pairs, tokenizer=tokenizer, **more)
+    function_of(verb)(model, pairs, tokenizer=tokenizer, **more)
     checks = 3 if verb == "patch" else 6
     assert sum(count > 1 for count in computed) <= checks < sum(count == 1 for count in computed)

@@ -13,6 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import attnscope
 import attnscope_circuits
 from attnscope.capture.borrow import LoadedModel
+from attnscope.catalogue import function_of
 from attnscope.intervention.gradients import embeddings_moved
 from attnscope.intervention.pairs import EncodedPairs, Pair
 from attnscope.intervention.patch_findings import NO_SHARE
@@ -554,7 +555,7 @@ def test_equal_pairs_count_once(verb):
     model, pairs = random_pairs(8)
     how = {"method": "eap", "sizes": [0.2, 1.0], "draws": 1} if verb == "edges" else {}
     again, twice, once = (
-        getattr(attnscope, verb)(model, given, tokenizer=planted.tokenizer, **how)
+        function_of(verb)(model, given, tokenizer=planted.tokenizer, **how)
         for given in (pairs[:1] * 8, pairs * 2, pairs)
     )
     few = report_of(verb, again)
