@@ -27,7 +27,7 @@ from attnscope.capture.load import load_model
 from attnscope_monitor import HeadMonitor
 from tests.tiny_models import tiny
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 TOKENS, WIDTH, LENGTH, STEPS, EVERY = 40, 32, 12, 6, 3
 SIZES = {"vocab_size": TOKENS, "hidden_size": WIDTH, "num_hidden_layers": 2, "intermediate_size": 64}
 SIDES = {
