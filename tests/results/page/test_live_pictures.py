@@ -100,7 +100,7 @@ def test_a_box_over_patches_and_a_chat(open_page, llava):
     page.mouse.down()
     page.mouse.move(*middles[1])
     page.mouse.up()
-    page.locator(".predicted", has_text="In the box of 4 patches lies").wait_for()
+    page.locator(".predicted", has_text="In the box of 4 patches, of the weight").wait_for()
     boxed = "all => all.flatMap((one, i) => (one.classList.contains('boxed') ? [i] : []))"
     assert page.eval_on_selector_all(".patches .token", boxed) == [5, 6, 9, 10]
     page.get_by_role("button", name="Remove the box").click()

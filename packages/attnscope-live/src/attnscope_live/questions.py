@@ -93,7 +93,7 @@ class Attribution(Question):
 
 
 class Inside(Question):
-    """How much of a query's weight lies on some keys, such as the patches in a box, by head."""
+    """The share of a query's weight on some keys, such as the patches in a box, by head."""
 
     query: Number
     keys: Annotated[tuple[Number, ...], Field(min_length=1, max_length=20_000)]

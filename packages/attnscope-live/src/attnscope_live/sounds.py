@@ -85,7 +85,7 @@ class SoundConversation(Conversation):
         return window.arguments
 
     def _losses(self, looked: Any) -> None:
-        """None: what is typed is heard, and need not be what is said."""
+        """None: a transcript that one types may be another than the right one."""
 
     def _times(self, asked: Times) -> Answer:
         """When each word begins by a head: dynamic time warping of its weights, as Whisper has it."""

@@ -226,6 +226,7 @@ function mount(root, source, changed = () => {}) {
   const colour = (values) => cells.forEach((cell, index) => {
     const layer = meta.layers[Math.floor(index / meta.heads)].index, head = index % meta.heads, found = values(layer, head);
     cell.style.setProperty("--over", found ? `rgb(${found.value < 0 ? "0 114 178" : "213 94 0"} / ${Math.round(85 * Math.min(1, Math.abs(found.value)))}%)` : "");
+    cell.firstChild.style.opacity = found ? 0.15 : ""; // its small map would hide the colour
     cell.title = found ? `${at(layer, head)}: ${found.text}` : at(layer, head);
     cell.setAttribute("aria-label", cell.title);
   });

@@ -238,8 +238,9 @@ function mountLive(root, channel, data, changed = () => {}) {
     const most = effects.found.filter(({ effect }) => effect !== null).sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect)).slice(0, 8);
     const token = visible(rows.find(({ id }) => id === effects.token)?.token ?? "");
     const splits = () => (effects.left ? t`The logit of “${token}” is split ...` : t`What each head adds to the logit of “${token}”, ${say(effects.total)}, directly:`);
-    return [html("p", {}, effects.split ? splits() : effects.patched ? t`Share of the difference that each head alone returns:` : t`Change of the log-probability of “${token}” without each head alone:`, effects.left && !effects.split ? ` ${effects.stopped ? t`(stopped: ${effects.left} layers were not tried)` : t`${effects.left} layers left`}` : "", " ", t`On the map, orange is positive and blue negative.`),
+    return [html("p", {}, effects.split ? splits() : effects.patched ? t`Share of the difference that each head alone returns:` : t`Change of the log-probability of “${token}” without each head alone:`, effects.left && !effects.split ? ` ${effects.stopped ? t`(stopped: ${effects.left} layers were not tried)` : t`${effects.left} layers left`}` : ""),
       html("p", { class: "chips effects" }, ...most.map(({ layer, head, effect }) => button(`${layer}.${head} ${effects.patched ? `${say(Math.round(100 * effect))}%` : signed(effect)}`, () => { follow({ layer, head }); writeAddress(); }))),
+      html("p", { class: "muted" }, t`On the map, orange is positive and blue negative.`),
       html("p", { class: "chips" }, ...starts)];
   }
   /** The heads that attend most from the query of the predictions to a chosen key. */
@@ -279,10 +280,10 @@ function mountLive(root, channel, data, changed = () => {}) {
   function sayInside() {
     root.querySelectorAll(".patches .token").forEach((one) => one.classList.toggle("boxed", !!inBox?.keys.includes(Number(one.dataset.token))));
     if (!look.views.length) return [];
-    if (!inBox) return [html("p", { class: "muted" }, t`Drag over patches to see how much of a token's weight lies in a box.`)];
+    if (!inBox) return [html("p", { class: "muted" }, t`Drag over patches to see the share of a token's weight in a box.`)];
     const here = inBox.heads.find(({ layer, head }) => layer === state.layer && head === state.head), mean = inBox.heads.reduce((sum, one) => sum + one.share, 0) / inBox.heads.length;
     const most = [...inBox.heads].sort((a, b) => b.share - a.share).slice(0, 8), token = visible(tokensPredicted()[inBox.query] ?? "");
-    return [html("p", {}, t`In the box of ${inBox.keys.length} patches lies, of the weight of “${token}”: head ${nameOf([state.layer, state.head])} ${here ? share(here.share) : "–"}, all heads ${share(mean)}, uniform attention ${share(most[0].chance)}. Most:`),
+    return [html("p", {}, t`In the box of ${inBox.keys.length} patches, of the weight of “${token}”: head ${nameOf([state.layer, state.head])} ${here ? share(here.share) : "–"}, all heads ${share(mean)}, uniform attention ${share(most[0].chance)}. Most:`),
       html("p", { class: "chips" }, ...most.map(({ layer, head, share: part }) => button(`${layer}.${head} ${share(part)}`, () => { follow({ layer, head }); writeAddress(); drawPredictions(); })), button(t`Remove the box`, () => { inBox = null; drawPredictions(); }))];
   }
   function sayShares() {
