@@ -207,7 +207,11 @@ def test_other_weights_predict_what_pytorch_predicts(written, visit):
                 move(page, "part", part)
                 expected = float(moved(end, end.weights + part * (other - end.weights))[0])
                 assert number(page, "pronoun") == pytest.approx(expected, abs=1e-5)
-        assert float(moved(end, others["adversarial"])[0]) <= BOUND
+        distance, other_answer = moved(end, others["adversarial"])
+        assert float(distance) <= BOUND
+        assert not other_answer
+    tokens, weights = (model["sentences"][0][name] for name in ("tokens", "adversarial"))
+    assert weights[tokens.index("animal")] == pytest.approx(0.12, abs=0.005)  # as the prose says
 
 
 def test_costs_are_of_the_same_output():
