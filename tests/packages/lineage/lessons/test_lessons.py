@@ -12,6 +12,7 @@ from attnscope import AttnscopeError
 from attnscope_lineage import lesson
 from attnscope_lineage.lessons import HERE, LESSONS, exercises_of
 from attnscope_lineage.lessons.write import code_of, notebook
+from tests.cli.command import attnscope
 
 LANGUAGES = ("en", "ja")
 EXERCISES = [(name, exercise) for name in LESSONS for exercise in exercises_of(name)]
@@ -67,3 +68,12 @@ def test_all_lessons_are_written_into_a_folder(tmp_path):
         lesson("score")
     with pytest.raises(AttnscopeError, match=r"name a lesson: all, or one of scores"):
         lesson()
+
+
+def test_the_command_lists_the_lessons_whole_in_both_languages(tmp_path):
+    printed = attnscope("lesson", cwd=tmp_path)
+    assert printed.returncode == 0
+    assert [line.split()[0] for line in printed.stdout.split("\n") if line[:1].strip()][:-1] == [*LESSONS]
+    japanese = attnscope("lesson", "--lang", "ja", cwd=tmp_path).stdout
+    assert "…" not in japanese
+    assert "レッスン" not in printed.stdout

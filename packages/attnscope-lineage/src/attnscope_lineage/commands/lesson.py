@@ -15,8 +15,10 @@ def lesson(arguments: dict[str, Any]) -> None:
         from rich.table import Table
 
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")  # Japanese has no spaces
         for name, one in LESSONS.items():
-            table.add_row(name, translate(one.about))
+            table.add_row(name, f"{translate(one.title)}\n{translate(one.about)}")
         console = new_console()
         console.print(table)
         console.print(translate("To write one as a page: attnscope lesson NAME"), highlight=False)

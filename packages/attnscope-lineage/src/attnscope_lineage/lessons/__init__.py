@@ -34,7 +34,7 @@ class Lesson(NamedTuple):
     about: str
 
 
-_EVERY = {
+LESSONS = {
     "scores": Lesson(
         "From a query to an output",
         "Drag a query and follow its scores, weights and output; scale and mask; compare with convolution and "
@@ -57,14 +57,19 @@ _EVERY = {
         "What attention costs and means", "See how cost grows with length, and test whether weights explain a model."
     ),
 }
-LESSONS = {name: lesson for name, lesson in _EVERY.items() if (HERE / name / "numbers.py").is_file()}
 
 
 def numbers_of(name: str) -> dict[str, Any]:
     """The data of a lesson's page, as JSON can hold them."""
-    return import_module(f"{__name__}.{name}.numbers").numbers()
+    from attnscope.capture.borrow import quiet
+
+    with quiet():
+        return import_module(f"{__name__}.{name}.numbers").numbers()
 
 
 def exercises_of(name: str) -> dict[str, Exercise]:
     """The exercises of a lesson, by name, in the order of its prose."""
-    return import_module(f"{__name__}.{name}.numbers").exercises()
+    from attnscope.capture.borrow import quiet
+
+    with quiet():
+        return import_module(f"{__name__}.{name}.numbers").exercises()
