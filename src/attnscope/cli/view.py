@@ -42,4 +42,4 @@ def view(
     if shown.conversation is None:
         raise AttnscopeError(f"{shown.name} is not shown live: write a page with --page FILE")
     start = {"text": shown.text, "layer": shown.layer, "head": shown.head, "token": shown.token} | state
-    live.serve(shown.conversation, start, lambda line: emit(translate(line) + "\n"), port=port, opens=browser)
+    answers().serve(shown.conversation, start, lambda line: emit(translate(line) + "\n"), port=port, opens=browser)
