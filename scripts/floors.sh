@@ -14,7 +14,7 @@ grep '^torch==' constraints.txt >"$work/torch.txt"
   -c "$work/torch.txt" pyproject.toml -o "$work/lowest.txt"
 # what builds of PyTorch for CUDA need is not installed with the one for processors
 grep -vE '^(nvidia-|triton|cuda)' "$work/lowest.txt" >"$work/floors.txt"
-"$work/uv/bin/uv" pip install -q --python "$work/venv" -c "$work/floors.txt" . packages/attnscope-lineage packages/attnscope-live packages/attnscope-relations packages/attnscope-circuits packages/attnscope-cards
+"$work/uv/bin/uv" pip install -q --python "$work/venv" -c "$work/floors.txt" . -r packages/requirements.txt
 
 unset PYTHONPATH
 mkdir "$work/run" && cd "$work/run"
