@@ -116,6 +116,8 @@ _ENDS = {".": "。", ":": ":", ",": "、", ";": "。", "?": "？"}
 _LISTS = (("; ", "。"), (", and ", "、"), (", ", "、"), (": ", ": "), (" and ", "と"))
 _NUMBERS = re.compile(r"([−+-]?\d(?:[\d.,]*\d)?%?) (.+)"), re.compile(r"(.+)( [−+-]?\d(?:[\d.,]*\d)?%?)")
 _BETWEEN = re.compile("(?<=[\u3000-\u9fff\uff01-\uff5e]) (?=[\u3000-\u9fff\uff01-\uff5e])")  # two Japanese letters
+#: An error of a library, as `attnscope.support.errors.explaining` quotes it. It stays as it is.
+_EXPLAINED, _REASON = re.compile(r".+?: (“.+”)\. .+", re.DOTALL), "“1”"
 _ENTRIES = re.compile(r"\b([Ww]indow|[Ii]mage|[Vv]ideo|[Ss]ound|[Pp]ool)(?=s?\b)")
 
 
@@ -138,6 +140,9 @@ def _translate(name: str, text: str) -> str:
 
 def _ways(name: str, text: str) -> Iterator[str | None]:
     """Translations of a text: as a whole message, then by its parts."""
+    explained = _EXPLAINED.fullmatch(text)
+    if explained and explained[1] != _REASON:
+        yield translate(text.replace(explained[1], _REASON)).replace(_REASON, explained[1])
     yield _whole(name, text)
     message = text.removeprefix("attnscope: ")
     if message != text:

@@ -90,8 +90,11 @@ def _tells_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def explaining(what: str, advice: str) -> Generator[None]:
-    """Turn whatever a library raises within into one `AttnscopeError`: what failed, why, and what to do."""
+def explaining(what: str, advice: str, *, quoted: bool = False) -> Generator[None]:
+    """Turn whatever a library raises within into one `AttnscopeError`: what failed, why, and what to do.
+
+    A reason that is quoted stays as it is where the sentence around it is translated.
+    """
     try:
         yield
     except AttnscopeError:
@@ -101,7 +104,8 @@ def explaining(what: str, advice: str) -> Generator[None]:
             raise
         reason = reason_of(error)
         stop = "" if reason.endswith("...") else "."
-        raise out_of_memory(error) or AttnscopeError(f"{what}: {reason}{stop} {advice}") from error
+        why = f"“{reason}”." if quoted else f"{reason}{stop}"
+        raise out_of_memory(error) or AttnscopeError(f"{what}: {why} {advice}") from error
 
 
 def leave(*_: object) -> None:

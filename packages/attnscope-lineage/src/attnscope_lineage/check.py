@@ -12,7 +12,7 @@ import io
 import re
 import runpy
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from math import inf
@@ -22,14 +22,15 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
+from attnscope.report.language import PLACEHOLDER, SENTENCES, translate
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
 
-TEXTS, TOKENS, WIDTH, HEADS = 2, 5, 8, 2
+TEXTS, TOKENS, WIDTH, HEADS = 2, 7, 8, 2  # seven tokens, as few heads have a width of 7
 _LIMIT = 1e-4  # largest difference from an output, relative to its size: float32
 _PAIRS = 2  # mistakes at once
 
-Scale = Literal["root", "none", "width", "model", "times", "after"]
+Scale = Literal["root", "none", "width", "model", "tokens", "times", "after"]
 Softmax = Literal["keys", "queries", "texts", "heads", "none"]
 Scores = Literal["QK", "KQ", "QQ"]
 Content = Literal["V", "K", "Q", "X"]
@@ -37,6 +38,7 @@ Mask = Literal["none", "causal", "after", "zero", "itself", "earlier"]
 Split = Literal["heads", "one", "rows"]
 Merge = Literal["columns", "rows", "mean", "sum", "no"]
 Output = Literal["map", "none"]
+Residual = Literal["none", "added"]
 
 
 @dataclass(frozen=True)
@@ -51,144 +53,165 @@ class Way:
     split: Split = "heads"
     merge: Merge = "columns"
     output: Output = "map"
+    residual: Residual = "none"
 
 
 class Mistake(NamedTuple):
-    """A sentence that names a mistake, one that explains it, and a pattern of the line to look for."""
+    """A sentence that names a mistake, one that explains it, and patterns of the line to look for, the surest first."""
 
     name: str
     reason: str
-    line: str
+    lines: tuple[str, ...]
+
+
+_PRODUCTS = (r"@|matmul|bmm|einsum",)
+_SCORES = (r"(@|matmul|bmm).*(transpose|permute|\.m?T\b)|einsum", *_PRODUCTS)
+_DIVIDED = (r"(?<!/)/(?!/)", r"\*")
+_ROOT = (r"sqrt|\*\* ?\(?-? ?(0?\.5|1 ?/ ?2)|pow\(", *_DIVIDED)
+_HIDDEN = (r"masked_fill|where\(|\* ?\w*mask|mask\w* ?\*", r"mask|tril|triu")
+_TRIANGLE = (r"tril|triu", *_HIDDEN)
+_VIEW = (r"view|reshape|rearrange",)
+_SOFTMAX = (r"softmax|Softmax",)
 
 
 MISTAKES: dict[tuple[str, str], Mistake] = {
     ("scores", "KQ"): Mistake(
         "The scores are transposed: KQᵀ instead of QKᵀ.",
         "Rows of S belong to queries. Row i has the inner products of query i with every key: Q @ K.transpose(-2, -1).",
-        r"@|matmul|bmm|einsum",
+        _SCORES,
     ),
     ("scores", "QQ"): Mistake(
         "The scores compare queries with queries.",
         "S = QKᵀ needs the keys; with QQᵀ token i scores j as j scores i.",
-        r"@|matmul|bmm|einsum",
+        _SCORES,
     ),
     ("scale", "none"): Mistake(
         "The scores are not scaled.",
         "Divide QKᵀ by √d_k before softmax. Without it the variance of the scores grows with d_k, softmax saturates, "
         "and gradients vanish.",
-        r"@|matmul|bmm|einsum",
+        _SCORES,
     ),
     ("scale", "width"): Mistake(
         "The scores are divided by d_k instead of √d_k.",
         "An inner product of d_k terms has variance d_k, so its size grows with √d_k.",
-        r"/|\*",
+        _DIVIDED,
     ),
     ("scale", "model"): Mistake(
         "The scores are divided by √d_model instead of √d_k.",
         "Inner products are taken within a head, over d_k = d_model / heads terms.",
-        r"/|\*",
+        _ROOT,
+    ),
+    ("scale", "tokens"): Mistake(
+        "The scores are divided by √T, of the T tokens, instead of √d_k.",
+        "Inner products have d_k terms, however long the text is: d_k is Q.shape[-1], and x.shape[1] is T.",
+        _ROOT,
     ),
     ("scale", "times"): Mistake(
-        "The scores are multiplied by √d_k instead of divided.", "Scaling makes scores smaller: QKᵀ / √d_k.", r"\*|/"
+        "The scores are multiplied by √d_k instead of divided.", "Scaling makes scores smaller: QKᵀ / √d_k.", _ROOT
     ),
     ("scale", "after"): Mistake(
         "The weights are divided by √d_k after softmax.",
         "Scale the scores, before softmax. Weights that are divided no longer add up to 1.",
-        r"/|\*",
+        _ROOT,
     ),
     ("mask", "none"): Mistake(
-        "The mask that forward takes is not used.", "Add it to the scores before softmax.", r"mask"
+        "The mask that forward takes is not used.", "Add it to the scores before softmax.", ("mask",)
     ),
     ("mask", "after"): Mistake(
         "The mask is applied after softmax.",
         "Hidden tokens have taken their share by then, and rows no longer add up to 1. Set their scores to −∞ before "
         "softmax.",
-        r"mask|tril|triu",
+        _HIDDEN,
     ),
     ("mask", "zero"): Mistake(
         "Hidden scores become 0 instead of −∞.",
         "A score of 0 still gets weight, since e⁰ = 1. Add −∞ to the scores, or use masked_fill(hidden, -inf), instead "
         "of multiplying by the mask.",
-        r"mask|tril|triu",
+        _HIDDEN,
     ),
     ("mask", "itself"): Mistake(
         "The mask hides each token from itself.",
         "A causal mask hides later tokens alone: the diagonal stays visible.",
-        r"mask|tril|triu",
+        _TRIANGLE,
     ),
     ("mask", "earlier"): Mistake(
         "The mask hides earlier tokens instead of later ones.",
         "Rows are queries and columns are keys: −∞ is above the diagonal, where the key comes later.",
-        r"mask|tril|triu",
+        _TRIANGLE,
     ),
     ("softmax", "queries"): Mistake(
         "Softmax runs over the queries (dim=-2) instead of the keys.",
         "The weights of one query add up to 1: softmax(S, dim=-1).",
-        r"softmax|Softmax",
+        _SOFTMAX,
     ),
     ("softmax", "texts"): Mistake(
         "Softmax runs over the texts of the batch (dim=0).",
         "Texts of a batch must not change each other. Use softmax(S, dim=-1).",
-        r"softmax|Softmax",
+        _SOFTMAX,
     ),
     ("softmax", "heads"): Mistake(
         "Softmax runs over the heads (dim=1).",
         "Each head has weights of its own, which add up to 1 over the keys: softmax(S, dim=-1).",
-        r"softmax|Softmax",
+        _SOFTMAX,
     ),
     ("softmax", "none"): Mistake(
         "There is no softmax.",
         "Scores can be negative and do not add up to 1. Softmax makes weights of them.",
-        r"@|matmul|bmm|einsum",
+        _SCORES,
     ),
     ("content", "K"): Mistake(
         "The output averages keys instead of values.",
         "Keys decide where to attend, values what is brought: A @ V.",
-        r"@|matmul|bmm|einsum",
+        _PRODUCTS,
     ),
     ("content", "Q"): Mistake(
         "The output averages queries instead of values.",
         "Queries decide where to attend, values what is brought: A @ V.",
-        r"@|matmul|bmm|einsum",
+        _PRODUCTS,
     ),
     ("content", "X"): Mistake(
         "The output averages X instead of the values.",
         "V = X W_V has a matrix of its own, so that a head can choose what it brings: A @ V.",
-        r"@|matmul|bmm|einsum",
+        _PRODUCTS,
     ),
     ("split", "one"): Mistake(
         "The heads are not separate: one softmax serves all of them.",
         "Split the d_model columns into heads, and compute scores and softmax in each.",
-        r"view|reshape|chunk|split|rearrange",
+        (r"view|reshape|chunk|split|rearrange",),
     ),
     ("split", "rows"): Mistake(
         "The heads mix tokens: view(text, heads, token, d_k) without a transpose.",
         "Split the columns, then move the heads: view(text, token, heads, d_k).transpose(1, 2).",
-        r"view|reshape|rearrange",
+        _VIEW,
     ),
     ("merge", "rows"): Mistake(
         "The heads are merged without moving them back.",
         "The heads' outputs are (text, head, token, d_k). Move the heads next to their columns first: "
         "transpose(1, 2).reshape(text, token, d_model).",
-        r"view|reshape|rearrange",
+        _VIEW,
     ),
     ("merge", "mean"): Mistake(
         "The heads are averaged instead of concatenated.",
         "W_O reads the outputs of all heads side by side.",
-        r"mean|sum",
+        (r"mean|sum",),
     ),
     ("merge", "sum"): Mistake(
-        "The heads are added instead of concatenated.", "W_O reads the outputs of all heads side by side.", r"sum|\+"
+        "The heads are added instead of concatenated.", "W_O reads the outputs of all heads side by side.", (r"sum|\+",)
     ),
     ("merge", "no"): Mistake(
         "The heads are not merged.",
         "The output is (text, head, token, d_k). Concatenate the heads to (text, token, d_model).",
-        r"return",
+        ("return",),
     ),
     ("output", "none"): Mistake(
         "The output layer is never applied.",
         "After concatenation, W_O mixes what the heads bring.",
-        r"return",
+        ("return",),
+    ),
+    ("residual", "added"): Mistake(
+        "X is added to the output.",
+        "The residual connection belongs to the block around attention: return the output without + x.",
+        (r"\+", "return"),
     ),
 }  # fmt: skip
 
@@ -213,27 +236,43 @@ class Verdict(NamedTuple):
     masked: bool  # whether later tokens are hidden, always or by the mask that it takes
     difference: float  # relative to the size of the output
     batched: bool = True  # whether it takes several texts at once
+    convention: str = ""  # of the mask that it takes, in a sentence
 
     def sentences(self) -> list[str]:
         """The verdict in words, a line each."""
         if self.mistakes is None:
-            known = (
-                f"None of the {len(MISTAKES)} known mistakes explains it, alone or with another; the nearest output "
-                f"differs by {self.difference:.1g} of its size."
+            known = _said(
+                "None of the {0} known mistakes explains it, alone or with another; the nearest output differs by {1} "
+                "of its size.",
+                len(MISTAKES),
+                f"{self.difference:.1g}",
             )
-            return [f"{self.name}: wrong.", known, "Compare yours with every step of a right one: attnscope walk --toy"]
+            advice = _said("Compare yours with every step of a right one: attnscope walk --toy")
+            return [_said("{0}: wrong.", self.name), known, advice]
+        convention = [_said(self.convention)] if self.convention else []
         if not self.mistakes:
-            lines = [f"{self.name}: right.", "Its output is softmax(QKᵀ/√d_k)V.", f"Heads: {self.heads}."]
-            lines += ["Later tokens are hidden."] * self.masked
-            lines += ["It takes one text at a time: K.transpose(-2, -1) in place of K.T takes several."] * (
+            lines = [_said("{0}: right.", self.name), _said("Its output is softmax(QKᵀ/√d_k)V.")]
+            lines.append(_said("Heads: {0}.", self.heads))
+            lines += [_said("Later tokens are hidden.")] * self.masked
+            lines += [_said("It takes one text at a time: K.transpose(-2, -1) in place of K.T takes several.")] * (
                 not self.batched
             )
-            return [" ".join(lines)]
-        lines = [f"{self.name}: wrong."]
+            return [_joined(lines), *convention]
+        lines = [_said("{0}: wrong.", self.name)]
         for mistake, line in zip(self.mistakes, self.lines, strict=True):
-            lines.append(f"{mistake.name} {mistake.reason}")
-            lines += [f"Look at line {line}"] if line else []
-        return lines
+            lines.append(_joined([_said(mistake.name), _said(mistake.reason)]))
+            lines += [_said("Look at line {0}", line)] if line else []
+        return lines + convention
+
+
+def _said(message: str, *values: object) -> str:
+    """A message in the user's language. Its values, which are code and names, stay as they are."""
+    sentences = _joined(map(translate, SENTENCES.split(message)))
+    return PLACEHOLDER.sub(lambda number: str(values[int(number[1])]), sentences)
+
+
+def _joined(sentences: Iterable[str]) -> str:
+    return re.sub("(?<=。) ", "", " ".join(sentences))
 
 
 # --- the student's module ---
@@ -243,7 +282,7 @@ def module_of(path: Path) -> tuple[nn.Module, str]:
     """The module that a file makes or defines, and the source of its class."""
     if not path.is_file() or path.suffix != ".py":
         raise AttnscopeError(f"--check is {path}; expected a Python file with a module of attention")
-    with explaining(f"{path} failed", "Correct the file"), contextlib.redirect_stdout(io.StringIO()):
+    with explaining(f"{path} failed", "Correct the file", quoted=True), contextlib.redirect_stdout(io.StringIO()):
         names = runpy.run_path(str(path))
     text = path.read_text(encoding="utf-8")
     made = [one for one in names.values() if isinstance(one, nn.Module) and type(one).__module__ == "<run_path>"]
@@ -286,9 +325,11 @@ def _made(kind: type[nn.Module]) -> nn.Module:
             arguments[name] = WIDTH // HEADS
         else:  # the width of the model; a longest length too
             arguments[name] = WIDTH
+    call = f"{kind.__name__}({','.join(f'{name}={value}' for name, value in arguments.items())})"
     with explaining(
-        f"{kind.__name__}({', '.join(f'{name}={value}' for name, value in arguments.items())}) failed",
+        f"{call!r} failed",
         "Add a line at the end of the file that makes one, such as attention = SelfAttention(8)",
+        quoted=True,
     ):
         return kind(**arguments)
 
@@ -327,7 +368,7 @@ def layers_of(module: nn.Module, x: Tensor) -> Layers:
         rest = rest[3:]
     else:
         raise AttnscopeError(
-            f"{type(module).__name__} has {count(len(linear), 'linear layer')}; expected layers named for queries, "
+            f"{type(module).__name__!r} has {count(len(linear), 'linear layer')}; expected layers named for queries, "
             "keys and values, one for all three, or three in this order"
         )
     q, k, v = (torch.cat([_mapped(one, x) for one in ones], -1) for ones in named.values())
@@ -374,6 +415,7 @@ def attend(layers: Layers, way: Way, heads: int, x: Tensor, fill: float) -> Tens
         "none": 1.0,
         "width": 1 / width,
         "model": x.shape[-1] ** -0.5,
+        "tokens": tokens**-0.5,
         "times": width**0.5,
         "after": 1.0,
     }
@@ -399,9 +441,8 @@ def attend(layers: Layers, way: Way, heads: int, x: Tensor, fill: float) -> Tens
         "mean": lambda: gathered.mean(1),
         "sum": lambda: gathered.sum(1),
     }[way.merge]()
-    if way.output == "none" or layers.out is None:
-        return merged
-    return layers.out(merged)
+    output = merged if way.output == "none" or layers.out is None else layers.out(merged)
+    return output + x if way.residual == "added" else output
 
 
 def ways(layers: Layers, heads: int, *, masked: bool) -> Iterator[Way]:
@@ -410,6 +451,7 @@ def ways(layers: Layers, heads: int, *, masked: bool) -> Iterator[Way]:
     kinds: Mapping[str, Any] = {
         "scores": get_args(Scores), "scale": get_args(Scale), "softmax": get_args(Softmax),
         "content": get_args(Content), "split": get_args(Split), "merge": get_args(Merge), "output": get_args(Output),
+        "residual": get_args(Residual),
         "mask": ("none", "after", "zero", "itself", "earlier") if masked else (),
     }  # fmt: skip
     single = [(name, value) for name, values in kinds.items() for value in values if value != getattr(right, name)]
@@ -431,28 +473,39 @@ def check(module: nn.Module, source: str = "") -> Verdict:
     with torch.no_grad():
         layers = layers_of(module, x)
         output, batched = _output_of(module, x)
-        found = _explained(module, layers, x, [output], masked=(False, True), source=source)
-        if found.mistakes == () and not found.masked and batched and _mask_name(module) is not None:
-            outputs = [_output_under(module, x, mask) for mask in _masks()]
+        verdict = _explained(module, layers, x, {"": [output]}, masked=(False, True), source=source)
+        if verdict.mistakes is not None and not verdict.masked and batched and _mask_name(module) is not None:
+            outputs = {
+                convention: [_output_under(module, x, mask) for mask in masks] for convention, masks in _masks().items()
+            }
             under_mask = _explained(module, layers, x, outputs, masked=(True,), source=source)
-            return under_mask if under_mask.mistakes is not None else found
-    return found._replace(batched=batched)
+            return under_mask if under_mask.mistakes is not None else verdict
+    return verdict._replace(batched=batched)
 
 
 def _explained(
-    module: nn.Module, layers: Layers, x: Tensor, outputs: list[Tensor | None], *, masked: tuple[bool, ...], source: str
+    module: nn.Module,
+    layers: Layers,
+    x: Tensor,
+    outputs: Mapping[str, list[Tensor | None]],
+    *,
+    masked: tuple[bool, ...],
+    source: str,
 ) -> Verdict:
-    """The explanation of one of some outputs with the fewest mistakes."""
+    """The explanation with the fewest mistakes of one of some outputs, which are grouped by the mask's convention."""
     name, nearest = type(module).__name__, inf
     best: Verdict | None = None
-    for output, is_masked, heads in product(outputs, masked, layers.heads):
+    outputs_by_convention = [(convention, output) for convention, group in outputs.items() for output in group]
+    for (convention, output), is_masked, heads in product(outputs_by_convention, masked, layers.heads):
         for way in ways(layers, heads, masked=is_masked):
             difference = _difference(layers, way, heads, x, output)
             nearest = min(nearest, difference)
             if difference <= _LIMIT:
                 mistakes = _mistakes_of(way, masked=is_masked)
                 if best is None or len(mistakes) < len(best.mistakes or ()):
-                    best = Verdict(name, mistakes, _lines(mistakes, name, source), heads, is_masked, difference)
+                    lines = _lines(mistakes, name, source)
+                    best = Verdict(name, mistakes, lines, heads, is_masked, difference)
+                    best = best._replace(convention="" if is_masked and way.mask == "none" else convention)
                 break  # those that follow have more mistakes
     return best or Verdict(name, None, (), 0, False, nearest)
 
@@ -484,7 +537,7 @@ def _width_of(module: nn.Module) -> int:
             return one.in_features
         if isinstance(one, Tensor) and one.ndim == 2 and not name.endswith("weight"):  # noqa: PLR2004
             return len(one)
-    raise AttnscopeError(f"{type(module).__name__} has no linear layer; expected maps for queries, keys and values")
+    raise AttnscopeError(f"{type(module).__name__!r} has no linear layer; expected maps for queries, keys and values")
 
 
 def _parameters_of(module: nn.Module) -> list[inspect.Parameter]:
@@ -495,15 +548,25 @@ def _mask_name(module: nn.Module) -> str | None:
     return next((one.name for one in _parameters_of(module) if "mask" in one.name.lower()), None)
 
 
-def _masks() -> Iterator[Tensor]:
-    """A causal mask in all forms: True or 1 where a query may attend, or where it may not, and −∞ to add."""
+def _masks() -> dict[str, list[Tensor]]:
+    """A causal mask in all forms, by its convention."""
     visible = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
     added = torch.zeros(TOKENS, TOKENS).masked_fill(~visible, -inf)
-    forms = visible, visible.float(), ~visible, (~visible).float(), added, added.clamp(min=-1e9)
-    for form in forms:
-        yield form
-        yield form.expand(TEXTS, TOKENS, TOKENS)
-        yield form.expand(TEXTS, 1, TOKENS, TOKENS)
+    forms = {
+        "Convention of its mask: 1 (True) where a query may attend.": (visible, visible.float()),
+        "Convention of its mask: 1 (True) where a query may not attend, as in nn.MultiheadAttention.": (
+            ~visible,
+            (~visible).float(),
+        ),
+        "Convention of its mask: it is added to the scores, 0 where a query may attend and −∞ elsewhere.": (
+            added,
+            added.clamp(min=-1e9),
+        ),
+    }
+    sizes = (TOKENS, TOKENS), (TEXTS, TOKENS, TOKENS), (TEXTS, 1, TOKENS, TOKENS)
+    return {
+        convention: [form.expand(size) for form, size in product(group, sizes)] for convention, group in forms.items()
+    }
 
 
 #: Errors of a student's code, those of tensors with unexpected dimensions among them.
@@ -518,7 +581,8 @@ def _output_of(module: nn.Module, x: Tensor) -> tuple[Tensor, bool]:
         try:
             return torch.stack([_called(module, text) for text in x]), False
         except _FAILURES:
-            with explaining(f"{type(module).__name__} fails on X of shape {tuple(x.shape)}", "Correct its forward"):
+            what = f"X of shape {tuple(x.shape)} makes {type(module).__name__!r} fail"
+            with explaining(what, "Correct its forward", quoted=True):
                 raise failure from None
 
 
@@ -546,25 +610,38 @@ def _called(module: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor:
         returned: Any = module(**inputs)
     output = returned[0] if isinstance(returned, tuple | list) and returned else returned
     if not isinstance(output, Tensor):
-        raise AttnscopeError(f"{type(module).__name__} returns {type(output).__name__}; expected its output, a tensor")
+        raise AttnscopeError(
+            f"{type(module).__name__!r} returns {type(output).__name__}; expected its output, a tensor"
+        )
     return output
 
 
-_LAST = ("content", "merge", "output")  # kinds whose line is the last that fits
+_LAST = ("content", "merge", "output", "residual")  # kinds whose line is the last that fits
 
 
 def _lines(mistakes: tuple[Mistake, ...], name: str, source: str) -> tuple[str, ...]:
     """For each mistake the line of the source to look for, with its number."""
     lines = source.split("\n")
-    start = next((number for number, line in enumerate(lines) if re.match(rf"class {name}\b", line)), 0)
-    forward = next((number for number in range(start, len(lines)) if "def forward" in lines[number]), start)
-    last = {mistake: kind in _LAST for (kind, _), mistake in MISTAKES.items()}
-    found: list[str] = []
-    for mistake in mistakes:
-        fitting = [
-            f"{number + 1}: {line.strip()}"
-            for number, line in enumerate(lines)
-            if number > forward and not line.strip().startswith("#") and re.search(mistake.line, line)
-        ]
-        found.append(fitting[-1 if last[mistake] else 0] if fitting else "")
-    return tuple(found)
+    code = [line.partition("#")[0].rstrip() for line in lines]
+    start = next((number for number, line in enumerate(code) if re.match(rf"class {name}\b", line)), 0)
+    end = next((number for number in range(start + 1, len(code)) if re.match(r"\w|@", code[number])), len(code))
+    forward = next((number for number in range(start, end) if "def forward" in code[number]), start)
+    in_class, elsewhere = ((forward + 1, end), (start, end)), ((0, len(code)),)
+    kinds = {mistake: kind for (kind, _), mistake in MISTAKES.items()}
+
+    def line_of(mistake: Mistake) -> str:
+        for is_block, parts in product((False, True), (in_class, elsewhere)):
+            for pattern, (first, last) in product(mistake.lines, parts):
+                fitting = [
+                    number
+                    for number in range(first, last)
+                    if code[number].endswith(":") == is_block
+                    and not re.match(r"import |from ", code[number])
+                    and re.search(pattern, code[number])
+                ]
+                if fitting:
+                    number = fitting[-1 if kinds[mistake] in _LAST else 0]
+                    return f"{number + 1}: {lines[number].strip()}"
+        return ""
+
+    return tuple(map(line_of, mistakes))

@@ -27,6 +27,7 @@ from attnscope_lineage.steps import (
     decimals_for,
     number,
     plain,
+    rows_within,
     short,
     shown_columns,
     shown_tokens,
@@ -278,9 +279,12 @@ class _Writer:
         self.losses, self.free_losses = walk["cross_entropy"], walk["free_cross_entropy"]
         row = walk["alpha"][walk.token] if self.attends else walk["exchange"]
         self.sources, targets = _named(walk.keys), _named(walk.tokens)
-        self.rows = [targets[i] for i in shown_tokens(self.losses, walk.token, most)]
+        rows = shown_tokens(self.losses, [walk.token], most)
+        if self.attends:
+            self.key_columns = shown_columns(walk["alpha"], [walk.token, *rows], [], columns)
+            rows = rows_within(walk["alpha"], rows, self.key_columns)
+        self.rows = [targets[i] for i in rows]
         self.marked = self.rows.index(targets[walk.token])
-        self.key_columns = shown_columns(row, None, columns)
         best, width = int(row.argmax()), len(walk["c"])
         self.total = float(self.losses.sum())
         self.facts: dict[str, Any] = {

@@ -150,9 +150,11 @@ class _Writer:
         is_cross = walk.kind == "cross"
         self.marked_key = None if is_cross else self.at
         of_queries = np.zeros(len(walk.tokens)) if is_cross else self.row
-        self.rows = _named(shown_tokens(of_queries, self.at, rows), walk.tokens)
-        self.key_rows = _named(shown_tokens(self.row, self.marked_key, rows), walk.keys)
-        self.key_columns = shown_columns(self.row, self.marked_key, columns)
+        rows_of_queries = shown_tokens(of_queries, [self.at], rows)
+        followed = [] if is_cross else [self.at]
+        self.key_columns = shown_columns(walk["weights"], [self.at, *rows_of_queries], followed, columns)
+        self.rows = _named(rows_within(walk["weights"], rows_of_queries, self.key_columns), walk.tokens)
+        self.key_rows = _named(shown_tokens(self.row, followed, rows), walk.keys)
         self.plus_mask = "" if walk["allowed"].all() else " + M"
 
     def say(self, key: str, **facts: Any) -> str:
@@ -603,10 +605,10 @@ def _bar(weight: float) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def shown_tokens(row: np.ndarray, followed: int | None, count: int) -> list[int]:
-    """Positions to show: the followed one, the first and last, and those of the largest weights, in order."""
-    ends = [0, len(row) - 1] if followed is None else [followed, 0, len(row) - 1]
-    return sorted([*dict.fromkeys([*ends, *np.argsort(-row, kind="stable").tolist()])][:count])
+def shown_tokens(row: np.ndarray, first: list[int], count: int) -> list[int]:
+    """Positions to show, in order: some first, then the ends of the text, then the largest weights."""
+    ends = [0, len(row) - 1]
+    return sorted([*dict.fromkeys([*first, *ends, *np.argsort(-row, kind="stable").tolist()])][:count])
 
 
 def number(value: float, decimals: int) -> str:
@@ -668,9 +670,20 @@ def corner(values: np.ndarray, caption: str, rows: Named, columns: int, *, marke
 _HEADING = 6  # columns of a terminal
 
 
-def shown_columns(row: np.ndarray, followed: int | None, columns: int) -> list[int]:
-    """Positions of the columns of a matrix; if not all fit, the last column stands for the others."""
-    return shown_tokens(row, followed, columns if len(row) <= columns else columns - 1)
+def shown_columns(weights: np.ndarray, rows: list[int], first: list[int], columns: int) -> list[int]:
+    """Positions of the columns of a matrix; if not all fit, the last column stands for the others.
+
+    The largest weight of each row comes before all else: a row without it would say nothing.
+    """
+    keys = weights.shape[1]
+    largest = weights[rows].argmax(1).tolist()
+    count = columns if keys <= columns else columns - 1
+    return shown_tokens(weights[rows[0]], [*largest[:1], *first, *largest[1:]], count)
+
+
+def rows_within(weights: np.ndarray, rows: list[int], columns: list[int]) -> list[int]:
+    """The rows whose largest weight is among the columns."""
+    return [row for row in rows if int(weights[row].argmax()) in columns]
 
 
 def square(

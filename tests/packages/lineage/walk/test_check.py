@@ -1,9 +1,12 @@
 """Modules of students: right ones pass, and of wrong ones the mistake is named."""
 
+import re
+
 import pytest
 
-from attnscope import AttnscopeError
-from attnscope_lineage.check import MISTAKES, check, module_of
+from attnscope import AttnscopeError, set_language
+from attnscope.report.language import fits
+from attnscope_lineage.check import MISTAKES, Verdict, check, module_of
 from tests.cli.command import attnscope
 
 IMPORTS = "import math\nimport torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
@@ -145,6 +148,10 @@ WRONG = [
     (ONE, OUT1, "torch.matmul(attn_weights.transpose(-2, -1), V)", "scores KQ, softmax queries"),
     (SEVERAL, SCALE2, "", "scale none"),
     (SEVERAL, SCALE2, " / math.sqrt(d)", "scale model"),
+    (ONE, SCALE1, " / math.sqrt(x.shape[1])", "scale tokens"),
+    (SEVERAL, SCALE2, " / math.sqrt(t)", "scale tokens"),
+    (SEVERAL, "self.out_proj(out)", "self.out_proj(out) + x", "residual added"),
+    (ONE, OUT1, f"{OUT1} + x", "residual added"),
     (SEVERAL, "dim=-1", "dim=1", "softmax heads"),
     (SEVERAL, "dim=-1", "dim=2", "softmax queries"),
     (SEVERAL, MERGE2, "(weights @ v).reshape(b, t, d)", "merge rows"),
@@ -204,6 +211,95 @@ def test_two_mistakes_are_both_named(tmp_path):
     ]
 
 
+def test_a_mistake_of_the_mask_is_named_with_one_of_the_heads(tmp_path):
+    """Without a mask the module has the second mistake alone."""
+    changed = SEVERAL.replace(MERGE2, "(weights @ v).reshape(b, t, d)").replace('float("-inf")', "0.0")
+    assert [one.name for one in verdict_on(changed, tmp_path).mistakes] == [
+        MISTAKES["mask", "zero"].name,
+        MISTAKES["merge", "rows"].name,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("used", "convention"),
+    [
+        ("scores.masked_fill(mask == 0, -torch.inf)", "1 (True) where a query may attend."),
+        ("scores.masked_fill(mask == 1, -torch.inf)", "1 (True) where a query may not attend, as in nn."),
+        ("scores + mask", "it is added to the scores"),
+        ("scores.masked_fill(mask == 0, 0.0)", "1 (True) where a query may attend."),
+        ("scores", ""),
+    ],
+)
+def test_the_convention_of_the_mask_is_said_if_it_is_used(used, convention, tmp_path):
+    verdict = verdict_on(SEVERAL.replace(MASKED, f"scores = {used}"), tmp_path)
+    assert verdict.masked
+    said = [line for line in verdict.sentences() if line.startswith("Convention of its mask: ")]
+    assert len(said) == bool(convention)
+    assert convention in "".join(said)
+
+
+def test_a_module_without_a_mask_has_no_convention(tmp_path):
+    assert "Convention" not in "".join(verdict_on(CAUSAL, tmp_path).sentences())
+
+
+CONFIGURED = ONE.replace("self, embed_dim):", "self, config):\n        embed_dim = config.width")
+IN_A_LAMBDA = SEVERAL.replace(
+    "b, t, d = x.shape", "b, t, d = x.shape\n        half = lambda z: z.view(b, t, d // 2, 2)"
+).replace("math.sqrt(self.d_k)", "d ** 0.5")
+IN_INIT = SEVERAL.replace(SCALE2, " * self.scale").replace(
+    "super().__init__()", "super().__init__()\n        self.scale = d_model ** -0.5"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (SEVERAL.replace('float("-inf")', "0.0"), "scores = scores.masked_fill(mask == 0, 0.0)"),
+        (IN_A_LAMBDA, "scores = q @ k.transpose(-2, -1) / d ** 0.5"),
+        (IN_INIT, "self.scale = d_model ** -0.5"),
+        (LIST.replace(" * k.shape[-1] ** -0.5", ""), "wei = q @ k.transpose(-2, -1)"),
+    ],
+    ids=["a mask of 0", "a root below a lambda", "a root in __init__", "the class of a head"],
+)
+def test_the_line_is_that_of_the_mistake(source, line, tmp_path):
+    (found,) = verdict_on(source, tmp_path).lines
+    assert found.split(": ", 1)[1] == line
+
+
+def test_code_and_names_stay_as_they_are_in_japanese(tmp_path):
+    joined = SEVERAL.replace("MultiHeadAttention", "Attention").replace(MERGE2, "(weights @ v).reshape(b, t, d)")
+    files = {
+        "joined": joined,
+        "unused": SEVERAL.replace(MASKED, "pass"),
+        "typo": ONE.replace("SelfAttention", "Attention").replace("self.W_q(x)", "self.W_qq(x)"),
+        "configured": CONFIGURED.replace("SelfAttention", "Attention").replace("config)", "config, heads)"),
+    }
+    printed = {}
+    for name, source in files.items():
+        (tmp_path / f"{name}.py").write_text(IMPORTS + source)
+        shown = attnscope("walk", "--check", f"{name}.py", "--lang", "ja", cwd=tmp_path)
+        printed[name] = shown.stdout + shown.stderr
+    assert printed["joined"].startswith("Attention: 間違いがあります。\n")
+    assert "移します: transpose(1, 2).reshape(text, token, d_model)。\n" in printed["joined"]
+    assert "確かめる行 21: if mask is not None:\n" in printed["unused"]
+    assert re.search(
+        r"形 \(2, 7, 8\) の X で 'Attention' が失敗しました: “'Attention' object .*'W_qq'.*”。forward を直して",
+        printed["typo"],
+    )
+    assert "'Attention(config=8,heads=2)' は失敗しました: “" in printed["configured"]
+
+
+def test_every_sentence_on_a_mistake_has_japanese():
+    set_language("ja")
+    try:
+        for mistake in MISTAKES.values():
+            said = Verdict("M", (mistake,), ("",), 1, False, 0.0).sentences()[1]
+            assert re.search("[ぁ-ん]", said)
+            assert fits(re.sub(r"[\w.]+\([^)]*\)+[\w.]*|\([^)]*\)", "", said)), said
+    finally:
+        set_language("en")
+
+
 def test_the_line_to_look_for_is_named(tmp_path):
     verdict = verdict_on(ONE.replace(SOFT1, "F.softmax(scores, dim=1)"), tmp_path)
     number, line = verdict.lines[0].split(": ", 1)
@@ -211,16 +307,13 @@ def test_the_line_to_look_for_is_named(tmp_path):
     assert (tmp_path / "mine.py").read_text().split("\n")[int(number) - 1].strip() == line
 
 
-CONFIGURED = ONE.replace("self, embed_dim):", "self, config):\n        embed_dim = config.width")
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [
         ("x = 1", r"defines no class of torch.nn.Module; expected one, such as class SelfAttention"),
         ("def f(:", r"mine.py failed: .* Correct the file"),
-        (CONFIGURED, r"SelfAttention\(config=8\) failed: .* Add a line at the end"),
-        (ONE.replace("self.W_q(x)", "self.W_q(y)"), r"fails on X of shape \(2, 5, 8\): .* Correct its forward"),
+        (CONFIGURED, r"SelfAttention\(config=8\)' failed: .* Add a line at the end"),
+        (ONE.replace("self.W_q(x)", "self.W_q(y)"), r"X of shape \(2, 7, 8\) makes .* fail: .* Correct its forward"),
         (ONE.replace("return output, attn_weights", "pass"), r"returns NoneType; expected its output, a tensor"),
     ],
     ids=["no class", "no Python", "a configuration", "a wrong name", "no output"],

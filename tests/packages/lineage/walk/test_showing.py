@@ -18,9 +18,11 @@ from attnscope.kernels.heads import SelfAttention
 from attnscope_lineage import walk
 from attnscope_lineage.head_walk import walk_inputs, walk_toy, with_forms
 from attnscope_lineage.steps import LANGUAGES, markdown, steps, terminal, words
-from tests.packages.lineage.walk.walked_translators import TARGET, walk_translator
+from tests.packages.lineage.translation.small_translators import small_tokenizer
+from tests.packages.lineage.walk.walked_translators import SENTENCE, TARGET, translator, walk_translator
 from tests.tiny_models import inputs, tiny
 
+LONG = " ".join([SENTENCE] * 4)
 FAMILIES = ("gpt2", "gemma2", "gpt_oss", "qwen3", "t5", "bart")
 
 
@@ -107,6 +109,19 @@ def test_rows_of_weights_add_up_in_the_columns_that_are_shown(walks, columns):
         for name, *cells in table.rows:
             row = one["weights"][int(name.split()[0])]
             assert sum(float(cell or 0) for cell in cells) == pytest.approx(row.sum(), abs=1e-3 * len(cells))
+
+
+@pytest.mark.parametrize("columns", [3, 4, 8])
+def test_each_row_of_weights_has_its_largest_one(walks, columns):
+    recurrent = walk(translator("bilinear-gru"), LONG, tokenizer=small_tokenizer(), device="cpu", targets=LONG)
+    for one, name in (*((one, "weights") for one in walks), (recurrent, "alpha")):
+        (table,) = (
+            table for step in steps(one, columns=columns) for table in step.tables if re.match("(A|α): ", table.caption)
+        )
+        shown = {int(heading.split("\n")[0]) for heading in table.headings if heading[:1].isdigit()}
+        rows = [int(name.split()[0]) for name, *_ in table.rows]
+        assert one.token in rows
+        assert {int(one[name][row].argmax()) for row in rows} <= shown
 
 
 @pytest.mark.parametrize(

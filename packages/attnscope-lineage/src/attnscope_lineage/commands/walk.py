@@ -4,8 +4,10 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
+from rich.text import Text
+
 from attnscope.cli.output import new_console, print_written, progress_bar
-from attnscope.report.language import language, translate
+from attnscope.report.language import language
 from attnscope.support.errors import AttnscopeError
 from attnscope_lineage.commands import emit_to
 
@@ -52,5 +54,5 @@ def _checked(path: Path) -> int:
     verdict = check(*module_of(path))
     console = new_console()
     for line in verdict.sentences():
-        console.print(translate(line), highlight=False, markup=False, soft_wrap=True)
+        console.print(Text(line), soft_wrap=True)  # not translated again: it has code and names
     return 0 if verdict.mistakes == () else 1
