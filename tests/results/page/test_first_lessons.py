@@ -165,6 +165,8 @@ def test_convolution_recurrence_and_attention_of_the_last_word(last, reach, page
     kernel = np.r_[np.zeros(len(words) - reach - 1), np.full(reach + 1, 1 / (reach + 1))]
     np.testing.assert_allclose(numbers(page, "compare", "Convolution: by"), columns(kernel), **CLOSE)
     np.testing.assert_array_equal(numbers(page, "compare", "Steps"), columns([-(-49 // reach), 49, 1]))
+    note = "The three columns still show the 11 words; the steps below them are for 50."
+    assert page.locator("#compare .say").inner_text().endswith(note)
 
 
 # --- roles ---
@@ -198,7 +200,7 @@ def test_each_map_gives_its_matrix(pages, visit):
     assert page.locator("#maps .say").inner_text().endswith("= 1.00")
 
 
-@pytest.mark.parametrize(("q", "k"), [(0, 0), (0, 90), (-75, 30), (60, 60)])
+@pytest.mark.parametrize(("q", "k"), [(0, 0), (0, 90), (0, -90), (-75, 30), (60, 60)])
 def test_scores_depend_on_the_product_of_the_maps(q, k, pages, visit):
     page, points = visit(pages["roles"]), np.array(numbers_of("roles")["plane"])
     move(page, "q", q)
@@ -212,6 +214,12 @@ def test_scores_depend_on_the_product_of_the_maps(q, k, pages, visit):
     np.testing.assert_allclose(numbers(page, "spaces", "Weights: which"), expected, **CLOSE)
     said = page.locator("#spaces .say").inner_text()
     assert ("S is symmetric" in said) == (q == k)
+    numbers_said = f"“it” gives “animal” the weight {expected[3, 0]:.2f}, and “animal” gives “it” {expected[0, 3]:.2f}."
+    assert (numbers_said in said) == (q != k)
+    if (q, k) == (0, -90):  # the angle that the prose orders
+        assert expected[3].argmax() == 0
+        assert expected[0].argmin() == 3
+        assert np.diag(expected).max() < 0.25
     assert ("most to itself" in said) == (q == k)
 
 

@@ -157,6 +157,23 @@ def test_the_first_word_reaches_the_last_in_one_layer(path, visit):
     assert "notices it in layer 1" in says.inner_text()
 
 
+def test_one_removed_head_is_one_and_an_empty_sentence_is_said_to_be_empty(path, visit):
+    page, says = visit(path), "[data-says=every]"
+    page.get_by_role("checkbox", name="remove").first.check()
+    assert page.locator(says).inner_text().startswith("Without this head the model")
+    page.get_by_role("checkbox", name="remove").nth(1).check()
+    assert page.locator(says).inner_text().startswith("Without these heads the model")
+    page.get_by_role("textbox", name="Sentence").fill(" ")
+    assert page.locator("[data-draw=it] .status").inner_text().startswith("The sentence has no words.")
+
+
+def test_one_head_has_no_matrix_that_joins_heads(path, visit):
+    page = visit(path)
+    count = 3 * sum(one.numel() for one in torch.nn.Linear(8, 8).parameters())
+    assert page.locator("[data-says=shapes]").inner_text().endswith(f"no W_O and {count} parameters.")
+    assert "W_o" not in page.locator("pre.shapes").inner_text()
+
+
 def test_the_shapes_are_those_of_pytorch(path, visit):
     page = visit(path)
     code = page.locator("pre.shapes")

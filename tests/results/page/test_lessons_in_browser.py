@@ -83,6 +83,18 @@ def test_the_page_names_the_mistake(name, exercise, pages, visit):
         assert answered(page, exercise, off)[0] == "wrong"
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_slide_fits_a_screen(language, tmp_path, visit):
+    attnscope.set_language(language)
+    path = write("roles", tmp_path / "slides.html", slides=True)
+    attnscope.set_language("en")
+    page = visit(path)
+    page.set_viewport_size({"width": 1280, "height": 720})
+    heights = page.evaluate("slides.map((_, at) => { turn(at); return document.documentElement.scrollHeight; })")
+    assert len(heights) == 8
+    assert max(heights) == 720
+
+
 def test_slides_show_one_section_and_turn_by_arrow_keys(tmp_path, visit):
     page = visit(write("scores", tmp_path / "slides.html", slides=True))
     shown = "[...document.querySelectorAll('.part')].filter((one) => !one.hidden).map((one) => one.id)"

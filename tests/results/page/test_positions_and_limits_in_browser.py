@@ -154,6 +154,12 @@ def test_the_table_has_every_claim_with_its_null(written, visit):
     for name, model in found["models"].items():
         assert f"{name}: {model['claims'][9]['verdict']}" in detail
         assert model["claims"][9]["text"] in detail
+    page.get_by_role("button", name=CLAIMS[3].statement).click()
+    detail = page.locator(".claim").inner_text()
+    assert "bundled: met, but also by most untrained models" in detail
+    assert "18 of 19 untrained models meet the criterion too: meeting it shows nothing" in detail
+    assert rows.nth(3).locator(".verdict-holds").count() == 0
+    assert rows.nth(0).locator(".verdict-holds").count() == 3
 
 
 def test_pairs_are_those_of_masks(written, visit):

@@ -104,6 +104,26 @@ def test_the_sentence_is_lengthened_and_typed(path, visit):
     ]
 
 
+def test_the_page_opens_on_a_sentence_that_attention_translates_and_has_one_that_it_does_not(path, visit):
+    page = visit(path)
+    wrong = "chosen.own.dot.filter(({ word }, k) => NAMES[word] !== (chosen.right[k] ?? '</s>')).length"
+    assert page.evaluate(wrong) == 0
+    assert page.evaluate("chosen.own.fixed.some(({ word }, k) => NAMES[word] !== (chosen.right[k] ?? '</s>'))")
+    page.get_by_role("button", name="One that attention gets wrong").click()
+    assert page.evaluate(wrong) > 0
+    assert page.locator("input[name=length]").get_attribute("aria-valuetext") == "10"
+    page.get_by_role("button", name="One that attention translates right").click()
+    assert page.evaluate(wrong) == 0
+    weekdays = page.evaluate(
+        """SENTENCES.flatMap((line) => {
+            take(line);
+            const days = TASK.days.map((day) => TRANSLATIONS[day]), own = chosen.own.dot.map(({ word }) => NAMES[word]);
+            return chosen.right.filter((word, k) => own[k] !== word).map((word) => days.includes(word));
+        })"""
+    )
+    assert sum(weekdays) > 0.6 * len(weekdays)  # "mostly at the weekday of a date"
+
+
 def test_rows_of_the_alignment_are_those_of_the_model(path, visit):
     page = visit(path)
     rows = page.locator("svg.alignment [role=button]")

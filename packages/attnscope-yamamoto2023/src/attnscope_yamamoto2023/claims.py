@@ -152,7 +152,11 @@ def _fades(subject: Subject) -> Measured:
 
 def _less_position(subject: Subject) -> Measured:
     by_layer = position_content(subject.study).position_share.median("head").values
-    text = f"share of the scores that position explains, by layer: {' '.join(f'{one:.2f}' for one in by_layer)}"
+    text = (
+        f"share of the scores that position explains, by layer: {' '.join(f'{one:.2f}' for one in by_layer)}".replace(
+            "-", "−"
+        )
+    )
     return Measured(float(by_layer[0] - by_layer[-1]), text, bool(by_layer[-1] < by_layer[0]))
 
 
@@ -295,7 +299,7 @@ CLAIMS = (
     ),
     Claim(
         "less",
-        "3.3",
+        "section 3.3",
         "Upper layers depend less on position",
         "position explains less of the scores in the last layer than in the first",
         _COPIES,

@@ -193,15 +193,23 @@ function plane(place, { low = -2, high = 2, label, drag = null }) {
         svg("polygon", { points: `${tip} ${base[0] - uy * head * 0.45},${base[1] + ux * head * 0.45} ${base[0] + uy * head * 0.45},${base[1] - ux * head * 0.45}`, fill: colour }),
         ...(moves ? [svg("circle", { cx: tip[0], cy: tip[1], r: 11, fill: colour, "fill-opacity": 0.22, stroke: colour, "stroke-width": 1.5 }),
           svg("circle", { cx: tip[0], cy: tip[1], r: 30, fill: "transparent", class: "handle" })] : [])));
-      named.push({ name, colour, px: tip[0] + ux * (moves ? 20 : 12), py: tip[1] + uy * (moves ? 20 : 12), bold: moves });
+      const away = moves ? 20 : 10 + 6 * Math.abs(uy); // the text begins past the tip, whichever way the arrow points
+      named.push({ name, colour, px: tip[0] + ux * away, py: tip[1] + uy * away, ux, uy, bold: moves });
     }
     for (const { at, name = "", colour = "var(--text)", size: radius = 6, strength = 1, movable: moves } of points) {
       parts.push(svg("circle", { cx: x(at[0]), cy: y(at[1]), r: radius, fill: colour, "fill-opacity": strength, stroke: colour, "stroke-width": 1.5, "data-name": name, "data-x": at[0], "data-y": at[1] }));
       const outwards = Math.hypot(at[0], at[1]) || 1;
       named.push({ name, colour, px: x(at[0]) + (at[0] / outwards) * (radius + 9), py: y(at[1]) - (at[1] / outwards) * (radius + 9), bold: moves });
     }
-    for (const { name, colour, px, py, bold } of named) {
-      const side = px > size - 50 ? "end" : px < 50 ? "start" : "middle";
+    const taken = []; // [middle, height, width] of the names so far
+    for (const { name, colour, px: beyond, py: level, ux = 0, uy = 0, bold } of named) {
+      const long = 7.5 * name.length, sideways = Math.abs(ux) > 0.3, room = ux < 0 ? beyond : size - beyond, fits = sideways && room > long;
+      const px = fits || !ux ? beyond : Math.min(size - long / 2 - 4, Math.max(long / 2 + 4, beyond));
+      const side = fits ? (ux < 0 ? "end" : "start") : ux ? "middle" : px > size - 50 ? "end" : px < 50 ? "start" : "middle";
+      const middle = px + { start: long / 2, middle: 0, end: -long / 2 }[side];
+      let py = sideways && !fits ? level + (uy < 0 ? -20 : 20) : level;
+      while (name && taken.some(([x, y, wide]) => Math.abs(y - py) < 14 && Math.abs(x - middle) < (wide + long) / 2)) py += py < size / 2 ? -14 : 14; // outwards
+      if (name) taken.push([middle, py, long]);
       parts.push(svg("text", { x: Math.min(size - 4, Math.max(4, px)), y: Math.min(size - 5, Math.max(13, py + 4)), "text-anchor": side, style: `fill: ${colour}`, class: bold ? "name bold" : "name" }, name));
     }
     movable = [...arrows, ...points].map((one, index) => ({ ...one, index })).filter((one) => one.movable);
@@ -349,6 +357,16 @@ function turn(to, focus = true) {
   if (focus) slides[at].focus({ preventScroll: true });
   scrollTo(0, 0);
   redraw();
+  fit(slides[at]);
+}
+/** Make a slide smaller until a wide screen holds it whole, but never too small to read. */
+function fit(part) {
+  const page = document.documentElement;
+  part.style.zoom = 1;
+  for (let zoom = 0.95; innerWidth >= 960 && zoom > 0.69 && page.scrollHeight > innerHeight; zoom -= 0.05) {
+    part.style.zoom = zoom;
+    redraw();
+  }
 }
 function beginSlides() {
   document.body.classList.add("slides");
@@ -362,7 +380,7 @@ function beginSlides() {
     event.preventDefault();
     turn(shownNow() + by);
   });
-  addEventListener("beforeprint", () => { for (const part of slides) part.hidden = false; });
+  addEventListener("beforeprint", () => { for (const part of slides) { part.hidden = false; part.style.zoom = 1; } });
   addEventListener("afterprint", () => turn(shownNow(), false));
   turn(shownNow(), false);
   addEventListener("load", () => scrollTo(0, 0)); // not to the section of the address
@@ -373,5 +391,5 @@ addEventListener("DOMContentLoaded", () => { // after the lesson's own drawings
   if (lesson.slides) beginSlides();
 });
 let wait = 0;
-addEventListener("resize", () => { clearTimeout(wait); wait = setTimeout(redraw, 120); });
+addEventListener("resize", () => { clearTimeout(wait); wait = setTimeout(() => (lesson.slides ? turn(shownNow(), false) : redraw()), 120); });
 prefersDark.addEventListener("change", redraw);

@@ -22,7 +22,7 @@ function again() {
 }
 const headNow = () => chosen.run.layers[chosen.layer].each[chosen.head];
 const nameOf = (layer, head) => `${layer}.${head}`;
-const percent = (weight) => `${decimal(100 * weight, weight > 0.0995 && weight < 0.985 ? 0 : 1)}%`;
+const percent = (weight) => `${decimal(100 * weight, weight > 0.0995 && (weight < 0.985 || weight > 0.9995) ? 0 : 1)}%`;
 function model(place) {
   choice(place, { name: `heads-${place.parentNode.dataset.draw}`, label: t`Heads in a layer`, options: [["4", "4"], ["1", "1"]], value: chosen.heads }, (heads) => {
     Object.assign(chosen, { heads, removed: {}, head: heads === "1" ? 0 : 1 });
@@ -117,6 +117,7 @@ draw("it", (box) => {
     words.open ||= unknown.length > 0;
     const names = [...new Set(unknown)].map((name) => `“${name}”`).join(", ");
     status.textContent = unknown.length ? t`The model does not know ${names}. Below: its answer to the last sentence of words that it knows.`
+      : !length ? t`The sentence has no words. Below: the answer to the one before.`
       : length > lesson.numbers.longest ? t`The sentence has ${length} words; the model reads at most ${lesson.numbers.longest}.` : "";
     input.setAttribute("aria-invalid", String(Boolean(status.textContent)));
     redraw();
@@ -153,7 +154,7 @@ draw("every", (box) => {
           html("span", { translate: "no" }, `${names[last]} → ${names[best]} ${percent(weights[last][best])}`));
         pick.addEventListener("click", () => { Object.assign(chosen, { layer, head }); redraw(); });
         const slot = html("div", { class: off ? "slot off" : "slot" }, pick);
-        const toggle = checkbox(slot, { name: `off-${layer}.${head}`, label: t`removed`, value: off }, (on) => {
+        const toggle = checkbox(slot, { name: `off-${layer}.${head}`, label: t`remove`, value: off }, (on) => {
           const others = (chosen.removed[layer] ?? []).filter((one) => one !== head);
           chosen.removed[layer] = on ? [...others, head] : others;
           again();
@@ -164,7 +165,7 @@ draw("every", (box) => {
     if (focused) place.querySelector(`[data-key="${focused}"]`)?.focus();
     const order = ranked(probabilities[last]), count = sum(Object.values(chosen.removed).map((heads) => heads.length));
     const answer = lesson.numbers.names[order[0]], share = percent(probabilities[last][order[0]]);
-    says.textContent = count ? t`Without these heads the model reads “${names[last]}” as “${answer}” (probability ${share}).` : t`With all heads the model reads “${names[last]}” as “${answer}” (probability ${share}).`;
+    says.textContent = count === 1 ? t`Without this head the model reads “${names[last]}” as “${answer}” (probability ${share}).` : count ? t`Without these heads the model reads “${names[last]}” as “${answer}” (probability ${share}).` : t`With all heads the model reads “${names[last]}” as “${answer}” (probability ${share}).`;
   }
   return update;
 });
@@ -252,7 +253,7 @@ draw("shapes", (box) => {
     const scores = Array.from({ length: T }, () => Array.from({ length: T }, () => draws.normal()));
     const weights = axis === "-1" ? softmaxRows(scores) : transpose(softmaxRows(transpose(scores)));
     heat(place, { values: weights.map((line) => [...line, sum(line)]), rows: weights.map((_, i) => t`query ${i}`), columns: [...weights.map((_, j) => t`key ${j}`), t`sum`], most: 1, label: t`Weights and sums` });
-    says.textContent = axis === "-1" ? t`dim=-1 is the axis of keys: the weights of each query add up to 1. With H = ${H} the layer has ${4 * (D * D + D)} parameters, as many as with any other number of heads.`
+    says.textContent = axis === "-1" ? sentences(t`dim=-1 is the axis of keys: the weights of each query add up to 1.`, many ? t`With H = ${H} the layer has ${4 * (D * D + D)} parameters, W_O among them, as many as with any other H above 1.` : t`With one head this class has no W_O and ${3 * (D * D + D)} parameters.`)
       : t`dim=-2 is the axis of queries: now the columns add up to 1 and the rows do not. A query would mix more or less than one whole value: a silent mistake, since the shapes are the same.`;
   }
   return update;

@@ -45,7 +45,7 @@ function pairs(form, n, w) {
 }
 
 draw("forms", (box) => {
-  const controls = row(box, "moves"), drawn = 20, names = { full: t`full`, causal: t`causal`, window: t`window`, blocks: t`blocks`, global: t`window and a global token` };
+  const controls = row(box, "moves"), drawn = 20, names = { full: t`full`, causal: t`causal mask`, window: t`window`, blocks: t`blocks`, global: t`window and a global token` };
   let form = "window", w = 2, power = 14;
   choice(controls, { name: "form", label: t`Form`, options: Object.entries(names), value: form }, (one) => { form = one; update(); });
   slider(controls, { name: "width", label: t`Width w`, low: 1, high: 10, step: 1, value: w, show: (x) => decimal(x, 0) }, (x) => { w = x; update(); });

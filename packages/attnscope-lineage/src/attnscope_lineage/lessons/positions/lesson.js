@@ -60,7 +60,7 @@ draw("rotation", (box) => {
     curves(waves, { lines: [{ name: "", colour: "var(--accent)", points: ks.map((k) => [k, product(position, k)]) }], at: offset,
       x: { label: t`Offset k, tokens`, low: -40, high: 40 }, y: { label: "", low: 0, high: omegas.length + 0.4 }, label: t`Inner product over the offset`, height: 210 });
     says.dataset.value = product(position, offset);
-    says.textContent = t`R(${offsetText(offset)}) PE(${position}) is PE(${position + offset}) in all ${omegas.length} pairs, to ${error < 5e-16 ? "0" : error.toExponential(0)}. Their inner product is ${decimal(product(position, offset), 3)}, at p = 0 it is ${decimal(product(0, offset), 3)}.`;
+    says.textContent = t`R(${offsetText(offset)}) PE(${position}) is PE(${decimal(position + offset, 0)}) in all ${omegas.length} pairs, to ${error < 5e-16 ? "0" : error.toExponential(0)}. Their inner product is ${decimal(product(position, offset), 3)}, at p = 0 it is ${decimal(product(0, offset), 3)}.`;
   }
   return update;
 });
@@ -237,13 +237,16 @@ draw("angle", (box) => {
   return update;
 });
 
-const MARKS = { holds: "✓", "does not hold": "✗", "as by chance": "≈", "not defined": "–" };
-const verdictName = (verdict) => ({ holds: t`holds`, "does not hold": t`does not hold`, "as by chance": t`as by chance`, "not defined": t`not defined` })[verdict];
+const MARKS = { holds: "✓", "does not hold": "✗", "as by chance": "≈", "met untrained": "≈", "not defined": "–" };
+/** Untrained copies that meet the criterion, and all of them; a criterion that most of them meet shows nothing. */
+const copiesOf = ({ copies }) => copies.split(" of ").map(Number);
+const shown = (row) => { const [met, all] = copiesOf(row); return row.verdict === "holds" && met > all / 2 ? "met untrained" : row.verdict; };
+const verdictName = (verdict) => ({ holds: t`holds`, "met untrained": t`met, but also by most untrained models`, "does not hold": t`does not hold`, "as by chance": t`as by chance`, "not defined": t`not defined` })[verdict];
 
 draw("claims", (box) => {
   const { claims, verdicts } = lesson.numbers, names = Object.keys(verdicts);
   const why = new Map([...document.querySelectorAll("[data-why] li")].map((item) => [item.dataset.claim, item.innerHTML]));
-  const place = figure(box, t`✓ holds, ✗ does not hold, ≈ as often by chance, – not defined. Choose a row.`, { wide: true });
+  const place = figure(box, t`✓ holds, ✗ does not hold, ≈ as often by chance or in untrained models, – not defined. Choose a row.`, { wide: true });
   const detail = html("div", { class: "claim", role: "status" });
   box.append(detail);
   let chosen = 5;
@@ -253,7 +256,7 @@ draw("claims", (box) => {
       const pick = html("button", { type: "button", class: "claim-name", "aria-pressed": String(i === chosen) }, claim.statement);
       pick.addEventListener("click", () => { chosen = i; update(); });
       return html("tr", i === chosen ? { class: "chosen" } : {}, html("th", { scope: "row" }, pick), ...names.map((name) => {
-        const { verdict } = verdicts[name].claims[i];
+        const verdict = shown(verdicts[name].claims[i]);
         return html("td", { class: `verdict-${verdict.replaceAll(" ", "-")}`, title: verdictName(verdict) }, html("span", { "aria-hidden": "true" }, MARKS[verdict]), html("span", { class: "unseen" }, verdictName(verdict)));
       }));
     });
@@ -261,9 +264,10 @@ draw("claims", (box) => {
     const { name, place: section, statement, criterion, null: compared } = claims[chosen], reason = html("p");
     reason.innerHTML = why.get(name) ?? ""; // the prose of this page
     detail.replaceChildren(html("h3", {}, `${statement} (${section})`), html("ul", {}, ...names.map((one) => {
-      const { verdict, text, p, copies } = verdicts[one].claims[chosen], null_ = copies ? t`; untrained copies that meet the criterion: ${copies}` : "";
-      return html("li", {}, html("strong", {}, `${one}: ${verdictName(verdict)} — `), text, p === null ? "" : `; p = ${p.toFixed(3)}`, null_);
-    })), reason, html("p", {}, html("small", {}, t`Criterion: ${criterion}. Null: ${compared}.`)));
+      const row = verdicts[one].claims[chosen], verdict = shown(row), [met, all] = copiesOf(row);
+      const untrained = !row.copies ? "" : verdict === "met untrained" ? t`; ${met} of ${all} untrained models meet the criterion too: meeting it shows nothing` : t`; ${met} of ${all} untrained models meet the criterion`;
+      return html("li", {}, html("strong", {}, `${one}: ${verdictName(verdict)} — `), row.text, row.p === null ? "" : t`; p = ${row.p.toFixed(3)}`, untrained);
+    })), reason, html("p", {}, html("small", {}, sentences(t`Criterion: ${criterion}. Null: ${compared}.`, t`p is the share of the null, with this model counted in, whose number is at least as large: it tests the size of the number, not the criterion.`))));
   }
   document.querySelector("[data-why]").hidden = true;
   return update;

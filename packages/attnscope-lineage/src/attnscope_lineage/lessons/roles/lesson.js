@@ -65,7 +65,7 @@ draw("spaces", (box) => {
     heat(matrix, { values: weights, rows: tokens, columns: tokens, most: 1, label: t`Weights: which token attends to which` });
     const symmetric = scores.every((line, i) => line.every((value, j) => Math.abs(value - scores[j][i]) < 1e-9));
     const itself = weights.every((line, i) => line[i] === greatest(line));
-    says.textContent = sentences(symmetric ? t`S is symmetric: i scores j as j scores i.` : t`S is not symmetric: “it” may look for “animal” without being looked for.`,
+    says.textContent = sentences(symmetric ? t`S is symmetric: i scores j as j scores i.` : t`S is not symmetric: “it” gives “animal” the weight ${decimal(weights[3][0])}, and “animal” gives “it” ${decimal(weights[0][3])}.`,
       itself ? t`Every token attends most to itself.` : t`Tokens attend most to others.`);
   }
   return update;

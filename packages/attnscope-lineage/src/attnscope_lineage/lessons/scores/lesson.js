@@ -143,7 +143,8 @@ draw("compare", (box) => {
     const needed = [Math.ceil((length - 1) / reach), length - 1, 1];
     bars(steps, { values: needed, most: length - 1, labels: [t`Convolution`, t`Recurrence`, t`Attention`], text: (x) => decimal(x, 0), label: t`Steps from the first word to the last`, colour: (i) => (i === 2 ? "var(--w)" : "var(--muted)") });
     const moved = rows.map((weights, i) => sum(weights.map((w, j) => Math.abs(w - other[i][j]))) / 2);
-    says.textContent = t`With the other last word, convolution and recurrence move ${share(Math.max(moved[0], moved[1]))} of their weight, and attention moves ${share(moved[2])}.`;
+    says.textContent = sentences(t`With the other last word, convolution and recurrence move ${share(Math.max(moved[0], moved[1]))} of their weight, and attention moves ${share(moved[2])}.`,
+      ...(length === words.length ? [] : [t`The three columns still show the ${words.length} words; the steps below them are for ${length}.`]));
   }
   return update;
 });

@@ -1,6 +1,7 @@
 // The lesson on translation: a fixed vector against attention, in four trained translators that run in this page.
 const { vocabulary: KNOWN, written: WRITTEN, translations: TRANSLATIONS, names: NAMES, task: TASK, sentences: SENTENCES, longest: LONGEST, measured: MEASURED } = lesson.numbers;
 const MODELS = Object.fromEntries(Object.entries(lesson.numbers.models).map(([kind, model]) => [kind, { ...model, tensors: unpack(model) }]));
+const FIRST = "ten , one , monday june four eighteen thirty nine , twenty eight"; // held out, and attention translates it right
 const START = 1, STOP = 2, ATTENDING = ["dot", "bilinear", "additive"];
 const KIND_NAMES = { fixed: t`fixed vector`, dot: t`dot product`, bilinear: t`bilinear`, additive: t`additive` };
 const KIND_COLOURS = { fixed: "#d55e00", dot: "#009e73", bilinear: "#cc79a7", additive: "#0072b2" };
@@ -24,31 +25,33 @@ function take(sentence) {
 /** What the drawings of one translation show: the right words, where they are known, else the model's own. */
 const shownSteps = (kind = chosen.kind) => chosen.teacher[kind]?.slice(0, -1) ?? chosen.own[kind].filter(({ word }) => word !== STOP);
 const shownWords = (kind = chosen.kind) => chosen.right ?? chosen.own[kind].map(({ word }) => NAMES[word]).filter((word) => word !== "</s>");
-const percent = (p) => `${decimal(100 * p, p > 0.0995 && p < 0.985 ? 0 : 1)}%`;
+const percent = (p) => `${decimal(100 * p, p > 0.0995 && (p < 0.985 || p > 0.9995) ? 0 : 1)}%`;
 const position = (i) => chosen.words[i] ?? "</s>";
 
 draw("bottleneck", (box) => {
   const at = (length) => SENTENCES.findIndex((sentence) => wordsOf(sentence).length >= length);
   const controls = row(box, "moves");
   const input = html("input", { type: "text", name: "sentence", autocomplete: "off", spellcheck: "false", "aria-label": t`Sentence`, lang: "en" });
-  slider(controls, { name: "length", label: t`Words in the sentence`, low: 0, high: SENTENCES.length - 1, step: 1, value: at(10), show: (i) => String(wordsOf(SENTENCES[i]).length) }, (i) => { input.value = SENTENCES[i]; read(); });
+  const length = slider(controls, { name: "length", label: t`Words in the sentence`, low: 0, high: SENTENCES.length - 1, step: 1, value: at(wordsOf(FIRST).length), show: (i) => String(wordsOf(SENTENCES[i]).length) }, (i) => { input.value = SENTENCES[i]; read(); });
   const form = html("form", { class: "sentence" }, input), status = html("p", { role: "status", class: "status" });
   form.addEventListener("submit", (event) => event.preventDefault());
   const place = html("div", { class: "translations" }), says = html("p", { class: "say", "data-says": "bottleneck" });
   const words = html("details", { class: "vocabulary" }, html("summary", {}, t`The ${Object.keys(KNOWN).length} words and marks that the models know`), html("p", { lang: "en", translate: "no" }, Object.keys(KNOWN).join("  ")));
+  const examples = row(box, "tries");
+  for (const [text, sentence] of [[t`One that attention translates right`, FIRST], [t`One that attention gets wrong`, SENTENCES[at(10)]]]) button(examples, text, () => { input.value = sentence; length.value = at(wordsOf(sentence).length); length.told(); read(); });
   box.append(form, status, place, says);
   const measured = figure(box, t`BLEU by length of the source: ${MEASURED.sentences} held-out sentences, 95% intervals`);
   box.append(words);
   function read() {
-    const { unknown, length } = take(input.value), names = [...new Set(unknown)].map((name) => `“${name}”`).join(", ");
+    const { unknown, length: count } = take(input.value), names = [...new Set(unknown)].map((name) => `“${name}”`).join(", ");
     words.open ||= unknown.length > 0;
-    status.textContent = unknown.length ? t`The models do not know ${names}. Below: the last sentence of words that they know.` : length > LONGEST ? t`The sentence has ${length} words; this page reads at most ${LONGEST}.` : "";
+    status.textContent = unknown.length ? t`The models do not know ${names}. Below: the last sentence of words that they know.` : count > LONGEST ? t`The sentence has ${count} words; this page reads at most ${LONGEST}.` : "";
     input.setAttribute("aria-invalid", String(Boolean(status.textContent)));
     redraw();
   }
   input.addEventListener("input", read);
-  input.value = SENTENCES[at(10)];
-  take(input.value);
+  input.value = FIRST;
+  take(FIRST);
   return () => {
     const lines = ["fixed", "dot"].map((kind) => {
       const own = chosen.own[kind].map(({ word }) => NAMES[word]).filter((word) => word !== "</s>"), right = chosen.right;
@@ -223,13 +226,13 @@ draw("forcing", (box) => {
 });
 
 draw("gradient", (box) => {
-  const place = figure(box, t`Share of each tenth of the source in the gradient of the loss`), says = html("p", { class: "say", "data-says": "gradient" });
+  const place = figure(box, t`Share of each tenth of the source in the gradient of the loss, 95% intervals`), says = html("p", { class: "say", "data-says": "gradient" });
   box.append(says);
   const rows = [["fixed, forward state only", t`fixed vector, forward state alone`, "#e69f00", true], ["fixed", KIND_NAMES.fixed, KIND_COLOURS.fixed, false], ["dot", KIND_NAMES.dot, KIND_COLOURS.dot, false]];
   return () => {
     const shares = MEASURED.gradients, most = Math.max(...rows.flatMap(([key]) => shares[key].map((share) => share[2])));
     curves(place, { label: t`Gradient by position`, x: { label: t`tenth of the source, 1 is its beginning`, low: 1, high: 10, ticks: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] }, y: { label: t`share of the gradient`, low: 0, high: Math.ceil(most * 20) / 20 }, height: 300,
-      lines: [...rows.map(([key, name, colour, dashed]) => ({ name, colour, dashed, points: shares[key].map(([share], k) => [k + 1, share]) })), { name: t`equal shares`, colour: "#888888", dashed: true, points: [[1, 0.1], [10, 0.1]] }] });
+      lines: [...rows.map(([key, name, colour, dashed]) => ({ name, colour, dashed, points: shares[key].map(([share], k) => [k + 1, share]), ends: shares[key].map(([, low, high]) => [low, high]) })), { name: t`equal shares`, colour: "#888888", dashed: true, points: [[1, 0.1], [10, 0.1]] }] });
     const both = (key) => [percent(shares[key][0][0]), percent(shares[key][9][0])], [fixed, forward, attention] = ["fixed", "fixed, forward state only", "dot"].map(both);
     says.textContent = t`First and last tenth: fixed vector ${fixed[0]} and ${fixed[1]}, its forward state alone ${forward[0]} and ${forward[1]}, attention ${attention[0]} and ${attention[1]}. Means over the ${MEASURED.gradient_sentences} longest held-out sentences.`;
   };
