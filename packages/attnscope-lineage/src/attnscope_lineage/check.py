@@ -472,15 +472,30 @@ def check(module: nn.Module, source: str = "") -> Verdict:
     x = torch.randn(TEXTS, TOKENS, _width_of(module), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         layers = layers_of(module, x)
-        output, batched = _output_of(module, x)
+        try:
+            output, batched = _output_of(module, x)
+        except AttnscopeError:
+            mask_name = _mask_name(module)
+            if mask_name is None or inspect.signature(module.forward).parameters[mask_name].default is None:
+                raise
+            verdict = _under_masks(module, layers, x, source)
+            if verdict is None:
+                raise
+            return verdict
         verdict = _explained(module, layers, x, {"": [output]}, masked=(False, True), source=source)
         if verdict.mistakes is not None and not verdict.masked and batched and _mask_name(module) is not None:
-            outputs = {
-                convention: [_output_under(module, x, mask) for mask in masks] for convention, masks in _masks().items()
-            }
-            under_mask = _explained(module, layers, x, outputs, masked=(True,), source=source)
-            return under_mask if under_mask.mistakes is not None else verdict
+            return _under_masks(module, layers, x, source) or verdict._replace(convention=_UNKNOWN_MASK)
     return verdict._replace(batched=batched)
+
+
+_UNKNOWN_MASK = "With a causal mask in any of the usual forms its output is not one of the known ones."
+
+
+def _under_masks(module: nn.Module, layers: Layers, x: Tensor, source: str) -> Verdict | None:
+    """The verdict on a module under the masks that it may take; None if nothing explains its outputs."""
+    outputs = {convention: [_output_under(module, x, mask) for mask in masks] for convention, masks in _masks().items()}
+    verdict = _explained(module, layers, x, outputs, masked=(True,), source=source)
+    return None if verdict.mistakes is None else verdict
 
 
 def _explained(

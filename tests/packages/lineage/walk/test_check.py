@@ -123,6 +123,11 @@ RIGHT = {
     "bare matrices": (MATRICES, 1, False),
     "queries, keys and values apart": (CROSS, 1, False),
     "a mask of what is hidden": (SEVERAL.replace("mask == 0", "mask.bool()"), 2, True),
+    "a mask that is needed": (
+        SEVERAL.replace("mask=None", "mask").replace("        if mask is not None:\n    ", ""),
+        2,
+        True,
+    ),
     "a mask that is added": (SEVERAL.replace(MASKED, "scores = scores + mask"), 2, True),
     "a large negative number": (SEVERAL.replace('float("-inf")', "-1e9"), 2, True),
     "one text at a time": (MATRICES.replace(EINSUM, "Q @ K.T").replace("dim=2", "dim=1"), 1, False),
@@ -236,6 +241,14 @@ def test_the_convention_of_the_mask_is_said_if_it_is_used(used, convention, tmp_
     said = [line for line in verdict.sentences() if line.startswith("Convention of its mask: ")]
     assert len(said) == bool(convention)
     assert convention in "".join(said)
+
+
+def test_a_mask_that_no_known_output_explains_is_said(tmp_path):
+    """Without a mask the module is right; with one, hidden scores become 1."""
+    verdict = verdict_on(SEVERAL.replace('float("-inf")', "1.0"), tmp_path)
+    assert verdict.mistakes == ()
+    assert not verdict.masked
+    assert verdict.sentences()[-1].startswith("With a causal mask in any of the usual forms its output is not")
 
 
 def test_a_module_without_a_mask_has_no_convention(tmp_path):
