@@ -114,14 +114,22 @@ def test_the_page_opens_on_a_sentence_that_attention_translates_and_has_one_that
     assert page.locator("input[name=length]").get_attribute("aria-valuetext") == "10"
     page.get_by_role("button", name="One that attention translates right").click()
     assert page.evaluate(wrong) == 0
-    weekdays = page.evaluate(
-        """SENTENCES.flatMap((line) => {
+
+
+@pytest.mark.parametrize("kind", ["dot", "bilinear", "additive"])
+def test_attention_guesses_weekdays_as_the_prose_says(kind, path, visit):
+    found = visit(path).evaluate(
+        """(kind) => SENTENCES.flatMap((line) => {
             take(line);
-            const days = TASK.days.map((day) => TRANSLATIONS[day]), own = chosen.own.dot.map(({ word }) => NAMES[word]);
-            return chosen.right.filter((word, k) => own[k] !== word).map((word) => days.includes(word));
-        })"""
+            return chosen.right.flatMap((word, k) => TASK.days.includes(chosen.words[chosen.order[k]])
+                ? [[chosen.teacher[kind][k].p[WRITTEN[word]], chosen.teacher[kind][k].alpha[chosen.order[k]]]] : []);
+        })""",
+        kind,
     )
-    assert sum(weekdays) > 0.6 * len(weekdays)  # "mostly at the weekday of a date"
+    p, weight = np.array(found).T
+    assert len(p) > 10
+    assert abs(p.mean() - 1 / 7) < 0.01
+    assert weight.max() < 0.1
 
 
 def test_rows_of_the_alignment_are_those_of_the_model(path, visit):

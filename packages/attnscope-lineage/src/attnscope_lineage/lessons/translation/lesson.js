@@ -1,7 +1,6 @@
 // The lesson on translation: a fixed vector against attention, in four trained translators that run in this page.
 const { vocabulary: KNOWN, written: WRITTEN, translations: TRANSLATIONS, names: NAMES, task: TASK, sentences: SENTENCES, longest: LONGEST, measured: MEASURED } = lesson.numbers;
 const MODELS = Object.fromEntries(Object.entries(lesson.numbers.models).map(([kind, model]) => [kind, { ...model, tensors: unpack(model) }]));
-const FIRST = "ten , one , monday june four eighteen thirty nine , twenty eight"; // held out, and attention translates it right
 const START = 1, STOP = 2, ATTENDING = ["dot", "bilinear", "additive"];
 const KIND_NAMES = { fixed: t`fixed vector`, dot: t`dot product`, bilinear: t`bilinear`, additive: t`additive` };
 const KIND_COLOURS = { fixed: "#d55e00", dot: "#009e73", bilinear: "#cc79a7", additive: "#0072b2" };
@@ -29,16 +28,16 @@ const percent = (p) => `${decimal(100 * p, p > 0.0995 && (p < 0.985 || p > 0.999
 const position = (i) => chosen.words[i] ?? "</s>";
 
 draw("bottleneck", (box) => {
-  const at = (length) => SENTENCES.findIndex((sentence) => wordsOf(sentence).length >= length);
+  const at = (length) => SENTENCES.findIndex((sentence) => wordsOf(sentence).length >= length), learned = at(13), guessed = at(10); // by attention
   const controls = row(box, "moves");
   const input = html("input", { type: "text", name: "sentence", autocomplete: "off", spellcheck: "false", "aria-label": t`Sentence`, lang: "en" });
-  const length = slider(controls, { name: "length", label: t`Words in the sentence`, low: 0, high: SENTENCES.length - 1, step: 1, value: at(wordsOf(FIRST).length), show: (i) => String(wordsOf(SENTENCES[i]).length) }, (i) => { input.value = SENTENCES[i]; read(); });
+  const length = slider(controls, { name: "length", label: t`Words in the sentence`, low: 0, high: SENTENCES.length - 1, step: 1, value: learned, show: (i) => String(wordsOf(SENTENCES[i]).length) }, (i) => { input.value = SENTENCES[i]; read(); });
   const form = html("form", { class: "sentence" }, input), status = html("p", { role: "status", class: "status" });
   form.addEventListener("submit", (event) => event.preventDefault());
   const place = html("div", { class: "translations" }), says = html("p", { class: "say", "data-says": "bottleneck" });
   const words = html("details", { class: "vocabulary" }, html("summary", {}, t`The ${Object.keys(KNOWN).length} words and marks that the models know`), html("p", { lang: "en", translate: "no" }, Object.keys(KNOWN).join("  ")));
   const examples = row(box, "tries");
-  for (const [text, sentence] of [[t`One that attention translates right`, FIRST], [t`One that attention gets wrong`, SENTENCES[at(10)]]]) button(examples, text, () => { input.value = sentence; length.value = at(wordsOf(sentence).length); length.told(); read(); });
+  for (const [text, i] of [[t`One that attention translates right`, learned], [t`One that attention gets wrong`, guessed]]) button(examples, text, () => { length.value = i; length.dispatchEvent(new Event("input")); });
   box.append(form, status, place, says);
   const measured = figure(box, t`BLEU by length of the source: ${MEASURED.sentences} held-out sentences, 95% intervals`);
   box.append(words);
@@ -50,8 +49,8 @@ draw("bottleneck", (box) => {
     redraw();
   }
   input.addEventListener("input", read);
-  input.value = FIRST;
-  take(FIRST);
+  input.value = SENTENCES[learned];
+  take(input.value);
   return () => {
     const lines = ["fixed", "dot"].map((kind) => {
       const own = chosen.own[kind].map(({ word }) => NAMES[word]).filter((word) => word !== "</s>"), right = chosen.right;
@@ -220,7 +219,7 @@ draw("forcing", (box) => {
       html("thead", {}, html("tr", {}, ...["t", t`reads`, t`right`, t`p(right)`, t`−log p`, t`p after the wrong word`, t`own reading`, t`own word`].map((title) => html("th", { scope: "col" }, title)))),
       html("tbody", {}, ...shown.map((word, k) => html("tr", k === wrongAt - 1 ? { class: "misled" } : {}, html("th", { scope: "row" }, String(k + 1)), ...cells([name(chosen.reads[k]), word, decimal(taught[k].p[ids[k]], 3), decimal(losses[k], 3), wrongAt ? decimal(misled[k].p[ids[k]], 3) + (k === wrongAt - 1 ? ` (${name(reads[k])})` : "") : "–", k ? name(own[k - 1]?.word) ?? "" : "<s>", name(own[k]?.word) ?? ""])))));
     place.replaceChildren(table);
-    says.textContent = t`Cross-entropy −log p(y|x) = ${decimal(sum(losses), 3)} nats, the sum over all ${right.length} steps; p(y|x) = ${Math.exp(-sum(losses)).toPrecision(3)}.` + (wrongAt ? " " + t`With one wrong word it is ${decimal(sum(wrong), 3)} nats.` : "");
+    says.textContent = sentences(t`−log p(y|x) = ${decimal(sum(losses), 3)} nats, the sum of the cross-entropies of all ${right.length} steps; p(y|x) = ${Math.exp(-sum(losses)).toPrecision(3)}.`, ...(wrongAt ? [t`With one wrong word it is ${decimal(sum(wrong), 3)} nats.`] : []));
   }
   return update;
 });
