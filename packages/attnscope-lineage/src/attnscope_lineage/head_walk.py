@@ -715,7 +715,9 @@ def _run(module: nn.Module, x: Tensor, mask: Tensor | None, text: int) -> _Modul
             if isinstance(part, nn.Linear):
                 hooks.callback(part.register_forward_hook(note).remove)
         with explaining(
-            f"{name} fails on X of shape {tuple(x.shape)}", "It must take X alone, of a shape that it knows"
+            f"X of shape {tuple(x.shape)} makes {name!r} fail",
+            "It must take X alone, of a shape that it knows",
+            quoted=True,
         ):
             returned: Any = module(x) if mask is None else module(x, mask)
     output, *rest = (returned if isinstance(returned, tuple | list) else (returned,)) or (None,)
@@ -754,7 +756,8 @@ def _run_torch(module: nn.MultiheadAttention, x: Tensor, text: int) -> _Module:
     if module.bias_k is not None or module.add_zero_attn:
         raise AttnscopeError(f"{name} attends to keys of its own (add_bias_kv or add_zero_attn). {_INSTEAD}")
     batch_first = x.transpose(0, 1) if x.ndim == 3 and not module.batch_first else x  # noqa: PLR2004
-    with explaining(f"{name} fails on X of shape {tuple(x.shape)}", "Its last dimension must be embed_dim"):
+    what = f"X of shape {tuple(x.shape)} makes {name!r} fail"
+    with explaining(what, "Its last dimension must be embed_dim", quoted=True):
         output, weights = module(batch_first, batch_first, batch_first, average_attn_weights=False)
     output = output.transpose(0, 1) if batch_first is not x else output
     parts = module.in_proj_weight.chunk(3)  # one matrix, as queries, keys and values read X

@@ -345,7 +345,7 @@ def test_watch_says_what_to_do_with_a_lesson(x):
         (nn.Linear(8, 8), torch.ones(1, 4, 8), "calls 1 linear layer on X and 0 on other states; expected three"),
         (nn.MultiheadAttention(8, 2, add_zero_attn=True), torch.ones(1, 4, 8), "attends to keys of its own"),
         (nn.MultiheadAttention(8, 2).eval(), torch.ones(1, 4, 7), "Its last dimension must be embed_dim"),
-        (Lesson(), torch.ones(1, 4, 7), "fails on X of shape"),
+        (Lesson(), torch.ones(1, 4, 7), "X of shape .* makes 'Lesson' fail"),
         (Lesson(), torch.ones(8), "expected real numbers"),
         (Lesson(), "A sentence.", "pass a tensor X"),
         ("bundled", torch.ones(1, 4, 8), "not images. Give it text"),
