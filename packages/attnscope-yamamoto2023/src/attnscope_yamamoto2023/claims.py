@@ -3,6 +3,9 @@
 A claim **holds** if the number meets the criterion and its null hardly ever does as well (p <= 0.05). The paper names
 no criteria: they are ours. Two kinds of null are used: untrained copies of the model, which read the same texts, and
 the model itself with one thing put in random order (the text's tokens, the heads, the shifts of columns).
+
+p tests the size of the number. `Verdict.copies` counts the untrained copies that meet the criterion: where most do,
+meeting it shows nothing.
 """
 
 from __future__ import annotations
