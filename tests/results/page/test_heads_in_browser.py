@@ -125,7 +125,7 @@ def test_heads_are_chosen_removed_and_joined(path, visit):
     says = page.locator("[data-says=every]")
     assert says.inner_text().startswith("With all heads the model reads “it” as “animal”")
     page.locator("input[name='off-0.0']").check()
-    assert says.inner_text().startswith("Without these heads the model reads “it” as “street”")
+    assert says.inner_text().startswith("Without this head the model reads “it” as “street”")
     page.get_by_role("button", name="All heads on").click()
     for head in range(4):  # the prose says so
         page.locator(f"input[name='off-1.{head}']").check()
