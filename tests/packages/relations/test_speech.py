@@ -557,7 +557,7 @@ def test_heads_are_exported_as_other_tools_read_them(whisper, sounds, tmp_path):
     first = np.argwhere(found.set_order.values == 0).tolist()
     one = export(tmp_path / "run", "alignment", out=tmp_path / "one", top=1)
     assert json.loads((one / "generation_config.json").read_text())["alignment_heads"] == first
-    with pytest.raises(AttnscopeError, match="Use --to alignment"):
+    with pytest.raises(AttnscopeError, match="found a run of relations; --to duo takes a card"):
         export(tmp_path / "run", "duo", out=tmp_path / "duo")
 
 

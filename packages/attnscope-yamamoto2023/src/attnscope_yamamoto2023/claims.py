@@ -382,7 +382,7 @@ def claims(study: Study, *, copies: int = 19) -> list[Verdict]:
     >>> from attnscope.explanation.study import study
     >>> found = {each.claim.name: each for each in claims(study("bundled", limit=2), copies=1)}
     >>> found["columns"].verdict, found["columns"].text
-    ('does not hold', 'median 0 (quartiles 0 and 1) over 7 directed heads, at most 3')
+    ('does not hold', 'median 0 ...')
     """
     position_table(study.model)  # raises with the model's own scheme
     own = _measured(study, CLAIMS)

@@ -381,7 +381,7 @@ def test_pairs_that_are_left_out_are_reported(tmp_path, caplog):
     settings |= {"longest": 7, "updates": 2, "vocabulary": 300}
     texts = {side: tmp_path / side for side in ("source", "target")}
     train(out=tmp_path / "out", **texts, **settings)
-    assert caplog.messages == ["dropped pairs: 1 both empty, 1 too long"]
+    assert "dropped pairs: 1 both empty, 1 too long" in caplog.messages
     assert read_log(tmp_path / "out")[0] == {"update": 0, "left_out": {"both empty": 1, "too long": 1}}
 
 
