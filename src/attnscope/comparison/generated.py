@@ -92,7 +92,6 @@ def report(results: xr.Dataset) -> Report:
             [f"{describe_own_output(rows)}."],
             "significant at 5%, corrected for all heads" if tested else "not tested",
             heads_by(rows, lambda row: _SHIFTS * bool(row["beyond_chance"]), _SHIFTS) if tested else {},
-            headline=describe_own_output(rows).split(", by ")[0],
         ),
         tables=[
             Table("heads", "Heads that shift to the model's own output", (*_HEADS, *spans), heads, terminal=10),
@@ -230,12 +229,12 @@ def describe_own_output(rows: Sequence[Row]) -> str:
     if not turning:
         return (
             f"No head of {len(rows)} shifts to the model's own output significantly, by at least {_LEAST_TURN:.0%} of "
-            "the weight beyond uniform attention and the head's positions (p < 0.05, corrected for all heads)"
+            "the weight beyond uniform attention and the head's positions"
         )
     verb = "shifts" if turning == 1 else "shift"
     return (
-        f"{turning} of {count(len(rows), 'head')} {verb} to the model's own output, by at least {_LEAST_TURN:.0%} of "
-        "the weight beyond uniform attention and the head's positions (p < 0.05, corrected for all heads)"
+        f"{turning} of {count(len(rows), 'head')} {verb} to the model's own output significantly, by at least "
+        f"{_LEAST_TURN:.0%} of the weight beyond uniform attention and the head's positions"
     )
 
 

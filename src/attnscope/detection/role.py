@@ -269,20 +269,23 @@ ROLES: dict[str, Role] = _Roles(
         Role(
             "first_token",
             "first-token sink",
-            "Mean weight on the first token, over all queries that see it; above 0.3 it is a sink.",
+            "Mean weight on the first token, over all queries that see it; 0.3 or more, and twice uniform "
+            "attention's, is a sink.",
             _SINK,
             lambda measured: measured.on(FIRST),
             threshold=0.3,
+            more=MORE,  # in a short text, uniform attention reaches the threshold
             layers=ANY,
         ),
         Role(
             "sink",
             "any-token sink",
             "Largest mean weight that a key gets from the queries that see it, over the keys that at least half of the "
-            "queries see; above 0.3 that key is a sink.",
+            "queries see; 0.3 or more, and twice uniform attention's, is a sink.",
             f"{_SINK}, for every key; the bound on late keys, which few queries see, is ours",
             lambda measured: measured.most_received(),
             threshold=0.3,
+            more=MORE,  # in a short text, uniform attention reaches the threshold
             layers=ANY,
         ),
         Role(

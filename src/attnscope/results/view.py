@@ -46,7 +46,7 @@ _ROWS = 512  # of a map in memory at once
 _NUMBERS = 1 << 24  # weights of a layer in memory at once
 _EACH_TILE = 8  # queries of each tile of a small map, at least
 SCRIPTS, STYLES = ("draw.js", "window.js", "patches.js", "picture.js", "view.js"), ("view.css",)
-_COPY = "A page of one text, which no model answers. To change the text or to take heads out, open it live:"
+_COPY = "A page of one text, without its model. To change the text or to take heads out, open it live:"
 ANSWERS = "attnscope.live"  # entry point of the package that answers views
 
 
