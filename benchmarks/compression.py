@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -62,7 +63,8 @@ def curves_of(
 ) -> xr.Dataset:
     """Change of the loss over ``cache, order, point`` for the caches of the card that all windows exceed."""
     shortest, names = min(map(len, session.windows)), [str(name) for name in card.role.values]
-    known = [(int(one[1]), int(one[2])) for name in names if (one := name.split("_"))[0] == "kept"]
+    sizes = [re.fullmatch(r"kept_(\d+)_(\d+)", name) for name in names]
+    known = [(int(size[1]), int(size[2])) for size in sizes if size is not None]
     caches = [cache for cache in known if sum(cache) < shortest]
     if not caches:
         raise AttnscopeError(f"a window has {shortest} tokens, and no cache of the card has fewer: use longer texts")

@@ -219,3 +219,12 @@ def test_the_heads_that_pass_are_named_the_best_first():
     assert [row["passing"] for row in role_rows(roles)] == ["1.0 0.0", "0.0 1.0", "(0.1)"]
     many = roles.isel(role=[0]).isel(head=[0] * 7).assign_coords(head=range(7))
     assert role_rows(many)[0]["passing"] == "1.0 1.1 1.2 1.3 1.4 +9"
+
+
+@pytest.mark.parametrize("name", ["first_token", "sink"])
+def test_a_short_text_makes_no_sink_of_a_head_near_uniform_attention(name):
+    """Uniform attention over few tokens reaches the published threshold by itself."""
+    scores = np.array([[0.31, 0.45, 0.61, 0.63]])
+    assert ROLES[name].reached(scores, np.array([0.31])).tolist() == [[False, False, False, True]]
+    assert ROLES[name].reached(scores, np.array([0.02])).all()  # a long text
+    assert not ROLES[name].reached(np.array([[0.29]]), np.array([0.02])).any()

@@ -271,7 +271,7 @@ ROLES: dict[str, Role] = _Roles(
             "first-token sink",
             "Mean weight on the first token, over all queries that see it; 0.3 or more, and twice uniform "
             "attention's, is a sink.",
-            _SINK,
+            f"{_SINK}; the comparison with uniform attention is ours",
             lambda measured: measured.on(FIRST),
             threshold=0.3,
             more=MORE,  # in a short text, uniform attention reaches the threshold
@@ -282,7 +282,8 @@ ROLES: dict[str, Role] = _Roles(
             "any-token sink",
             "Largest mean weight that a key gets from the queries that see it, over the keys that at least half of the "
             "queries see; 0.3 or more, and twice uniform attention's, is a sink.",
-            f"{_SINK}, for every key; the bound on late keys, which few queries see, is ours",
+            f"{_SINK}, for every key; the bound on late keys, which few queries see, and the comparison with uniform "
+            "attention are ours",
             lambda measured: measured.most_received(),
             threshold=0.3,
             more=MORE,  # in a short text, uniform attention reaches the threshold
