@@ -74,9 +74,9 @@ def answers() -> Any:
     return next((entry.load() for entry in entry_points(group=ANSWERS)), None)
 
 
-def conversation_of(read: Any, source: str) -> Conversation | None:
-    """A conversation with a model, or with a reader of one input; None where nothing answers."""
-    return None if answers() is None else answers().conversation_of(read, source)
+def conversation_of(read: Any, source: str, reading: Mapping[str, Any]) -> Conversation | None:
+    """A conversation with a model, or with a reader of one input, as it was loaded; None where nothing answers."""
+    return None if answers() is None else answers().conversation_of(read, source, reading)
 
 
 @dataclass(frozen=True, eq=False)

@@ -110,7 +110,7 @@ def view(
         reader, maps, text = maps_of_modality(model, modality, reading, targets)
         if layer is None:  # of a sound with its transcript: what attends from one to the other
             layer = max((index for index, kind in maps.kinds.items() if kind == "cross"), default=None)
-        return view_at(maps, layer, head, query, reader.loaded.name, conversation_of(reader, source), text)
+        return view_at(maps, layer, head, query, reader.loaded.name, conversation_of(reader, source, reading), text)
     session = Opened.of(model, texts)  # pyright: ignore[reportArgumentType]
     loaded = session.load(reading, heads=[(layer, head)])
     if pair is not None:
@@ -123,4 +123,4 @@ def view(
             layer, head, query = 1, 0, "it"
     window_of_text = first_window(session, targets, window)
     maps = maps_of_window(loaded, window_of_text)
-    return view_at(maps, layer, head, query, loaded.name, conversation_of(loaded, source), window_of_text.text)
+    return view_at(maps, layer, head, query, loaded.name, conversation_of(loaded, source, reading), window_of_text.text)

@@ -17,6 +17,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.results.page.parts import encode
 from attnscope_live.conversation import Conversation, StoppedError, sentences
+from attnscope_live.copied import Source
 from tests.tiny_models import tiny_reader
 
 TEXT = "The car near the rivers is old."
@@ -33,12 +34,12 @@ def answered(conversation, name, **question):
 
 @pytest.fixture(scope="module")
 def tasks():
-    return Conversation(load_model("bundled:tasks", device="cpu"), "bundled:tasks")
+    return Conversation(load_model("bundled:tasks", device="cpu"), Source("bundled:tasks"))
 
 
 @pytest.fixture(scope="module")
 def masked():
-    return Conversation(load_model("bundled", device="cpu"), "bundled")
+    return Conversation(load_model("bundled", device="cpu"), Source("bundled"))
 
 
 def of_family(name):
@@ -91,7 +92,7 @@ def test_the_change_of_the_loss_is_that_of_intervene(request, name, by):
     loss = answered(conversation, "look", text=TEXT, removed=heads, by=by)[0]["loss"]
     window = len(conversation.looked.plain.window)
     found = attnscope.intervene(
-        conversation.source, TEXT, heads=[heads], ablations=[by], steps=0, window=window, why=False
+        conversation.source.name, TEXT, heads=[heads], ablations=[by], steps=0, window=window, why=False
     )
     change = found["together"].loss_change.values.squeeze()
     assert loss["after"] - loss["before"] == pytest.approx(float(change), abs=1e-5)

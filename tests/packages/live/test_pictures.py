@@ -1,7 +1,9 @@
 """A live view of pictures: weights and predictions next to eager attention, and pictures that a page sends."""
 
 import base64
+import contextlib
 import io
+import re
 
 import numpy as np
 import pytest
@@ -159,8 +161,6 @@ def test_a_chat_is_written_by_the_template_of_the_model(llava):
         best = model(input_ids=ids, pixel_values=inputs["pixel_values"]).logits[0, -1].log_softmax(-1).topk(10)
     np.testing.assert_allclose([row["before"] for row in look["rows"]], best.values, atol=1e-5)
     assert len(look["texts"]["text"]["tokens"]) > len(plain["texts"]["text"]["tokens"])
-    code = conversation.answer("code", {"layer": 0, "head": 0, "position": 1}).content
-    assert "chat template" in code["error"]
 
 
 def test_a_picture_that_a_page_sends_takes_the_place_of_the_first(vit):
@@ -220,3 +220,48 @@ def test_a_sound_has_a_page_alone(tmp_path):
     told = command("view", "whisper", "sounds/0.wav", cwd=tmp_path)
     assert told.returncode == 2
     assert "whisper is not shown live: write a page with --page FILE" in told.stderr
+
+
+@pytest.mark.parametrize("by", ["zero", "mean"])
+@pytest.mark.parametrize("more", [{}, {"chat": True}, {"written": (5, 6)}, {"picture": None}])
+def test_the_copied_python_of_a_text_with_a_picture_prints_the_same_numbers(llava, more, by):
+    conversation = attnscope.view(llava[0], QUESTION, image=llava[1]).conversation
+    asked = {"text": QUESTION, "picture": "first", **more}
+    look = conversation.answer("look", {**asked, "removed": ((0, 1), (1, 2)), "by": by}).content
+    check_copied(conversation, look)
+    conversation.answer("look", asked)
+    position = look["position"]
+    code = conversation.answer("code", {"layer": 1, "head": 2, "position": position}).content
+    row = np.frombuffer(
+        conversation.answer("row", {"layer": 1, "head": 2, "token": position, "direction": "from"}).arrays[0],
+        np.float32,
+    )
+    assert numbers_of(printed(code["python"])) == pytest.approx(row, abs=1e-4)
+    assert bool(code["command"]) == (more in ({}, {"picture": None}))
+
+
+@pytest.mark.parametrize("by", ["zero", "mean"])
+def test_the_copied_python_of_a_picture_prints_the_same_numbers(vit, by):
+    conversation = attnscope.view(*vit).conversation
+    look = conversation.answer("look", {"text": "", "picture": "first", "removed": ((1, 1),), "by": by}).content
+    check_copied(conversation, look)
+
+
+def check_copied(conversation, look):
+    rows = {row["id"]: row for row in look["rows"]}
+    code = conversation.answer("code", {"layer": 0, "head": 0, "position": look["position"]}).content
+    assert not code["command"]
+    for line in printed(code["python"]).splitlines():
+        index, *logs = re.fullmatch(r"(\d+) .* (\S+) (\S+)", line).groups()
+        row = rows[int(index)]
+        assert [float(log) for log in logs] == pytest.approx([row["before"], row["after"]], abs=1e-4)
+
+
+def numbers_of(text):
+    return [float(number) for number in re.findall(r"\d\.\d+(?:e-\d+)?", text)]
+
+
+def printed(code):
+    with contextlib.redirect_stdout(io.StringIO()) as lines, torch._tensor_str.printoptions(threshold=100_000):
+        exec(code, {})  # noqa: S102
+    return lines.getvalue()

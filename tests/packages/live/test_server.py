@@ -22,6 +22,7 @@ from attnscope.capture.load import load_model
 from attnscope.cli.view import view as command
 from attnscope.results import view
 from attnscope_live.conversation import Conversation
+from attnscope_live.copied import Source
 from attnscope_live.opening import state_of
 from tests.packages.live.served import TOKEN, serving
 
@@ -31,7 +32,7 @@ TEXT = "The car near the rivers is old."
 @pytest.fixture(scope="module")
 def served():
     """The port of a server of the bundled causal model."""
-    conversation = Conversation(load_model("bundled:tasks", device="cpu"), "bundled:tasks")
+    conversation = Conversation(load_model("bundled:tasks", device="cpu"), Source("bundled:tasks"))
     with serving(conversation, {"text": TEXT}) as port:
         yield port
 

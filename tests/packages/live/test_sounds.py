@@ -1,11 +1,16 @@
 """A live view of a sound: weights, predictions, times and transcripts next to eager attention and the model's own."""
 
+import contextlib
 import copy
+import io
 import json
+import re
+import shlex
 
 import numpy as np
 import pytest
 import torch
+from accelerate import dispatch_model
 from scipy.io import wavfile
 from scipy.signal import resample_poly
 from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
@@ -115,3 +120,65 @@ def test_what_a_sound_cannot_show_is_said(conversation):
         assert words in conversation.reply("look", question, lambda: False).content["error"]
     texts = attnscope.view("bundled", "The tide.").conversation
     assert "reads no sounds" in texts.reply("transcribe", {}, lambda: False).content["error"]
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+@pytest.mark.parametrize("by", ["zero", "mean"])
+def test_the_copied_python_of_a_sound_prints_predictions_and_transcripts(whisper, by, dtype):
+    conversation = attnscope.view(*whisper, targets=[SAID[1]], dtype=dtype).conversation
+    look, _ = answered(conversation, "look", text=SAID[1], written=[7, 8], removed=[[DECODER, 0], [0, 1]], by=by)
+    rows = {row["id"]: row for row in look["rows"]}
+    assert any(abs(row["after"] - row["before"]) > 0.1 for row in rows.values())
+    code, _ = answered(conversation, "code", layer=CROSS, head=1, position=look["position"])
+    step = 1e-4 if dtype is None else 2**-5  # two steps of a logit between 2 and 4 in bfloat16
+    *lines, before, after = printed(code["python"]).splitlines()
+    for line in lines:
+        index, *logs = re.fullmatch(r"(\d+) .* (\S+) (\S+)", line).groups()
+        row = rows[int(index)]
+        assert [float(log) for log in logs] == pytest.approx([row["before"], row["after"]], abs=step)
+    written, _ = answered(conversation, "transcribe")
+    assert [before.strip(), after.strip()] == [written["before"], written["after"]]
+    assert code["command"] == ""
+    assert (f"dtype={dtype!r}" in code["python"]) == (dtype is not None)
+
+
+def test_the_copied_lines_of_a_sound_open_the_same_head(conversation, whisper):
+    answered(conversation, "look", text=SAID[1])
+    code, _ = answered(conversation, "code", layer=CROSS, head=1, position=3)
+    folder, path = whisper
+    weights = attnscope.weights(folder, path, targets=[SAID[1]], layer=CROSS, head=1)
+    shown = torch.tensor([float(number) for number in re.findall(r"\d\.\d+(?:e-\d+)?", printed(code["python"]))])
+    np.testing.assert_allclose(shown, weights.values[3], atol=1e-4)
+    command = ["attnscope", "view", str(folder), str(path), "--target", SAID[1], "--layer", str(CROSS), "--head", "1"]
+    assert shlex.split(code["command"]) == command
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("by", ["zero", "mean"])
+def test_a_sound_is_shown_on_a_device_as_on_the_cpu(device, whisper, by):
+    """Of two simulated GPUs the decoder has the second."""
+    looks = []
+    for place in ("cpu", device):
+        folder, path = whisper
+        model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
+        if place == "cpu" or torch.cuda.is_available():
+            model.to(place)
+        else:
+            parts = {"model.encoder": "cuda:0", "model.decoder": "cuda:1", "proj_out": "cuda:1"}
+            dispatch_model(model, parts, main_device="cuda:0", force_hooks=True)
+        conversation = attnscope.view(model, path, targets=[SAID[1]], tokenizer=folder).conversation
+        removed = [[DECODER, 0], [0, 1], [CROSS, 1]]
+        look, _ = answered(conversation, "look", text=SAID[1], written=[7, 8], removed=removed, by=by)
+        times, _ = answered(conversation, "times", layer=CROSS, head=1)
+        looks.append((look["rows"], times["words"], answered(conversation, "transcribe")[0]))
+    (there, words, written), (here, *expected) = looks[1], looks[0]
+    assert [words, written] == expected
+    for one, other in zip(there, here, strict=True):
+        assert one["id"] == other["id"]
+        assert [one["before"], one["after"]] == pytest.approx([other["before"], other["after"]], abs=1e-4)
+
+
+def printed(code):
+    with contextlib.redirect_stdout(io.StringIO()) as lines:
+        exec(code, {})  # noqa: S102
+    return lines.getvalue()

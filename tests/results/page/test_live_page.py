@@ -6,6 +6,7 @@ import pytest
 
 from attnscope.capture.load import load_model
 from attnscope_live.conversation import Conversation
+from attnscope_live.copied import Source
 from tests.packages.live.served import TOKEN, serving
 
 TEXT = "The car near the rivers"
@@ -15,7 +16,7 @@ TABLE = ".predicted tbody tr"
 
 @pytest.fixture(scope="module")
 def tasks():
-    return Conversation(load_model("bundled:tasks", device="cpu"), "bundled:tasks")
+    return Conversation(load_model("bundled:tasks", device="cpu"), Source("bundled:tasks"))
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from attnscope.report.language import translate
 from attnscope.results.page import parts
 from attnscope.results.view import Maps, thumb
 from attnscope.support.errors import AttnscopeError
-from attnscope_live.copied import Shown, command_of, python_of
+from attnscope_live.copied import UNNAMED, Shown, Source, command_of, python_of
 from attnscope_live.questions import (
     Attribution,
     Code,
@@ -106,7 +106,7 @@ class Conversation:
     scripts = tuple(str(PAGE / name) for name in ("dropped.js", "sound.js", "live.js"))
     styles = (str(PAGE / "live.css"),)
 
-    def __init__(self, loaded: LoadedModel, source: str = "model") -> None:
+    def __init__(self, loaded: LoadedModel, source: Source = UNNAMED) -> None:
         self.loaded, self.source = loaded, source
         self.kind: Kind = kind_of_question(loaded.model)
         self.length = min(LONGEST, window_length(loaded, None))
@@ -152,7 +152,7 @@ class Conversation:
     def about(self) -> dict[str, Any]:
         """The model in words, for a page that has asked nothing yet."""
         decodes = bool(self.loaded.model.config.is_encoder_decoder)
-        return {"name": self.loaded.name, "decodes": decodes, "masks": self.source != ANSWERS_IT}
+        return {"name": self.loaded.name, "decodes": decodes, "masks": self.source.name != ANSWERS_IT}
 
     @property
     def maps(self) -> Maps | None:

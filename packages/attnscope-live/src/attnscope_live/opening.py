@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -12,6 +13,7 @@ from attnscope.measure.pictured_generation import PromptsWithImages
 from attnscope.measure.sounds import SoundReader
 from attnscope.support.errors import AttnscopeError
 from attnscope_live.conversation import Conversation
+from attnscope_live.copied import LOADED, Source
 from attnscope_live.pictures import TextAndPictureConversation, VisionConversation
 from attnscope_live.server import HOST, check_port, serve
 from attnscope_live.sounds import SoundConversation
@@ -37,8 +39,14 @@ def state_of(text: Any) -> dict[str, Any]:
     return state
 
 
-def conversation_of(read: LoadedModel | Any, source: str) -> Conversation | None:
+def conversation_of(read: LoadedModel | Any, name: str, reading: Mapping[str, Any]) -> Conversation | None:
     """A conversation with a model or with a reader of one input; None for inputs that are not shown live."""
+    options = {
+        option: reading[option]
+        for option in LOADED
+        if isinstance(reading.get(option), str) or reading.get(option) is True
+    }
+    source = Source(name, options)
     if isinstance(read, LoadedModel):
         return Conversation(read, source)
     if isinstance(read, ImageReader):

@@ -22,6 +22,7 @@ from attnscope.read.windows import Window
 from attnscope.results.view import marked
 from attnscope.support.errors import AttnscopeError
 from attnscope_live.conversation import Answer, Conversation, Pass
+from attnscope_live.copied import Inputs, Source, python_with_inputs, view_command
 from attnscope_live.questions import Code, Look, Picture
 
 LARGEST = 8 << 20  # bytes of a picture
@@ -60,7 +61,7 @@ class PictureConversation(Conversation):
 
     reads = ""  # what the page lets one change
 
-    def __init__(self, loaded: Any, source: str, pictures: Mapping[str, Images], first: str | None) -> None:
+    def __init__(self, loaded: Any, source: Source, pictures: Mapping[str, Images], first: str | None) -> None:
         super().__init__(loaded, source)
         self.pictures, self.first = dict(pictures), first
 
@@ -97,24 +98,19 @@ class PictureConversation(Conversation):
         """None: the tokens of a picture are not predicted."""
         return
 
+    def _opening(self, path: str) -> tuple[list[str], Inputs]:
+        """Imports, and lines that read a picture as the model does."""
+        raise NotImplementedError
+
     def _code(self, asked: Code) -> Answer:
-        question, head = self.looked.question, f"layer={asked.layer}, head={asked.head}"
-        if question.chat:
-            return Answer({"error": "a text that the chat template writes is not copied yet"})
-        if question.removed or question.written:
-            return Answer({"error": "heads taken out of a picture, and written tokens, are not copied yet"})
-        lines = ["import attnscope", "from PIL import Image", "", 'picture = Image.open("picture.png")']
-        given = (
-            "[picture]"
-            if self.reads == "images"
-            else repr({"text": marked(question.text)})[:-1] + ", 'images': [picture]}"
-        )
-        lines += [
-            f"weights = attnscope.weights({self.source!r}, {given}, {head})",
-            f"print(weights.isel(query={asked.position}))",
-            "",
-        ]
-        return Answer({"python": "\n".join(lines), "command": ""})
+        question, path = self.looked.question, "picture.png"  # of one that was dropped on the page
+        if question.picture == self.first and self.first is not None:
+            path = next(map(str, self.pictures[self.first].files), path)
+        imports, given = self._opening(path)
+        python = python_with_inputs(question, self.kind, asked, given, imports)
+        is_plain = not (question.removed or question.written or question.chat)
+        named = [path] if self.reads == "images" else [question.text, *(["--image", path] if question.picture else [])]
+        return Answer({"python": python, "command": view_command(self.source, *named, at=asked) if is_plain else ""})
 
 
 class VisionConversation(PictureConversation):
@@ -122,7 +118,7 @@ class VisionConversation(PictureConversation):
 
     reads = "images"
 
-    def __init__(self, reader: ImageReader, source: str, pictures: Mapping[str, Images], first: str | None) -> None:
+    def __init__(self, reader: ImageReader, source: Source, pictures: Mapping[str, Images], first: str | None) -> None:
         super().__init__(replace(reader.loaded, model=reader.model), source, pictures, first)
         self.reader = reader
 
@@ -138,6 +134,21 @@ class VisionConversation(PictureConversation):
         views = self.reader.views(item)
         return ready(read.windows[0], read.batch.inputs(self.reader.model), views)
 
+    def _opening(self, path: str) -> tuple[list[str], Inputs]:
+        imports = [
+            "from attnscope.capture.encoders import load_vision_model",
+            "from attnscope.capture.placement import Loading",
+            "from attnscope.read.images import images_of",
+            "from pathlib import Path",
+        ]
+        lines = [
+            f"vision = load_vision_model({self.source.loading})",
+            "model, tokenizer = vision.model, None",
+            f"(picture,) = images_of(Path({path!r}))",
+            "inputs = {'pixel_values': vision.pixels(picture)}",
+        ]
+        return imports, Inputs(lines)
+
 
 class TextAndPictureConversation(PictureConversation):
     """A vision-language model that answers questions about a text with a picture."""
@@ -145,7 +156,7 @@ class TextAndPictureConversation(PictureConversation):
     reads = "texts with images"
 
     def __init__(
-        self, reader: PromptsWithImages, source: str, pictures: Mapping[str, Images], first: str | None
+        self, reader: PromptsWithImages, source: Source, pictures: Mapping[str, Images], first: str | None
     ) -> None:
         super().__init__(reader.loaded, source, pictures, first)
         self.reader, self.kind = reader, "next" if reader.loaded.model.can_generate() else "output"
@@ -164,13 +175,8 @@ class TextAndPictureConversation(PictureConversation):
     def _pictured(self, images: Images | None, text: str, asked: Look) -> ReadyWindow:
         if not text.strip():
             raise AttnscopeError("found no text: type one")
-        written, none = asked.written, Images([])
-        if asked.chat:
-            said = {"type": "text", "text": text.replace(PLACES[IMAGE], "").strip()}
-            content = [*[{"type": "image"}] * (images is not None), said]
-            item = PicturedText("the text", None, ({"role": "user", "content": content},), images or none)
-        else:
-            item = PicturedText("the text", marked(text) if images is not None else text, (), images or none)
+        written = asked.written
+        item = PicturedText("the text", *_read_text(text, asked), Images([]) if images is None else images)
         placed, inputs = self.reader.placed_of(item)
         window = placed.window
         if written:
@@ -186,11 +192,46 @@ class TextAndPictureConversation(PictureConversation):
             inputs = with_new_tokens(inputs, torch.tensor([window.ids]))
         return ready(window, inputs, self.reader.views(item, placed, inputs))
 
+    def _opening(self, path: str) -> tuple[list[str], Inputs]:
+        imports = [
+            "from attnscope.capture.modalities import load_pictured_model",
+            "from attnscope.capture.placement import Loading",
+            "from attnscope.measure.generation_pass import with_new_tokens",
+            "from attnscope.read.image_text import PicturedText",
+            "from attnscope.read.images import Images, images_of",
+            "from pathlib import Path",
+        ]
+        asked = self.looked.question
+        text, messages = _read_text(asked.text, asked)
+        images = "Images([])" if asked.picture is None else f"images_of(Path({path!r}))"
+        lines = [
+            f"pictured = load_pictured_model({self.source.loading})",
+            "model, tokenizer = pictured.loaded.model, pictured.loaded.tokenizer",
+            f"item = PicturedText('the text', {text!r}, {messages!r}, {images})",
+            "_, inputs = pictured.read(item, to_continue=True)",
+        ]
+        if asked.written:
+            ids = [*self.looked.plain.window.ids]
+            lines += [
+                "# with the tokens that the model wrote",
+                f"inputs = with_new_tokens(inputs, torch.tensor([{ids}]))",
+            ]
+        return imports, Inputs(lines, "pictured.decoder", "pictured.decoder_inputs(inputs)")
+
     def _checked(self, inputs: dict[str, Any], *, weights_suffice: bool) -> None:
         """Its layers were checked on the first picture."""
 
     def _forward(self, inputs: dict[str, Any]) -> Tensor:
         return self.reader.pictured.run(inputs)
+
+
+def _read_text(text: str, asked: Look) -> tuple[str | None, tuple[dict[str, Any], ...]]:
+    """A text with the mark of its picture, or a chat of one message."""
+    if not asked.chat:
+        return marked(text) if asked.picture is not None else text, ()
+    said = {"type": "text", "text": text.replace(PLACES[IMAGE], "").strip()}
+    content = [*[{"type": "image"}] * (asked.picture is not None), said]
+    return None, ({"role": "user", "content": content},)
 
 
 def ready(window: Window, arguments: dict[str, Any], views: Sequence[dict[str, Any]] = ()) -> ReadyWindow:

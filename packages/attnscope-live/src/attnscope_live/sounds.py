@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from attnscope.results.page.parts import base64_of
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs.edit import edit
 from attnscope_live.conversation import Answer, Conversation, Pass, StoppedError
+from attnscope_live.copied import Inputs, Source, ids_of, python_with_inputs, view_command
 from attnscope_live.pictures import ReadyWindow, ready
 from attnscope_live.questions import Code, Look, Times, Transcribe
 
@@ -31,7 +32,7 @@ _LETTERS = 20  # tokens a second, at most, that a model writes
 class SoundConversation(Conversation):
     """A model that answers questions about one sound and its transcript, which is the text that one types."""
 
-    def __init__(self, reader: SoundReader, source: str) -> None:
+    def __init__(self, reader: SoundReader, source: Source) -> None:
         super().__init__(replace(reader.loaded, tokenizer=reader.speech.tokenizer), source)
         self.reader = reader
         (self.piece,) = reader.items()
@@ -134,6 +135,12 @@ class SoundConversation(Conversation):
             changes[layer, head] = lambda z, mean=mean: mean.to(z).expand_as(z)
         return changes
 
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """Arguments with which the model writes the likeliest transcript."""
+        most = min(self.length - 4, int(_LETTERS * self.seconds) + 8)
+        return {"do_sample": False, "num_beams": 1, "max_new_tokens": most}
+
     def _written_by(self, changes: Mapping[tuple[int, int], Callable[[Tensor], Tensor]]) -> str:
         """The likeliest transcript, token by token."""
 
@@ -142,18 +149,36 @@ class SoundConversation(Conversation):
                 raise StoppedError
             return False
 
-        most = min(self.length - 4, int(_LETTERS * self.seconds) + 8)
-        settings: dict[str, Any] = {"do_sample": False, "num_beams": 1, "max_new_tokens": most}
         model: Any = self.loaded.model
         inputs = self._inputs(self.looked.plain.window)
         with edit(model, dict(changes), on="z", inputs=inputs) if changes else nullcontext():
-            ids = model.generate(**self._heard.given, **settings, stopping_criteria=[stop])
+            ids = model.generate(**self._heard.given, **self._settings, stopping_criteria=[stop])
         return str(self.loaded.tokenizer.decode(ids[0], skip_special_tokens=True)).strip()
 
     def _code(self, asked: Code) -> Answer:
-        question, head = self.looked.question, f"layer={asked.layer}, head={asked.head}"
-        if question.removed or question.written:
-            return Answer({"error": "heads taken out of a sound, and written tokens, are not copied yet"})
-        call = f"attnscope.weights({self.source!r}, 'sound.wav', targets=[{question.text!r}], {head})"
-        lines = ["import attnscope", "", f"weights = {call}", f"print(weights.isel(query={asked.position}))", ""]
-        return Answer({"python": "\n".join(lines), "command": ""})
+        question, said = self.looked.question, cast("Window", self.looked.plain.window.target)
+        path = next(map(str, self.reader.sounds.files), "sound.wav")
+        imports = [
+            "from attnscope.capture.encoders import load_speech_model",
+            "from attnscope.capture.placement import Loading",
+            "from attnscope.read.sounds import sounds_of",
+            "from pathlib import Path",
+        ]
+        lines = [
+            f"speech = load_speech_model({self.source.loading.replace(', ', ', with_decoder=True, ', 1)})",
+            "model, tokenizer = speech.loaded.model, speech.tokenizer",
+            f"(sound,) = sounds_of(Path({path!r}))",
+            "heard = speech.hear(sound.at_rate(speech.rate), sound.name).given",
+            f"# {question.text!r}",
+            f"inputs = {{**heard, {ids_of('decoder_input_ids', said)}}}",
+        ]
+        generate = ", ".join(f"{name}={value}" for name, value in self._settings.items())
+        given = Inputs(lines, generate=f"**heard, {generate}")
+        named = [path, "--target", question.text]
+        is_plain = not (question.removed or question.written)
+        return Answer(
+            {
+                "python": python_with_inputs(question, self.kind, asked, given, imports),
+                "command": view_command(self.source, *named, at=asked) if is_plain else "",
+            }
+        )
