@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -57,9 +58,13 @@ class Started:
         if self.poll() is None:
             self._process.kill()
             raise TimeoutExpired(str(self._process), timeout)
-        printed = [file.read_text(encoding="utf-8") if file.exists() else "" for file in self._files]
+        printed = self.printed()
         shutil.rmtree(self._place)
-        return tuple(printed)
+        return printed
+
+    def printed(self):
+        """What it has printed so far to standard output and standard error."""
+        return tuple(file.read_text(encoding="utf-8") if file.exists() else "" for file in self._files)
 
 
 def _run(words, cwd, files, environment, prepare, instead):
@@ -81,6 +86,17 @@ def _run(words, cwd, files, environment, prepare, instead):
     from attnscope.cli import main
 
     main()
+
+
+def in_two_processes(function, *words, cwd):
+    """What a function printed in each of two processes that know of each other, as `torchrun` starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    started = [Started(*words, cwd=cwd, instead=function, RANK=rank, LOCAL_RANK=rank, **place) for rank in ("0", "1")]
+    printed = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0, 0], printed
+    return [out for out, _ in printed]
 
 
 def wait_until(condition, process, seconds=120):

@@ -79,7 +79,9 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if str(item.path).startswith(quick):
             item.add_marker("quick")
-    forking = {item.path for item in items if hasattr(getattr(item, "module", None), "Started")}
+    forking = {
+        item.path for item in items if vars(getattr(item, "module", pytest)).keys() & {"Started", "in_two_processes"}
+    }
     in_browser = [item for item in items if "browser" in getattr(item, "fixturenames", ())]
     for item in in_browser:
         item.add_marker("browser")

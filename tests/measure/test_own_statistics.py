@@ -3,7 +3,6 @@
 import importlib
 import itertools
 import json
-import subprocess
 import sys
 import types
 from importlib import metadata
@@ -21,6 +20,7 @@ from attnscope.measure.quantities import STATISTICS
 from attnscope.report import registry
 from attnscope.results.reports import report_of
 from attnscope_monitor import HeadMonitor
+from tests.command_processes import Started
 from tests.image_models import vision_model, write_pictures
 from tests.tiny_models import tiny
 
@@ -237,25 +237,23 @@ def test_a_finished_run_of_another_function_never_answers(tmp_path):
     assert record["name"] == f"{__name__}.scaled.<locals>.<lambda>"
 
 
-CODE = """
-import sys
-import attnscope
-scan = dict(statistics="own_entropy", limit=3, out=sys.argv[1], show=False)
-opened = attnscope.open_run(sys.argv[1])
-try:
-    attnscope.scan(**scan)
-except attnscope.AttnscopeError as error:
-    print(error)
-import tests.own_records
-print(opened.identical(attnscope.scan(**scan)))
-"""
+def open_and_resume(folder):
+    """In a process that has not imported the module of these statistics."""
+    run = {"statistics": "own_entropy", "limit": 3, "out": folder, "show": False}
+    opened = attnscope.open_run(folder)
+    try:
+        attnscope.scan(**run)
+    except AttnscopeError as error:
+        print(error)
+    importlib.import_module("tests.own_records")
+    print(opened.identical(attnscope.scan(**run)))
 
 
 def test_another_process_opens_it_and_resumes_it_where_it_is_registered(tmp_path):
     attnscope.scan(statistics="own_entropy", limit=3, out=tmp_path / "run", show=False)
-    command = [sys.executable, "-c", CODE, str(tmp_path / "run")]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    resumed, both = found.stdout.splitlines()
+    found, wrong = Started(tmp_path / "run", cwd=tmp_path, instead=open_and_resume).communicate()
+    assert found, wrong
+    resumed, both = found.splitlines()
     assert resumed.startswith("the statistic 'own_entropy' is known from a run alone: first import the module")
     assert both == "True"
 

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import re
 import subprocess
 
@@ -18,6 +19,7 @@ from attnscope.capture.load import load_model
 from attnscope.results.page.parts import encode
 from attnscope_live.conversation import Conversation, StoppedError, sentences
 from attnscope_live.copied import Source
+from tests.cli.command import attnscope as run_here
 from tests.tiny_models import tiny_reader
 
 TEXT = "The car near the rivers is old."
@@ -402,6 +404,16 @@ def test_without_removed_heads_the_copied_lines_open_the_same(tasks):
     assert "key_token" in printed.getvalue()
 
 
+def as_a_shell_reads(command, folder):
+    """The words that a shell hands to attnscope."""
+    stand_in = folder / "attnscope"
+    stand_in.write_text("""#!/bin/sh\nprintf '%s\\n' "$@"\n""")
+    stand_in.chmod(0o755)
+    path = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(command, shell=True, env=os.environ | path, capture_output=True, text=True, check=True)  # noqa: S602
+    return done.stdout.splitlines()
+
+
 @pytest.mark.parametrize("by", ["zero", "other"])
 def test_the_copied_command_measures_the_same(tasks, tmp_path, by):
     text, other, heads = "The car near the rivers", "The cars near the rivers", [(1, 3), (0, 1)]
@@ -409,7 +421,9 @@ def test_the_copied_command_measures_the_same(tasks, tmp_path, by):
     position = len(tasks.looked.plain.window) - 1
     command = answered(tasks, "code", layer=0, head=0, position=position)[0]["command"]
     returned = answered(tasks, "predict", position=position)[0]["returned"]
-    subprocess.run(command + " --no-report --out run", shell=True, check=True, cwd=tmp_path)  # noqa: S602
+    words = as_a_shell_reads(command, tmp_path)
+    done = run_here(*words, "--no-report", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     found = attnscope.open_run(tmp_path / "run")["together"]
     measured = float(found["effect"].values.squeeze())
     here, patched, _ = returned["margins"]

@@ -1,11 +1,9 @@
 """The server of a live view: who may enter, what it serves, and that a newer question stops an older one."""
 
 import json
-import os
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import time
 import urllib.error
@@ -24,6 +22,7 @@ from attnscope.results import view
 from attnscope_live.conversation import Conversation
 from attnscope_live.copied import Source
 from attnscope_live.opening import state_of
+from tests.command_processes import Started, wait_until
 from tests.packages.live.served import TOKEN, serving
 
 TEXT = "The car near the rivers is old."
@@ -160,16 +159,17 @@ def test_two_pages_do_not_see_each_other(served):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 def test_ctrl_c_ends_the_command_and_leaves_nothing(tmp_path):
-    command = [sys.executable, "-m", "attnscope", "view", "bundled:tasks", TEXT, "--no-browser"]
-    environment = os.environ | {"SSH_CONNECTION": "1 2 3 4", "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        lines = [process.stdout.readline() for _ in range(3)]
-        assert lines[0].startswith("tasks answers at http://127.0.0.1:")
-        assert "ssh -L" in lines[1]
-        port = int(lines[0].split(":")[2].split("/")[0])
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+    words = ("view", "bundled:tasks", TEXT, "--no-browser")
+    process = Started(*words, cwd=tmp_path, SSH_CONNECTION="1 2 3 4", PYTHONUNBUFFERED="1")
+    wait_until(lambda: process.printed()[0].count("\n") == 3, process)
+    lines = process.printed()[0].splitlines()
+    assert lines[0].startswith("tasks answers at http://127.0.0.1:")
+    assert "ssh -L" in lines[1]
+    port = int(lines[0].split(":")[2].split("/")[0])
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
     assert [*tmp_path.iterdir()] == []
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), 5):
         pass

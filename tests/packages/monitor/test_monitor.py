@@ -3,8 +3,6 @@
 import copy
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +23,9 @@ from attnscope import AttnscopeError
 from attnscope.capture.functional import before_dropout
 from attnscope.capture.load import load_model
 from attnscope_monitor import HeadMonitor
+from tests.command_processes import in_two_processes
 from tests.tiny_models import tiny
 
-ROOT = Path(__file__).parents[3]
 TOKENS, WIDTH, LENGTH, STEPS, EVERY = 40, 32, 12, 6, 3
 SIZES = {"vocab_size": TOKENS, "hidden_size": WIDTH, "num_hidden_layers": 2, "intermediate_size": 64}
 SIDES = {
@@ -405,43 +403,31 @@ def test_a_batch_of_a_training_whose_attention_is_out_of_reach_is_measured_befor
         np.testing.assert_allclose(monitor.dataset[number], values, rtol=1e-6, atol=1e-6)
 
 
-SEVERAL = """
-import os, sys, torch
-from torch import distributed
-from tests.packages.monitor.test_monitor import IDS, built, dropping, trained
-from attnscope_monitor import HeadMonitor
-from pathlib import Path
+def measure_a_share(how, folder):
+    """In one of two processes: what the monitor of this one has."""
+    from torch import distributed
 
-how, folder = sys.argv[1:]
-if how == "trainer":
-    monitor = HeadMonitor(every=3, statistics=["max_weight"])
-    _, logged = trained(dropping(built("llama"), 0.0), Path(folder), monitor, report_to=[], ddp_backend="gloo",
-                        per_device_train_batch_size=4)
-else:
-    distributed.init_process_group("gloo")
-    model = torch.nn.parallel.DistributedDataParallel(dropping(built("llama"), 0.0))
-    if how == "compiled":
-        model = torch.compile(model, backend="eager")
-    monitor = HeadMonitor(statistics=["max_weight"])
-    monitor.measure_next(model, 0)
-    rank = distributed.get_rank()
-    model(input_ids=IDS[rank * 4 : rank * 4 + 4]).logits.sum().backward()
-rank = int(os.environ["RANK"])
-monitor.dataset.to_netcdf(Path(folder) / f"{how}-{rank}.nc")
-distributed.destroy_process_group()
-"""
+    if how == "trainer":
+        monitor = HeadMonitor(every=3, statistics=["max_weight"])
+        options = {"ddp_backend": "gloo", "per_device_train_batch_size": 4}
+        trained(dropping(built("llama"), 0.0), Path(folder), monitor, report_to=[], **options)
+    else:
+        distributed.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(dropping(built("llama"), 0.0))
+        monitor = HeadMonitor(statistics=["max_weight"])
+        compiled = torch.compile(model, backend="eager")
+        monitor.measure_next(compiled, 0)
+        rank = distributed.get_rank()
+        compiled(input_ids=IDS[rank * 4 : rank * 4 + 4]).logits.sum().backward()
+    monitor.dataset.to_netcdf(Path(folder) / f"{how}-{os.environ['RANK']}.nc")
+    distributed.destroy_process_group()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["compiled", "trainer"])
 def test_processes_measure_the_texts_of_all(how, tmp_path):
     """Each of two processes has the numbers of both batches, which are those of one process that reads both."""
-    (tmp_path / "train.py").write_text(SEVERAL)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run([*command, str(tmp_path / "train.py"), how, str(tmp_path)], env=environment,
-                          capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    in_two_processes(measure_a_share, how, tmp_path, cwd=tmp_path)
     one, other = (xr.load_dataset(tmp_path / f"{how}-{rank}.nc") for rank in (0, 1))
     xr.testing.assert_identical(one, other)
     if how != "trainer":
