@@ -139,7 +139,7 @@ def report(tree: xr.DataTree) -> Report:
         care["Estimates are linear."] = "They are off where the change is large; the figure shows by how much."
     if "together" in tree.children and "p" in tree["together"]:
         care |= OF_P
-    model = str(tree.attrs.get("model", "the model"))
+    model, towards = str(tree.attrs.get("model", "the model")), _towards(pairs)
     return Report(
         title=f"Activation patching in {model}",
         read=f"{count(len(rows), 'activation')} patched in {count(pairs.sizes['pair'], 'pair')} of texts",
@@ -147,7 +147,7 @@ def report(tree: xr.DataTree) -> Report:
             _sentences(tree, rows),
             f"significant at 5%, corrected for all {_kinds(rows)}" if tested else "not tested",
             heads_by(
-                rows, lambda row: (TOWARDS if (row["recovered"] or 0) > 0 else AWAY) * bool(row["shown"]), TOWARDS, AWAY
+                rows, lambda row: (towards if (row["recovered"] or 0) > 0 else AWAY) * bool(row["shown"]), towards, AWAY
             )
             if tested and has_shares and "head" in rows[0]
             else {},
@@ -166,7 +166,15 @@ def report(tree: xr.DataTree) -> Report:
     )
 
 
-TOWARDS, AWAY = "towards the other run", "away from it"
+AWAY = "away from it"
+
+
+def _towards(pairs: xr.Dataset) -> str:
+    """The name of a change in the direction of the run whose activations are patched in."""
+    return f"towards the {_SOURCE[pairs.attrs['direction']]} run"
+
+
+_SOURCE = {"denoising": "clean", "noising": "corrupted"}
 
 
 def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
@@ -278,7 +286,8 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
             towards = sum(share > 0 for share in shares)
             sentences.append(
                 f"{len(shares)} of {len(rows)} {kinds} have a significant effect (p < 0.05, corrected, over {number} "
-                f"pairs): {towards} towards the other run, {len(shares) - towards} away from it."
+                f"pairs): {towards} towards the {_SOURCE[pairs.attrs['direction']]} run, {len(shares) - towards} away "
+                "from it."
             )
     agreement = ""
     if "agreement" in tree.children:
@@ -341,7 +350,8 @@ def _describe_share(row: Row, effect: Effect) -> str:
 def _what_is_done(tree: xr.DataTree) -> str:
     """The patched positions and heads, in one sentence."""
     pairs = tree["pairs"].to_dataset()
-    source, other = ("clean", "corrupted") if pairs.attrs["direction"] == "denoising" else ("corrupted", "clean")
+    source = _SOURCE[pairs.attrs["direction"]]
+    other = "corrupted" if source == "clean" else "clean"
     words = _PATCHED[pairs.attrs["what"]]
     if "receiver" in pairs.attrs:
         through = pairs.attrs["receiver"]

@@ -493,8 +493,10 @@ def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
         return "This model predicts worse than a uniform guess: its loss does not show which heads matter"
     worse, better = (sum(row["matters"] == sign for row in rows) for sign in (1, -1))
     if not worse and not better:
-        every = " under every ablation" if len(tree["heads"].ablation) > 1 else ""
-        return f"No head of {len(rows)} changes the loss significantly{every} when removed"
+        if len(tree["heads"].ablation) == 1:
+            return f"No head of {len(rows)} changes the loss significantly when removed"
+        under_some = sum(any(row[f"{name}_shown"] for name in tree["heads"].ablation.values) for row in rows)
+        return f"No head of {len(rows)} changes the loss significantly under every ablation, {under_some} under some"
     raises = f"Removing one head raises the loss significantly for {worse} of {len(rows)} heads"
     if len(tree["heads"].ablation) > 1:
         raises = (

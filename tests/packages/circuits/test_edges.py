@@ -470,7 +470,9 @@ def test_the_headline_names_the_ranking_with_the_smallest_circuit(copied):
         return report_of("edges", found.assign(difference=difference)).finding
 
     first = finding_of([0.004, 0.79, 1], [0.3, 0.976, 1])
-    assert first.headline.startswith("The smallest circuit that keeps 80% to 120% has 20.0% of the edges")
+    assert first.headline.startswith(
+        "The smallest circuit that keeps 80% to 120% of the difference has 20.0% of the edges"
+    )
     assert first.headline.endswith("those with the largest scores.")
     assert "keeps 98%" in first.sentences[0]
     first = finding_of([0.85, 0.79, 1], [0.3, 0.976, 1])
@@ -479,7 +481,7 @@ def test_the_headline_names_the_ranking_with_the_smallest_circuit(copied):
     for kept in (0.5, 1.5):
         last = finding_of([0.1, 0.1, 1], [0.1, kept, 1])
         assert last.headline.startswith(
-            "The best circuit (none keeps 80% to 120% on other pairs) has 20.0% of the edges"
+            "The best circuit (none keeps 80% to 120% of the difference on other pairs) has 20.0% of the edges"
         )
         assert last.headline.endswith("those with the largest scores.")
     whole = len(passed)  # 5 gradients, and 3 orders of 3 sizes, of every length in each half
@@ -497,7 +499,9 @@ def test_size_and_order_of_a_circuit_are_chosen_on_the_other_half(copied):
     difference = (found.corrupted + gap * kept).transpose(*found.difference.dims)
     first = report_of("edges", found.assign(difference=difference)).finding.sentences[0]
     share = float((gap * xr.where(found.half == 0, 0.3, 0.4)).sum() / gap.sum())
-    assert first.startswith("The best circuit (none keeps 80% to 120% on other pairs) has 10.0% or 20.0% of the edges")
+    assert first.startswith(
+        "The best circuit (none keeps 80% to 120% of the difference on other pairs) has 10.0% or 20.0% of the edges"
+    )
     assert f"It keeps {share:.0%} (" in first
 
 

@@ -62,3 +62,41 @@ def test_a_small_effect_is_pale_in_the_figure(monkeypatch):
     result = xr.DataTree.from_dict({"heads": heads})
     intervene.grid(Report("", "", Finding(["One."], "5%"), [], result))
     assert drawn[0].ends == (-0.01, 0.01)
+
+
+@pytest.mark.browser
+def test_a_large_effect_that_is_not_significant_is_paler_than_a_significant_one(visit, tmp_path):
+    """Groups that say only the sign of a number leave the colours to the number; others keep theirs."""
+    quantities = (
+        Quantity("layer", unit="count"),
+        Quantity("head", unit="head"),
+        Quantity("effect", unit="deviations", significant="shown"),
+    )
+    values, shown = (0.94, 0.83, -0.9, -0.5), (False, True, True, None)
+    rows = [
+        {"layer": 0, "head": head, "effect": value, "shown": mark}
+        for head, (value, mark) in enumerate(zip(values, shown, strict=True))
+    ]
+
+    def opened(heads):
+        finding = Finding(["One."], "5%", heads)
+        table = Table("heads", "", quantities, rows)
+        return Report("", "", finding, [table], None, command="examples", colour="effect")
+
+    report = opened({"more": [(0, 1)], "less": [(0, 2)]})
+    assert not of_report(report)["opens"]["labels"]
+    assert of_report(opened({"one": [(0, 1)], "another": [(0, 0)]}))["opens"]["labels"]
+    page = visit(write_page(report, tmp_path / "page.html"))
+    fills = page.eval_on_selector_all(
+        "[role=gridcell]", "all => all.map(cell => getComputedStyle(cell).backgroundColor)"
+    )
+    pale, full, less, untested = (np.array([int(part) for part in fill[4:-1].split(",")]) for fill in fills)
+    middle = np.array([241] * 3)  # of the scale
+    assert np.abs(pale - middle).sum() < 0.5 * np.abs(full - middle).sum()
+    assert np.abs(less - middle).sum() > np.abs(untested - middle).sum()
+    assert page.eval_on_selector_all("[role=gridcell] .dot", "all => all.map(dot => dot.parentNode.dataset.head)") == [
+        "1",
+        "2",
+    ]
+    assert page.text_content("#significance").startswith("Dot, bold: significant")
+    assert page.is_hidden("#hatched")

@@ -45,7 +45,8 @@ def test_the_page_opens_on_a_pair_and_how_far_the_head_takes_the_run(visit, tmp_
     numbers = page.eval_on_selector_all("#own svg text", "all => all.map(one => one.textContent)")[1::2]
     assert numbers == ["−2.00 logits", f"{patched:+.2f} logits".replace("-", "−"), "+2.00 logits"]
     wide = page.eval_on_selector_all("#own svg rect[opacity]", "all => all.map(one => one.width.baseVal.value)")
-    assert wide[1] / wide[2] == pytest.approx((patched + 2) / 4, abs=1e-3)
+    assert wide[0] == wide[2]  # from 0 to −2 on the left, from 0 to 2 on the right
+    assert wide[1] / wide[2] == pytest.approx(abs(patched) / 2, abs=1e-3)
     assert f"{(patched + 2) / 4:.1%} of the difference" in page.text_content("#own figcaption")
     page.select_option("#own select", "7")
     assert page.text_content("#own p >> nth=1").endswith("He is sad, 7 → he")

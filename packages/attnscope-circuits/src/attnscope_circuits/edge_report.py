@@ -43,6 +43,9 @@ ORDERS = {
 _KEPT = [with_ends(name, one[0], "percent", one[1], interval=name == "raising") for name, one in ORDERS.items()]
 _CIRCUITS = (Quantity("size", "share of edges", "percent"), Quantity("edges", unit="count"), *_KEPT)
 _RANKED = {"raising": "those that raise the metric most", "changing": "those with the largest scores"}
+_SIGN = (
+    "A negative change: the edge works for the answer, which loses with the corrupted activation. Positive: against it."
+)
 _FAR = 0.2  # from the whole difference, at most, as a circuit keeps it
 
 
@@ -111,6 +114,7 @@ def report(found: xr.Dataset) -> Report:
                 "Edges",
                 columns,
                 rows,
+                reading=_SIGN,
                 corrected="for all edges",
                 least=f"{LEAST} or more pairs",
                 terminal=12,
@@ -159,9 +163,9 @@ def _circuit(found: xr.Dataset, edges: int) -> list[str]:
     share_of = " or ".join(f"{size:.1%}" for size in sizes)
     ranked = " or ".join(_RANKED[name] for name in names)
     between = f"{1 - _FAR:.0%} to {1 + _FAR:.0%}"
-    which = f"smallest circuit that keeps {between}"
+    which = f"smallest circuit that keeps {between} of the difference"
     if abs(1 - reached) > _FAR:
-        which = f"best circuit (none keeps {between} on other pairs)"
+        which = f"best circuit (none keeps {between} of the difference on other pairs)"
     first = f"The {which} has {share_of} of the edges ({how_many} of {edges:,}), {ranked}."
     interval = "" if np.isnan(share.low[0]) else f" ({share.low[0]:z.0%} to {share.high[0]:z.0%})"
     return [first, f"It keeps {reached:z.0%}{interval} of the difference; as many random edges keep {by_chance:z.0%}."]

@@ -104,7 +104,7 @@ def report(result: xr.Dataset) -> schema.Report:
             contact_heads(result)
             if has_contacts
             else schema.heads_by(_first_of_each(heads, rows[0]), lambda row: row["relation"]),
-            headline if tested else "",
+            headline if tested else "" if has_contacts else of_relations[0],
         ),
         tables=[*contact_tables(result), *tables, *translation_tables(result)],
         colour="above" if tested or has_contacts else "weight",  # as the finding says

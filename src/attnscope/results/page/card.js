@@ -1,6 +1,6 @@
 // The card of a head: what it means in two lines, its roles as bars, its best example, small caches, its effect.
 
-const MOST = "#d55e00", kindOfRole = ({ role }) => `${data.own.table}.${role}`;
+const MOST = "var(--text)", kindOfRole = ({ role }) => `${data.own.table}.${role}`;
 const valueAt = (key, index) => byKey.get(key)?.values?.[index] ?? null;
 const highest = (key) => Math.max(...(byKey.get(key)?.values ?? []).map((value) => value ?? -Infinity));
 const two = (value) => value.toFixed(2);

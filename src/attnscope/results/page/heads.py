@@ -78,6 +78,7 @@ def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None
     drawn = [one["key"] for one in quantities if one["values"]]
     first = next((key for key in drawn if key.endswith(f".{report.colour}")), next(iter(effects), None))
     group = next((one["group"] for one in quantities if one["key"] == first), "")
+    by_sign = first in effects and first.endswith(f".{report.colour}") and _are_signs(groups, first, quantities, cells)
     quantities.sort(key=lambda one: one["group"] != group)  # what the finding is about comes first
     return {
         "layers": layers,
@@ -92,7 +93,7 @@ def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None
         "labels": labels,
         "profile": _profiles(rows, cells),
         "opens": {
-            "labels": labels is not None and (bool(groups) or first is None),
+            "labels": labels is not None and not by_sign and (bool(groups) or first is None),
             "quantity": first or next((one["key"] for one in quantities if one["values"]), None),
             "said": first if first and first.split(".")[1] == "" else None,
             "head": next(index[pair] for pair in leading if pair in index),
@@ -189,6 +190,15 @@ def _entry(one: Quantity, rows: Sequence[Row], cells: _Cells, like: Quantity | N
     if not any(entry["interval"]):
         del entry["interval"]
     return entry
+
+
+def _are_signs(
+    groups: Mapping[str, Sequence[tuple[int, int]]], key: str, quantities: Sequence[Mapping[str, Any]], cells: _Cells
+) -> bool:
+    """Whether the groups say no more of their heads than the sign of a quantity, which the map then draws."""
+    (values,) = (one["values"] for one in quantities if one["key"] == key)
+    signs = [{(values[cells.index[pair]] or 0) > 0 for pair in members} for members in groups.values() if members]
+    return bool(signs) and all(len(sign) == 1 for sign in signs) and len(set[bool]().union(*signs)) == len(signs)
 
 
 def _groups(

@@ -157,7 +157,7 @@ function describe(index) {
   }
   const one = quantity();
   if (!one || one.values[index] === null) return t`no value`;
-  const interval = intervalOf(one, index), marked = one.shown?.[index] ? t`, significant` : "";
+  const interval = intervalOf(one, index), marked = { true: t`, significant`, false: t`, not significant` }[one.shown?.[index]] ?? "";
   return `${one.name}: ${textOf(one, index)}${one.units && one.units !== "%" ? ` ${one.units}` : ""}${interval && ` (95%: ${interval})`}${marked}`;
 }
 
@@ -176,10 +176,18 @@ const inkOn = (rgb) => {
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
 };
 
+/** The colour of a value, pale where a test found no effect; null without a value. */
+function shadeOf(index, scale) {
+  const one = quantity(), value = one?.values[index] ?? null;
+  if (value === null) return null;
+  const full = scale.colour((value - scale.low) / (scale.high - scale.low)), paper = channels(dark() ? "#2c323a" : "#f1f1f1");
+  return one.shown?.[index] === false ? full.map((part, i) => Math.round(0.35 * part + 0.65 * paper[i])) : full;
+}
+
 function fillOf(index, scale) {
   if (state.colour === "labels") return data.labels ? majority(index)?.colour ?? "transparent" : "var(--accent)";
-  const value = quantity()?.values[index] ?? null;
-  return value === null ? "transparent" : css(scale.colour((value - scale.low) / (scale.high - scale.low)));
+  const shade = shadeOf(index, scale);
+  return shade === null ? "transparent" : css(shade);
 }
 
 function paintMap(pointed = null) {
@@ -192,7 +200,7 @@ function paintMap(pointed = null) {
       const bar = html("i", { class: labels ? "label" : "value" });
       if (labels && (drawn || !isSmall())) { cell.style.background = "var(--card)"; bar.hidden = !data.labels; bar.style.cssText = `background:${fill};height:${drawn ? "5px" : `${Math.round(100 * (majority(index)?.share ?? 0))}%`}`; }
       else { cell.style.background = fill; bar.hidden = true; }
-      if (isSmall() && value !== null) cell.append(html("b", { style: `color:${inkOn(labels ? channels(fill) : scale.colour((value - scale.low) / (scale.high - scale.low)))}` }, textOf(said, index)));
+      if (isSmall() && value !== null) cell.append(html("b", { class: said.shown?.[index] ? "shown" : "", style: `color:${inkOn(labels ? channels(fill) : shadeOf(index, scale))}` }, textOf(said, index)));
       cell.classList.toggle("number", !drawn);
       cell.append(bar);
       if (one?.shown?.[index]) cell.append(html("em", { class: "dot" }));
@@ -203,7 +211,10 @@ function paintMap(pointed = null) {
   if (labels) drawLegend();
   else if (one) pointAt = drawScale(byId("scale"), { ...scale, label: one.units ? `${one.name} (${one.units})` : one.name });
   const named = said && (said.help ? `${said.name} (${said.help})` : said.name), cell = said ? t`Number: ${named}` : !curves || !isSmall() || data.generated ? "" : curves.columns ? t`Cell: mean weight by offset in patches` : document.querySelector("#grid button canvas") ? t`Cell: mean weight by offset, one scale for all heads; without a fixed pattern, the attention map of the first window` : t`Cell: mean weight by offset, one scale for all heads`;
-  if (byId("significance")) byId("significance").hidden = !document.querySelector("#grid .dot, #grid .absent");
+  if (byId("significance")) {
+    byId("significance").hidden = !one?.shown?.some((shown) => shown !== null);
+    byId("hatched").hidden = data.there.every(Boolean);
+  }
   byId("meaning").textContent = labels ? cell : !one ? "" : [one.name.startsWith(one.group) ? "" : one.group, one.help].filter(Boolean).join(": ");
   readOut(state.head);
 }

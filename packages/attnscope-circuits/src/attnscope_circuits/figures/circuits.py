@@ -8,13 +8,13 @@ import numpy as np
 import xarray as xr
 
 from attnscope.report.schema import Report
-from attnscope.results.figures.panels import HeadMap, head_maps
+from attnscope.results.figures.panels import KEY, QUERY, HeadMap, head_maps
 from attnscope.results.figures.style import COLUMN, MARK, PAGE, Figure, figure_style
 from attnscope_circuits.circuit_report import pairs_of
 
 _EDGES, _FEW = 40, 1  # edges of a graph; layers that fit into one column of a paper
 first = ("composition",)  # on the page
-_COLOURS = {"query": "#0072B2", "key": "#D55E00", "value": "#009E73", "MLP or logits": "0.4"}
+_COLOURS = {"query": QUERY, "key": KEY, "value": "#332288", "MLP or logits": "0.4"}
 captions = {
     "copying": (
         "Copying",

@@ -25,7 +25,8 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
             "The circuit",
             (
                 f"{most} " + "A line leads from a part to a later one that reads its output. Head 3 of layer 0 is 0.3, "
-                "the MLP of layer 0 is m0. Width: size of the change. Dashed: the edge works against the answer."
+                "the MLP of layer 0 is m0. Width: size of the change. Solid: the edge works for the answer (its change "
+                "is negative: with the corrupted activation it loses). Dashed: against it."
             ),
         ),
         "faithfulness": (

@@ -13,7 +13,7 @@ from matplotlib.path import Path
 
 from attnscope.results.figures import style
 
-RIGHT, WRONG, GOLD = "#0072B2", "#D55E00", "0.3"
+RIGHT, WRONG, GOLD = "#0072B2", "0.5", "0.3"  # orange is a value above 0 in maps
 _SIZE, _LETTER, _GAP = 8, 5.0, 10  # points: of words, of a letter on average, between words
 _WORD = 7  # points from the middle of a line of words to its arcs
 _STEP, _LABEL = 18, 9  # points by which an arc is higher than those below it; of its label beyond it

@@ -8,7 +8,7 @@ from attnscope.results.figures import style
 from attnscope.results.figures.panels import heat
 
 _SIDE = 4.2  # inches
-_RIGHT, _WRONG = "#0072B2", "#D55E00"
+_RIGHT, _WRONG = "#0072B2", "0.45"
 
 
 @style.figure_style()

@@ -10,7 +10,7 @@ from attnscope.results.figures import style
 
 _LINE = 0.34  # inches
 _SECONDS = 4.5  # of sound in a row, at most
-_RIGHT, _WRONG = "#0072B2", "#D55E00"
+_RIGHT, _WRONG = "#0072B2", "0.45"
 
 
 @style.figure_style()

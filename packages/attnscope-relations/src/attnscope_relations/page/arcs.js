@@ -32,7 +32,7 @@ function fitting(widths, ends, room, gap) {
 
 const widthOfWord = (word) => { paper.font = `14px ${getComputedStyle(document.body).fontFamily}`; return paper.measureText(word).width + SPACE; };
 const letter = (colour, size = 14) => `fill:var(--${colour});font-size:${size}px`;
-const colourOf = (arc) => (arc.right ? (dark() ? "#56b4e9" : "#0072b2") : dark() ? "#f0a040" : "#d55e00");
+const colourOf = (arc) => (arc.right ? (dark() ? "#56b4e9" : "#0072b2") : "var(--muted)"); // orange is a value above 0 on the map
 /** A choice of a head: as thick as its weight, and dashed if it is wrong. */
 const lineLook = (arc) => ({ stroke: colourOf(arc), "stroke-width": (1 + (3 * arc.weight) / 100).toFixed(1), ...(arc.right ? {} : { "stroke-dasharray": "5 3" }) });
 
