@@ -1,7 +1,7 @@
 """Which claims of Yamamoto and Matsuzaki (2023) hold in other models with a table of positions, next to their nulls.
 
     python benchmarks/paper_claims.py ~/attnscope-models --out claims.json
-    python benchmarks/paper_claims.py ~/attnscope-models --shown shown.json   # arrays of four heads, for the lesson
+    python benchmarks/paper_claims.py ~/attnscope-models --shown shown.json   # arrays of the lesson's figures
 
 Models are the bundled one and those of the folder (`scripts/real_models.py`). Each claim is a row of
 `attnscope_yamamoto2023.claims`, with 19 untrained copies of the model on the same texts. The decoders of Whisper have
@@ -28,14 +28,17 @@ from published import ANTIBODIES, TEXTS
 from reactions import reactions
 
 from attnscope.capture.load import load_model
+from attnscope.explanation.analyses.position_content import position_content
+from attnscope.explanation.analyses.waves import spectra_by_layer
+from attnscope.explanation.arrays.components import principal_components
 from attnscope.explanation.arrays.decomposition import head_rotation, reparametrize
 from attnscope.explanation.arrays.phase_map import phase_map
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.study import Study
 from attnscope.explanation.tables import position_table, word_table
 from attnscope.read.encoded import texts_of, windows_of
-from attnscope_yamamoto2023.claims import CLAIMS, claims
-from attnscope_yamamoto2023.models import SLOW_PERIOD, Subject
+from attnscope_yamamoto2023.claims import CLAIMS, NEAR, claims, head_profiles
+from attnscope_yamamoto2023.models import SHARP, SLOW_PERIOD, Subject
 from attnscope_yamamoto2023.relearn import head_maps
 
 #: Heads whose queries and keys the lesson `positions` draws, layer and number, and the tokens of their text.
@@ -48,6 +51,8 @@ MODELS = {
     "antiberty": ("antibodies", 64),
 }
 DECODERS = ("whisper-tiny.en", "whisper-base")
+DRAWN_BY_LAYER = ("rxnmapper-albert", "all-MiniLM-L6-v2")
+DIMENSIONS = 24  # principal components of a table that the lesson draws
 LIMIT = 4
 
 
@@ -122,6 +127,79 @@ def shown_heads(folder: str, kind: str, heads: Sequence[tuple[int, int]], length
     }
 
 
+def study_of(name: str, folder: str, limit: int = 2) -> Study:
+    """A model on the first texts of its kind."""
+    loaded = load_model(folder)
+    kind, length = MODELS[name]
+    cut = windows_of(texts_of(texts(kind)), loaded.tokenizer, length=length, limit=None)
+    return Study(loaded.model, list(islice((each for each in cut if len(each) == length), limit)), loaded=loaded)
+
+
+def four_heads(study: Study) -> list[dict[str, Any]]:
+    """Figure 2: two sharp heads and two soft ones, to the left and to the right, those that are most so."""
+    subject, first = Subject(study), study.windows[0]
+    every = [(layer.site.index, head) for layer in study.evidence.layers for head in range(layer.heads)]
+    profiles = head_profiles(subject)
+    lean = profiles[:, NEAR + 1 :].sum(1) - profiles[:, :NEAR].sum(1)
+    soft = np.where(profiles.max(1) < SHARP, lean, 0.0)
+    chosen = {
+        "sharp left": profiles[:, NEAR - 1].argmax(),
+        "sharp right": profiles[:, NEAR + 1].argmax(),
+        "soft left": soft.argmin(),
+        "soft right": soft.argmax(),
+    }
+    heads = [every[head] for head in chosen.values()]
+    maps = head_maps(study.model, list(first.ids), first.tokens, heads, rows=15)
+    return [
+        {
+            "kind": kind,
+            "name": f"{heads[number][0]}.{heads[number][1]}",
+            "weights": significant(maps.weight.isel(shown=number).transpose("query", "rank").values[:, :15], 3),
+            "profile": significant(profiles[head], 3),
+        }
+        for number, (kind, head) in enumerate(chosen.items())
+    ]
+
+
+def by_layer(study: Study) -> dict[str, Any]:
+    """Figure 5: largest amplitudes of X, Q and K in each layer, as multiples of noise; and the share of position."""
+    spectra = spectra_by_layer(study)
+    ratio = (spectra.maximum / spectra.null_99).transpose("layer", "side", "frequency")
+    share = position_content(study).position_share.median("head").values
+    return {
+        "length": len(study.windows[0]),
+        "sides": [str(side) for side in ratio.side.values],
+        "ratio": significant(ratio.values, 3),
+        "position": significant(share, 3),
+    }
+
+
+def of_table(rows: np.ndarray) -> dict[str, Any]:
+    """Figures 8 and 9: the mean spectrum of a table as multiples of noise, and the variance of its first dimensions."""
+    spectrum = amplitude_spectrum(rows)
+    return {
+        "rows": len(rows),
+        "spectrum": significant(spectrum["mean"].values / float(spectrum.null_mean), 3),
+        "share": significant(principal_components(rows).cumulative_share.values[:DIMENSIONS], 4),
+    }
+
+
+def shown_figures(folders: Sequence[Path]) -> dict[str, Any]:
+    """The figures of the lesson that compare heads, layers and models."""
+    encoders = {name: position_table(load_model(folder_of(name, folders)).model).rows for name in MODELS}
+    loaded = {name: load_model(folder_of(name, folders), need_tokenizer=False) for name in DECODERS}
+    decoders = {name: position_table(each.model, "decoder").rows for name, each in loaded.items()}
+    studies = {name: study_of(name, folder_of(name, folders)) for name in DRAWN_BY_LAYER}
+    return {
+        "four": {name: four_heads(study) for name, study in studies.items()},
+        "layers": {name: by_layer(study) for name, study in studies.items()},
+        "tables": {
+            name: {**of_table(rows), "kind": "decoder" if name in decoders else "encoder"}
+            for name, rows in (encoders | decoders).items()
+        },
+    }
+
+
 def slow_share(rows: np.ndarray) -> float:
     """Share of a table's power at periods above 51.2 tokens, without the columns' means."""
     spectrum = amplitude_spectrum(rows)
@@ -160,7 +238,9 @@ def main() -> None:
             name: shown_heads(folder_of(name, options.models), MODELS[name][0], heads, length)
             for name, (heads, length) in SHOWN.items()
         }
-        options.shown.write_text(json.dumps(arrays, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+        written = {"models": arrays, **shown_figures(options.models)}
+        text = json.dumps(written, ensure_ascii=False, separators=(",", ":"))
+        options.shown.write_text(text + "\n", encoding="utf-8")
         return
     found: dict[str, Any] = {"models": {}, "decoders": {}}
     if options.out is not None and options.out.exists():

@@ -18,7 +18,8 @@ from attnscope_lineage.lessons.write import write
 from attnscope_yamamoto2023.claims import CLAIMS
 from attnscope_yamamoto2023.models import Subject
 
-SHOWN = json.loads((HERE / "positions" / "shown.json").read_text(encoding="utf-8"))
+FIGURES = json.loads((HERE / "positions" / "shown.json").read_text(encoding="utf-8"))
+SHOWN = FIGURES["models"]
 HEADS = [(model, head) for model, shown in SHOWN.items() for head in shown["heads"]]
 
 
@@ -123,6 +124,64 @@ def test_the_line_of_a_shift_has_the_energy_that_numpy_adds_up(model, head, writ
     assert abs(-head["line"] - (np.argmax(head["sums"]) - 10)) < 0.7  # attention is at minus the shift
     best = max(shares, key=shares.get)
     assert abs(best - head["line"]) < 0.7
+
+
+def test_four_kinds_of_head_are_what_their_names_say(written, visit):
+    page = visit(written["positions"])
+    for model, heads in FIGURES["four"].items():
+        move(page, "four", model)
+        assert [head["kind"] for head in heads] == ["sharp left", "sharp right", "soft left", "soft right"]
+        sharp_left, sharp_right, soft_left, soft_right = (np.array(head["profile"]) for head in heads)
+        assert sharp_left.argmax() == 9
+        assert sharp_right.argmax() == 11
+        assert min(sharp_left.max(), sharp_right.max()) > 0.5
+        assert max(soft_left.max(), soft_right.max()) < 0.3
+        assert soft_left[:10].sum() > 5 * soft_left[11:].sum()
+        assert soft_right[11:].sum() > 5 * soft_right[:10].sum()
+        assert number(page, "four") == pytest.approx(soft_left[:10].sum())
+        cells = page.locator("[data-draw=four] td[data-value]").evaluate_all(
+            "(cells) => cells.map((cell) => Number(cell.dataset.value))"
+        )
+        np.testing.assert_allclose(cells, np.ravel([head["weights"] for head in heads]))
+
+
+def test_queries_keep_the_wave_that_the_states_lose(written, visit):
+    page, layers = visit(written["positions"]), FIGURES["layers"]["rxnmapper-albert"]
+    near = (np.arange(129) * 2 >= 40) & (np.arange(129) * 2 <= 60)
+    peak = np.array(layers["ratio"])[:, :, near].max(-1)
+    assert layers["sides"] == ["X", "query", "key"]
+    assert (peak[5:, 0] < 1).all()  # from the sixth layer on, as the prose says
+    assert (peak[5:, 1:] > 1.5).all()
+    for layer in (1, 6, 12):
+        move(page, "layer", layer)
+        assert number(page, "layers") == pytest.approx(peak[layer - 1, 1])
+    assert layers["position"][0] > 2 * layers["position"][-1]
+    assert np.array(FIGURES["layers"]["all-MiniLM-L6-v2"]["ratio"])[:, :, near].max() < 1  # has no such peak
+
+
+def test_tables_of_six_models_and_their_dimensions(written, visit):
+    page, tables = visit(written["positions"]), FIGURES["tables"]
+    rows = position_table(study("bundled", limit=1).model).rows
+    values = np.linalg.svd(rows - rows.mean(0), compute_uv=False) ** 2
+    np.testing.assert_allclose(tables["bundled"]["share"], (values.cumsum() / values.sum())[:24], atol=1e-4)
+    power = np.abs(np.fft.rfft(rows, axis=0)).mean(1)
+    drawn = np.array(tables["bundled"]["spectrum"])
+    np.testing.assert_allclose(drawn[1:] / drawn[1], power[1:] / power[1], rtol=0.01)
+    for name in ("whisper-tiny.en", "whisper-base"):
+        assert tables[name]["kind"] == "decoder"
+        assert np.argmax(tables[name]["spectrum"][1:]) < 3  # the lowest frequencies lead
+    move(page, "dimensions", 12)
+    assert number(page, "components") == pytest.approx(tables["bundled"]["share"][11])
+    assert page.locator("[data-draw=tables] svg").count() == 6
+
+
+def test_late_rows_are_trained_as_often_as_long_texts_come(written, visit):
+    page = visit(written["positions"])
+    assert number(page, "training") == pytest.approx(0.1)
+    move(page, "short", 0.75)
+    assert number(page, "training") == pytest.approx(0.25)
+    move(page, "short-length", 512)
+    assert number(page, "training") == 1
 
 
 def test_the_arrays_are_those_of_the_bundled_model():

@@ -63,20 +63,20 @@ class Claim:
     measure: Callable[[Subject], Measured]
 
 
-def _profiles(subject: Subject) -> Float[np.ndarray, "head offset"]:
+def head_profiles(subject: Subject) -> Float[np.ndarray, "head offset"]:
     """Share of each head's weight at the offsets -10..10, mean over texts; layers follow each other."""
     return np.concatenate([np.mean(layer.band_sums, 0) for layer in subject.evidence.layers]) / subject.length
 
 
 def _neighbours(subject: Subject) -> Measured:
-    profiles = _profiles(subject)
+    profiles = head_profiles(subject)
     left, right = (float(profiles[:, NEAR + side].max()) for side in (-1, 1))
     text = f"most weight of a head on the token before {left:.2f}, on the next {right:.2f}"
     return Measured(min(left, right), text, min(left, right) >= SHARP)
 
 
 def _soft_heads(subject: Subject) -> Measured:
-    profiles = _profiles(subject)
+    profiles = head_profiles(subject)
     soft = profiles[profiles.max(1) < SHARP]
     lean = soft[:, NEAR + 1 :].sum(1) - soft[:, :NEAR].sum(1)  # share of the weight to the right, minus to the left
     left, right = (int((side > LEANS).sum()) for side in (-lean, lean))
@@ -121,7 +121,7 @@ def _few_dimensions(subject: Subject) -> Measured:
 
 def _directed(subject: Subject) -> dict[tuple[int, int], int]:
     """Heads with bilinear scores that attend mainly to one side, and the offset with most of their weight."""
-    offsets = _profiles(subject).argmax(1) - NEAR
+    offsets = head_profiles(subject).argmax(1) - NEAR
     bilinear = {layer.site.index for layer in subject.evidence.bilinear}
     every = [(layer.site.index, head) for layer in subject.evidence.layers for head in range(layer.heads)]
     directed = zip(every, subject.directed, offsets, strict=True)
@@ -217,7 +217,7 @@ def _peak_minus_far(
 
 def _solitary_waves(subject: Subject) -> Measured:
     every = [(layer.site.index, head) for layer in subject.evidence.layers for head in range(layer.heads)]
-    share = dict(zip(every, _profiles(subject).max(1), strict=True))
+    share = dict(zip(every, head_profiles(subject).max(1), strict=True))
     heads = {place: offset for place, offset in _directed(subject).items() if share[place] >= SHARP}
     if not heads:
         raise AttnscopeError("no head has 0.3 of its weight at one offset")

@@ -1,6 +1,7 @@
 // Every lesson: drawings that compute, what moves them, exercises that know mistakes, and sections as slides.
 const lesson = JSON.parse(byId("lesson").textContent); // {name, slides, numbers, exercises}
 const updates = [];
+let lowered = 1; // the height of curves on a slide that is too small for all, as a share of theirs
 
 /** Fill each `<div data-draw="name">` of the prose: `make(box)` builds it once and returns what redraws it. */
 function draw(name, make) {
@@ -221,8 +222,8 @@ function plane(place, { low = -2, high = 2, label, drag = null }) {
  * Curves. `lines`: [{name, colour, points: [[x, y], …], dashed, ends: [[low, high], …]}], `ends` an interval at each
  * point; `x` and `y`: {label, low, high, log}; `at`: a vertical line at an x. Points that are not finite break a curve.
  */
-function curves(place, { lines, x: across, y: up, at = null, label, height = 250 }) {
-  const width = widthOf(place, 720), left = 54, right = 14, top = 12, bottom = 42;
+function curves(place, { lines, x: across, y: up, at = null, label, height: usual = 250 }) {
+  const height = Math.round(usual * lowered), width = widthOf(place, 720), left = 54, right = 14, top = 12, bottom = 42;
   const scaleOf = (axis, from, to) => {
     const of = axis.log ? Math.log10 : (value) => value;
     return (value) => from + ((of(value) - of(axis.low)) / (of(axis.high) - of(axis.low) || 1)) * (to - from);
@@ -345,7 +346,7 @@ for (const part of document.querySelectorAll(".part[data-exercise]")) askedIn(pa
 
 // --- slides ---
 
-const slides = [...document.querySelectorAll(".part")];
+let slides = [...document.querySelectorAll(".part")];
 const shownNow = () => Math.max(0, slides.findIndex((part) => `#${part.id}` === location.hash));
 function turn(to, focus = true) {
   const at = Math.min(Math.max(to, 0), slides.length - 1);
@@ -356,21 +357,33 @@ function turn(to, focus = true) {
   if (location.hash !== `#${slides[at].id}`) history.replaceState(null, "", `#${slides[at].id}`);
   if (focus) slides[at].focus({ preventScroll: true });
   scrollTo(0, 0);
-  redraw();
   fit(slides[at]);
 }
-/** Make a slide smaller until a wide screen holds it whole, but never too small to read. */
+/** Lower the curves of a slide, then make all of it smaller, until a wide screen holds it, but never too small to read. */
 function fit(part) {
   const page = document.documentElement;
-  part.style.zoom = 1;
-  for (let zoom = 0.95; innerWidth >= 960 && zoom > 0.69 && page.scrollHeight > innerHeight; zoom -= 0.05) {
-    part.style.zoom = zoom;
-    redraw();
+  for (const zoom of [1, 0.9, 0.8, 0.7]) {
+    for (lowered of [1, 0.8, 0.6]) {
+      part.style.zoom = zoom;
+      part.style.setProperty("--lowered", lowered);
+      redraw();
+      if (innerWidth < 960 || page.scrollHeight <= innerHeight) return;
+    }
   }
+}
+/** A section with `<hr>` between its parts becomes a slide for each, all with its title; the code goes with the last. */
+function divided(part) {
+  const [title] = part.querySelectorAll("h2"), marks = [...part.querySelectorAll(":scope > hr")];
+  return [part, ...marks.map((mark, i) => {
+    const slide = html("section", { class: part.className, id: `${part.id}-${i + 2}`, tabindex: -1 }, title.cloneNode(true));
+    while (mark.nextSibling && mark.nextSibling !== marks[i + 1]) slide.append(mark.nextSibling);
+    return slide;
+  })];
 }
 function beginSlides() {
   document.body.classList.add("slides");
   document.querySelector(".turn").hidden = false;
+  slides = slides.flatMap((part) => { const parts = divided(part); part.after(...parts.slice(1)); return parts; });
   byId("previous").addEventListener("click", () => turn(shownNow() - 1, false));
   byId("next").addEventListener("click", () => turn(shownNow() + 1, false));
   addEventListener("hashchange", () => turn(shownNow()));
@@ -380,7 +393,7 @@ function beginSlides() {
     event.preventDefault();
     turn(shownNow() + by);
   });
-  addEventListener("beforeprint", () => { for (const part of slides) { part.hidden = false; part.style.zoom = 1; } });
+  addEventListener("beforeprint", () => { lowered = 1; for (const part of slides) { part.hidden = false; part.style.zoom = 1; } redraw(); });
   addEventListener("afterprint", () => turn(shownNow(), false));
   turn(shownNow(), false);
   addEventListener("load", () => scrollTo(0, 0)); // not to the section of the address

@@ -20,7 +20,7 @@ from attnscope_lineage.lessons import HERE, LESSONS, exercises_of, numbers_of
 _SECTION = re.compile(r'<section id="([\w-]+)"(?: data-exercise="([\w-]+)")?>(.*?)</section>', re.DOTALL)
 _CELL = re.compile(r"^# %% ([\w-]+)\n", re.MULTILINE)
 _TITLE = re.compile(r"<h2>(.*?)</h2>", re.DOTALL)
-_IN_PAGE_ALONE = re.compile(r"<div data-draw=.*?</div>|<ul data-feedback>.*?</ul>", re.DOTALL)
+_IN_PAGE_ALONE = re.compile(r"<div data-draw=.*?</div>|<ul data-feedback>.*?</ul>|<hr>", re.DOTALL)
 
 
 class Section(NamedTuple):

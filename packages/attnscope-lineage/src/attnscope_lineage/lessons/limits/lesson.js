@@ -129,17 +129,25 @@ draw("pronoun", (box) => {
   return update;
 });
 
-draw("debate", (box) => {
-  const { pronoun, bundled, bound } = debate, number = (x) => decimal(x, 2), range = ({ low, median, high }) => t`${number(median)} (${number(low)} to ${number(high)})`;
+const { pronoun: tested, bundled: twoHeads, bound } = debate, number = (x) => decimal(x, 2), range = ({ low, median, high }) => t`${number(median)} (${number(low)} to ${number(high)})`;
+function resultsIn(box, title, head, lines) {
+  const rows = lines.map(([name, ...cells]) => html("tr", {}, html("th", { scope: "row" }, name), ...cells.map((cell, i) => html("td", { "data-column": head[i + 1] }, cell))));
+  const table = html("table", { class: "text" }, html("thead", {}, html("tr", {}, ...head.map((name) => html("th", { scope: "col" }, name)))), html("tbody", {}, ...rows));
+  box.append(html("h3", {}, title), html("div", { class: "place" }, table));
+}
+draw("debate-weights", (box) => {
   const names = { permuted: t`permuted, 100 times (Jain & Wallace)`, adversarial: t`adversarial: predictions within ${bound} (Jain & Wallace)`, adversarial_null: t`· its null: permuted weights, mixed in up to ${bound}`, uniform: t`uniform (Wiegreffe & Pinter)`, other: t`those of another sentence (Wiegreffe & Pinter)` };
-  const table = (head, lines) => html("div", { class: "place" }, html("table", { class: "text" }, html("thead", {}, html("tr", {}, ...head.map((name) => html("th", { scope: "col" }, name)))),
-    html("tbody", {}, ...lines.map(([name, ...cells]) => html("tr", {}, html("th", { scope: "row" }, name), ...cells.map((cell, i) => html("td", { "data-column": head[i + 1] }, cell)))))));
-  const part = (title, ...content) => box.append(html("h3", {}, title), ...content);
-  part(t`Other weights of “it”, ${pronoun.sentences} held-out sentences`, table([t`weights`, t`divergence from the model's (at most 0.69)`, t`distance of the predictions`, t`other answer`],
-    Object.entries(names).map(([name, text]) => [text, range(pronoun[name].divergence), range(pronoun[name].tvd), share(pronoun[name].flipped)])));
-  part(t`Weights erased until the answer changes (Serrano & Smith)`, table([t`order`, t`share of the tokens erased`], [["attention", t`largest weight first`], ["gradient", t`largest gradient first`], ["random", t`at random`]].map(([name, text]) => [text, range(pronoun.erased[name])])));
-  part(t`A model without context that gets the weights (Wiegreffe & Pinter)`, table([t`weights it mixes word vectors by`, t`right answers`], [["own", t`the model's own`], ["adversarial", t`adversarial`], ["permuted", t`permuted`], ["uniform", t`uniform weights`]].map(([name, text]) => [text, t`${share(pronoun.guides[name].mean)} (five runs: ${share(pronoun.guides[name].low)} to ${share(pronoun.guides[name].high)})`])));
-  part(t`Two heads of the bundled language model`, table([t`head`, t`largest weight`, t`predictions move: permuted`, t`· random change of that size`, t`divergence of adversarial weights`, t`· null`], Object.entries(bundled).map(([name, one]) => [name, number(one.max_weight), number(one.tvd), number(one.tvd_null), number(one.divergence), number(one.divergence_null)])));
+  resultsIn(box, t`Other weights of “it”, ${tested.sentences} held-out sentences`, [t`weights`, t`divergence from the model's (at most 0.69)`, t`distance of the predictions`, t`other answer`],
+    Object.entries(names).map(([name, text]) => [text, range(tested[name].divergence), range(tested[name].tvd), share(tested[name].flipped)]));
+  const orders = [["attention", t`largest weight first`], ["gradient", t`largest gradient first`], ["random", t`at random`]];
+  resultsIn(box, t`Weights erased until the answer changes (Serrano & Smith)`, [t`order`, t`share of the tokens erased`], orders.map(([name, text]) => [text, range(tested.erased[name])]));
+});
+draw("debate-models", (box) => {
+  const guides = [["own", t`the model's own`], ["adversarial", t`adversarial`], ["permuted", t`permuted`], ["uniform", t`uniform weights`]];
+  resultsIn(box, t`A model without context that gets the weights (Wiegreffe & Pinter)`, [t`weights it mixes word vectors by`, t`right answers`],
+    guides.map(([name, text]) => [text, t`${share(tested.guides[name].mean)} (five runs: ${share(tested.guides[name].low)} to ${share(tested.guides[name].high)})`]));
+  resultsIn(box, t`Two heads of the bundled language model`, [t`head`, t`largest weight`, t`predictions move: permuted`, t`· random change of that size`, t`divergence of adversarial weights`, t`· null`],
+    Object.entries(twoHeads).map(([name, one]) => [name, number(one.max_weight), number(one.tvd), number(one.tvd_null), number(one.divergence), number(one.divergence_null)]));
 });
 
 draw("asked-other-weights", (box) => heat(figure(row(box), t`values and weights`), { values: [[0, 1, 2], [0.2, 0.6, 0.2]], rows: ["v", "a"], columns: ["1", "2", "3"], kind: "plain", digits: 1 }));

@@ -56,3 +56,13 @@ from attnscope.explanation.analyses.shift import phase_map
 
 delta = phase_map(prepared).line_shift.sel(layer=0)
 print((-delta).round(2).values)  # the offsets: attention is at minus the shift
+
+# %% tables
+rows = columns - columns.mean(0)
+share = torch.linalg.svdvals(rows).square()
+print((share.cumsum(0) / share.sum())[[3, 11]])  # of the variance, in 4 and in 12 dimensions
+
+# %% training
+short, length = 0.9, 128  # of BERT
+reach = torch.where(torch.arange(1, 513) <= length, 1.0, 1 - short)
+print(reach[[0, 127, 128, 511]])  # share of the texts that reach a position

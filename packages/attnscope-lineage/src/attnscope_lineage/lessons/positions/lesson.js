@@ -1,5 +1,5 @@
 // The lesson on positions.
-const { models } = lesson.numbers;
+const { models, four, layers, tables } = lesson.numbers;
 const everyHead = Object.entries(models).flatMap(([model, { heads }]) => heads.map((head) => ({ id: `${model} ${head.name}`, model, head })));
 const headNamed = (id) => everyHead.find((one) => one.id === id);
 const headOptions = everyHead.map(({ id }) => [id, id]);
@@ -119,8 +119,8 @@ draw("offsets", (box) => {
   let chosen = everyHead[0], offset = -1;
   choice(controls, { name: "map", label: t`Head`, options: headOptions, value: chosen.id }, (id) => { chosen = headNamed(id); update(); });
   slider(controls, { name: "diagonal", label: t`Offset t`, low: -10, high: 10, step: 1, value: offset, show: offsetText }, (x) => { offset = x; update(); });
-  const map = figure(box, t`Weights among the first 15 tokens: rows are queries, columns are keys`, { wide: true });
-  const sums = figure(box, t`tr(A) along each offset, as a share of all weight of the text`, { wide: true }), says = html("p", { class: "say", "data-says": "offsets" });
+  const pictures = row(box), map = figure(pictures, t`Weights among the first 15 tokens: rows are queries, columns are keys`);
+  const sums = figure(pictures, t`tr(A) along each offset, as a share of all weight of the text`), says = html("p", { class: "say", "data-says": "offsets" });
   box.append(says);
   function update() {
     const { head, model } = chosen, { tokens, length } = models[model];
@@ -130,6 +130,28 @@ draw("offsets", (box) => {
     const here = sum(head.weights.map((line, i) => line[i + offset] ?? 0));
     says.dataset.value = here;
     says.textContent = t`In the picture, the framed cells add up to ${decimal(here, 3)}. In the whole text, offset ${offsetText(offset)} has ${share(head.sums[offset + 10] / length)} of the weight.`;
+  }
+  return update;
+});
+
+const kindName = (kind) => ({ "sharp left": t`sharp, to the left`, "sharp right": t`sharp, to the right`, "soft left": t`soft, to the left`, "soft right": t`soft, to the right` })[kind];
+draw("four", (box) => {
+  const controls = row(box, "moves"), names = Object.keys(four);
+  let name = names[0];
+  choice(controls, { name: "four", label: t`Model`, options: names.map((one) => [one, one]), value: name }, (one) => { name = one; update(); });
+  const pictures = row(box), says = html("p", { class: "say", "data-says": "four" });
+  box.append(says);
+  function update() {
+    pictures.replaceChildren();
+    for (const { kind, name: head, weights, profile } of four[name]) {
+      const best = profile.indexOf(greatest(profile)), place = figure(pictures, t`Head ${head}: ${kindName(kind)}; ${share(profile[best])} at ${offsetText(best - 10)}`);
+      heat(place, { values: weights, most: greatest(weights.flat()), digits: null, marked: (i, j) => i === j, label: t`Weights of head ${head}` });
+      place.querySelector("table").classList.add("small", "tiny");
+    }
+    const side = (profile, right) => sum(right ? profile.slice(11) : profile.slice(0, 10));
+    const [, , left, right] = four[name];
+    says.dataset.value = side(left.profile, false);
+    says.textContent = t`Framed: the diagonal. The soft head ${left.name} has ${share(side(left.profile, false))} of its weight on the ten tokens to the left and ${share(side(left.profile, true))} on the ten to the right; head ${right.name} has ${share(side(right.profile, false))} and ${share(side(right.profile, true))}.`;
   }
   return update;
 });
@@ -172,12 +194,12 @@ draw("shift", (box) => {
     const standard = (line) => { const centre = mean(line), spread = Math.sqrt(variance(line)); return line.map((x) => (x - centre) / spread); };
     const [a, b] = [standard(q[column]), standard(k[column])], last = 99;
     curves(curve, { lines: [{ name: t`query`, colour: "var(--q)", points: a.slice(0, last + 1).map((x, i) => [i, x]) }, { name: t`key, ${offsetText(offset)} tokens on`, colour: "var(--k)", points: a.slice(0, last + 1).map((_, i) => [i, b[i + offset] ?? NaN]) }],
-      x: { label: t`Position i`, low: 0, high: last }, y: { label: "", low: -3, high: 3 }, label: t`Query and key along the text`, height: 180 });
-    curves(correlation, { lines: [{ name: "", colour: "var(--accent)", points: NEAR.map((at, i) => [at, all[column].scaled[i]]) }], at: offset, x: { label: t`Offset t, tokens`, low: -REACH, high: REACH }, y: { label: "", low: -1, high: 1 }, label: t`Cross-correlation of the column`, height: 180 });
+      x: { label: t`Position i`, low: 0, high: last }, y: { label: "", low: -3, high: 3 }, label: t`Query and key along the text`, height: 165 });
+    curves(correlation, { lines: [{ name: "", colour: "var(--accent)", points: NEAR.map((at, i) => [at, all[column].scaled[i]]) }], at: offset, x: { label: t`Offset t, tokens`, low: -REACH, high: REACH }, y: { label: "", low: -1, high: 1 }, label: t`Cross-correlation of the column`, height: 165 });
     const summed = (columns) => NEAR.map((_, i) => sum(all.slice(0, columns).map((one, j) => s[j] * one.raw[i])));
     const some = summed(used), every = summed(s.length), low = Math.min(...some, ...every), high = Math.max(...some, ...every);
     curves(total, { lines: [{ name: t`first ${used} of ${s.length} columns`, colour: "var(--accent)", points: NEAR.map((at, i) => [at, some[i]]) }, { name: t`all columns: the sum of scores along the offset`, colour: "var(--muted)", points: NEAR.map((at, i) => [at, every[i]]), dashed: true }],
-      at: offset, x: { label: t`Offset t, tokens`, low: -REACH, high: REACH }, y: { label: "", low, high }, label: t`Weighted sum of cross-covariances`, height: 200 });
+      at: offset, x: { label: t`Offset t, tokens`, low: -REACH, high: REACH }, y: { label: "", low, high }, label: t`Weighted sum of cross-covariances`, height: 185 });
     const peak = NEAR[some.indexOf(greatest(some))], best = sums.indexOf(greatest(sums)) - 10;
     says.dataset.value = some[offset + REACH];
     says.dataset.correlation = all[column].scaled[offset + REACH];
@@ -210,7 +232,7 @@ draw("angle", (box) => {
   const shares = figure(box, t`Share of the energy within one token of the line`, { wide: true }), says = html("p", { class: "say", "data-says": "angle" });
   box.append(says);
   function update() {
-    const { energy } = chosen.head, { length } = models[chosen.model], width = widthOf(map, 720), height = 260, left = 44, bottom = 40, ramped = weightRamp();
+    const { energy } = chosen.head, { length } = models[chosen.model], width = widthOf(map, 720), height = 260 * lowered, left = 44, bottom = 40, ramped = weightRamp();
     const columns = energy.length, bins = energy[0].length, top = greatest(energy.slice(1).flat()), w = (width - left - 8) / columns, h = (height - bottom - 6) / bins;
     const canvas = html("canvas", { width: columns * 4, height: bins * 4 }), paint = canvas.getContext("2d");
     energy.forEach((line, f) => line.forEach((x, bin) => { paint.fillStyle = css(ramped(f ? Math.sqrt(x / top) : 0)); paint.fillRect(f * 4, (bins - 1 - bin) * 4, 4, 4); }));
@@ -233,6 +255,84 @@ draw("angle", (box) => {
     const [inside] = nearLine(chosen.head, length, shift), { line } = chosen.head, weights = chosen.head.sums.indexOf(greatest(chosen.head.sums)) - 10;
     says.dataset.value = inside;
     says.textContent = t`The line of Δ = ${decimal(shift)} has ${share(inside)} of the energy. Over all eigenvectors the shift is Δ = ${decimal(line)}, so the offset should be −Δ = ${decimal(-line)}; the head has most weight at ${offsetText(weights)}.`;
+  }
+  return update;
+});
+
+const SIDES = { X: t`hidden states X`, query: t`queries Q`, key: t`keys K` }, SIDE_COLOURS = { X: "var(--muted)", query: "var(--q)", key: "var(--k)" };
+draw("layers", (box) => {
+  const controls = row(box, "moves"), names = Object.keys(layers);
+  let name = names[0], layer = 0;
+  choice(controls, { name: "by-layer", label: t`Model`, options: names.map((one) => [one, one]), value: name }, (one) => {
+    name = one;
+    at.max = layers[name].ratio.length;
+    layer = Math.min(layer, at.max - 1);
+    at.value = layer + 1;
+    at.told();
+    update();
+  });
+  const at = slider(controls, { name: "layer", label: t`Layer`, low: 1, high: layers[name].ratio.length, step: 1, value: 1, show: (x) => decimal(x, 0) }, (x) => { layer = x - 1; update(); });
+  const spectra = figure(box, t`Largest amplitude over all heads and columns, in units of what noise reaches in 1 of 100 (figure 5)`, { wide: true });
+  const pictures = row(box), peaks = figure(pictures, t`The same near 50 cycles per 512 tokens, by layer`), content = figure(pictures, t`Share of the scores that position explains, by layer`);
+  const says = html("p", { class: "say", "data-says": "layers" });
+  box.append(says);
+  const near = (line, length) => greatest(line.filter((_, f) => (f * 512) / length >= 40 && (f * 512) / length <= 60));
+  return update;
+  function update() {
+    const { length, sides, ratio, position } = layers[name], peak = sides.map((_, side) => ratio.map((one) => near(one[side], length))), top = greatest(ratio.flatMap((one) => one.flatMap((line) => line.slice(3))));
+    const noise = { name: t`noise`, colour: "var(--muted)", dashed: true };
+    curves(spectra, { lines: [...sides.map((side, i) => ({ name: SIDES[side], colour: SIDE_COLOURS[side], points: ratio[layer][i].map((y, f) => [(f * 512) / length, y]).slice(3) })), { ...noise, points: [[0, 1], [256, 1]] }],
+      at: 48, x: { label: t`Frequency, cycles per 512 tokens`, low: 0, high: 256 }, y: { label: "", low: 0, high: Math.min(top, 8) }, label: t`Spectra of a layer`, height: 210 });
+    const x = { label: t`Layer`, low: 1, high: ratio.length };
+    curves(peaks, { lines: [...sides.map((side, i) => ({ name: SIDES[side], colour: SIDE_COLOURS[side], points: peak[i].map((y, l) => [l + 1, y]) })), { ...noise, points: [[1, 1], [ratio.length, 1]] }], at: layer + 1, x, y: { label: "", low: 0, high: greatest(peak.flat()) * 1.1 }, label: t`The peak by layer`, height: 180 });
+    curves(content, { lines: [{ name: "", colour: "var(--v)", points: position.map((y, l) => [l + 1, y]) }], at: layer + 1, x, y: { label: "", low: 0, high: 1 }, label: t`Share of position by layer`, height: 180 });
+    const [X, Q, K] = ["X", "query", "key"].map((side) => peak[sides.indexOf(side)]);
+    says.dataset.value = Q[layer];
+    says.textContent = t`Layer ${layer + 1}: near 50 cycles Q has ${decimal(Q[layer], 1)} times noise, K ${decimal(K[layer], 1)}, X ${decimal(X[layer], 1)}. From the first layer to the last, Q and K go from ${decimal((Q[0] + K[0]) / 2, 1)} to ${decimal((Q.at(-1) + K.at(-1)) / 2, 1)}, and the share of position from ${share(position[0])} to ${share(position.at(-1))}.`;
+  }
+});
+
+const TABLE_COLOURS = ["var(--q)", "var(--k)", "var(--v)", "var(--out)", "var(--w)", "var(--mark)"];
+draw("tables", (box) => {
+  const names = Object.keys(tables), kinds = { encoder: t`encoder`, decoder: t`decoder` };
+  const pictures = row(box, "figures thirds"), places = names.map((name) => figure(pictures, `${name} (${kinds[tables[name].kind]})`));
+  return () => names.forEach((name, i) => {
+    const { rows, spectrum } = tables[name], points = spectrum.map((y, f) => [(f * 512) / rows, y]).slice(1);
+    curves(places[i], { lines: [{ name: "", colour: TABLE_COLOURS[i], points }, { name: "", colour: "var(--muted)", points: [[0, 1], [256, 1]], dashed: true }],
+      x: { label: t`cycles per 512`, low: 0, high: 256 }, y: { label: "", low: 0, high: 6 }, label: t`Mean spectrum of the table of ${name}`, height: 170 });
+  });
+});
+
+draw("components", (box) => {
+  const names = Object.keys(tables);
+  let count = 4;
+  slider(row(box, "moves"), { name: "dimensions", label: t`Principal components`, low: 1, high: 24, step: 1, value: count, show: (x) => decimal(x, 0) }, (x) => { count = x; update(); });
+  const sums = figure(box, t`Share of the table's variance in its first principal components (figure 9)`, { wide: true }), says = html("p", { class: "say", "data-says": "components" });
+  box.append(says);
+  function update() {
+    const published = { name: t`RoBERTa, as published`, colour: "var(--text)", points: [[4, 0.5051], [12, 0.9223]], dashed: true };
+    curves(sums, { lines: [...names.map((name, i) => ({ name, colour: TABLE_COLOURS[i], points: tables[name].share.map((y, d) => [d + 1, y]) })), published],
+      at: count, x: { label: t`Principal components`, low: 1, high: 24 }, y: { label: "", low: 0, high: 1 }, label: t`Cumulative share of variance`, height: 260 });
+    says.dataset.value = tables[names[0]].share[count - 1];
+    const shares = names.map((name) => `${name} ${share(tables[name].share[count - 1])}`).join(", ");
+    says.textContent = t`Variance in ${count} dimensions: ${shares}. Published for RoBERTa: 50.51% in 4, 92.23% in 12.`;
+  }
+  return update;
+});
+
+draw("training", (box) => {
+  const controls = row(box, "moves");
+  let part = 0.9, length = 128;
+  slider(controls, { name: "short", label: t`Share of the training on short texts`, low: 0, high: 1, step: 0.05, value: part, show: share }, (x) => { part = x; update(); });
+  slider(controls, { name: "short-length", label: t`Tokens of a short text`, low: 32, high: 512, step: 32, value: length, show: (x) => decimal(x, 0) }, (x) => { length = x; update(); });
+  const trained = figure(box, t`Share of the training texts that reach a position`, { wide: true }), says = html("p", { class: "say", "data-says": "training" });
+  box.append(says);
+  function update() {
+    const late = length < 512 ? 1 - part : 1;
+    curves(trained, { lines: [{ name: t`short texts first, as BERT`, colour: "var(--k)", points: [[1, 1], [length, 1], [length + 0.5, late], [512, late]] }, { name: t`512 tokens always, as RoBERTa`, colour: "var(--q)", points: [[1, 1], [512, 1]], dashed: true }],
+      x: { label: t`Position`, low: 1, high: 512 }, y: { label: "", low: 0, high: 1.05 }, label: t`Training by position`, height: 170 });
+    says.dataset.value = late;
+    says.textContent = t`A row of the table is trained by the texts that reach its position: rows up to ${length} by all, the ${512 - length} behind by ${share(late)}.`;
   }
   return update;
 });

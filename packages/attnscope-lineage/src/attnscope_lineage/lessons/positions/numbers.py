@@ -33,7 +33,7 @@ def numbers() -> dict[str, Any]:
         "words": WORDS,
         "vectors": VECTORS,
         "width": WIDTH,
-        "models": json.loads((HERE / "shown.json").read_text(encoding="utf-8")),
+        **json.loads((HERE / "shown.json").read_text(encoding="utf-8")),
         "claims": [
             {name: text if name == "name" else translate(text) for name, text in claim.items()}
             for claim in claims["claims"]
