@@ -316,7 +316,7 @@ def _date(generator: random.Random) -> _Phrase:
         _below_hundred(generator.randint(17, 19)),
         _below_hundred(generator.randint(1, 99)),
     )
-    return _Phrase.join(parts, (2, 1, 3, 4, 0))
+    return _Phrase.join(parts, (0, 2, 1, 3, 4))
 
 
 def _number(generator: random.Random) -> _Phrase:

@@ -17,7 +17,7 @@ def ids_of(sentence):
 
 
 source = "monday may sixteen nineteen ninety three , eight hundred and eighteen , twenty seven"
-right = "sechzehn Mai neunzehn drei neunzig Montag , acht hundert achtzehn , sieben zwanzig"
+right = "Montag sechzehn Mai neunzehn drei neunzig , acht hundert achtzehn , sieben zwanzig"
 ids = torch.tensor([[*ids_of(source), STOP]])
 for kind in ("fixed", "dot"):
     model = RecurrentForConditionalGeneration.from_pretrained(folder / kind).eval()

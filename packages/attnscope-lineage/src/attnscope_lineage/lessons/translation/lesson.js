@@ -28,16 +28,16 @@ const percent = (p) => `${decimal(100 * p, p > 0.0995 && (p < 0.985 || p > 0.999
 const position = (i) => chosen.words[i] ?? "</s>";
 
 draw("bottleneck", (box) => {
-  const at = (length) => SENTENCES.findIndex((sentence) => wordsOf(sentence).length >= length), learned = at(13), guessed = at(10); // by attention
+  const at = (length) => SENTENCES.findIndex((sentence) => wordsOf(sentence).length >= length), short = at(6), long = at(26);
   const controls = row(box, "moves");
   const input = html("input", { type: "text", name: "sentence", autocomplete: "off", spellcheck: "false", "aria-label": t`Sentence`, lang: "en" });
-  const length = slider(controls, { name: "length", label: t`Words in the sentence`, low: 0, high: SENTENCES.length - 1, step: 1, value: learned, show: (i) => String(wordsOf(SENTENCES[i]).length) }, (i) => { input.value = SENTENCES[i]; read(); });
+  const length = slider(controls, { name: "length", label: t`Words in the sentence`, low: 0, high: SENTENCES.length - 1, step: 1, value: long, show: (i) => String(wordsOf(SENTENCES[i]).length) }, (i) => { input.value = SENTENCES[i]; read(); });
   const form = html("form", { class: "sentence" }, input), status = html("p", { role: "status", class: "status" });
   form.addEventListener("submit", (event) => event.preventDefault());
   const place = html("div", { class: "translations" }), says = html("p", { class: "say", "data-says": "bottleneck" });
   const words = html("details", { class: "vocabulary" }, html("summary", {}, t`The ${Object.keys(KNOWN).length} words and marks that the models know`), html("p", { lang: "en", translate: "no" }, Object.keys(KNOWN).join("  ")));
   const examples = row(box, "tries");
-  for (const [text, i] of [[t`One that attention translates right`, learned], [t`One that attention gets wrong`, guessed]]) button(examples, text, () => { length.value = i; length.dispatchEvent(new Event("input")); });
+  for (const [text, i] of [[t`A short sentence`, short], [t`A long sentence`, long]]) button(examples, text, () => { length.value = i; length.dispatchEvent(new Event("input")); });
   box.append(form, status, place, says);
   const measured = figure(box, t`BLEU by length of the source: ${MEASURED.sentences} held-out sentences, 95% intervals`);
   box.append(words);
@@ -49,7 +49,7 @@ draw("bottleneck", (box) => {
     redraw();
   }
   input.addEventListener("input", read);
-  input.value = SENTENCES[learned];
+  input.value = SENTENCES[long];
   take(input.value);
   return () => {
     const lines = ["fixed", "dot"].map((kind) => {
@@ -235,6 +235,25 @@ draw("gradient", (box) => {
     const both = (key) => [percent(shares[key][0][0]), percent(shares[key][9][0])], [fixed, forward, attention] = ["fixed", "fixed, forward state only", "dot"].map(both);
     says.textContent = t`First and last tenth: fixed vector ${fixed[0]} and ${fixed[1]}, its forward state alone ${forward[0]} and ${forward[1]}, attention ${attention[0]} and ${attention[1]}. Means over the ${MEASURED.gradient_sentences} longest held-out sentences.`;
   };
+});
+
+draw("bridge", (box) => {
+  let who = "words";
+  const controls = row(box, "moves");
+  choice(controls, { name: "who", label: t`Who asks (the queries)`, options: [["decoder", t`the decoder's states sₜ`], ["words", t`the words themselves`]], value: who }, (one) => { who = one; update(); });
+  const place = figure(box, t`Weights: a row for each query, a column for each word of the source`), says = html("p", { class: "say", "data-says": "bridge" });
+  box.append(says);
+  function update() {
+    const { h } = chosen.sources.dot, names = [...chosen.words, "</s>"], steps = shownSteps("dot");
+    const self = softmaxRows(matmul(h, transpose(h)).map((line) => line.map((x) => x / Math.sqrt(h[0].length))));
+    const values = who === "words" ? self : steps.map(({ alpha }) => alpha), rows = who === "words" ? names : shownWords("dot");
+    heat(place, { values, rows, most: 1, digits: null, label: t`Weights` });
+    place.querySelector("table").classList.add("small");
+    says.dataset.value = values.length * names.length;
+    says.textContent = who === "words" ? t`${names.length} words ask ${names.length} words: ${names.length ** 2} scores, all at once. The formula is that of attention; W_Q, W_K and W_V, which a Transformer would learn for it, are left out here.`
+      : t`${values.length} states ask ${names.length} annotations: ${values.length * names.length} scores. Before, the encoder needs ${names.length} steps, one after another, and the first word reaches the last after ${names.length - 1}.`;
+  }
+  return update;
 });
 
 draw("asked-scores", (box) => { heat(figure(row(box), "e"), { values: [lesson.numbers.asked.e], columns: ["i = 1", "i = 2", "i = 3"], kind: "plain", digits: 0 }); });

@@ -20,7 +20,7 @@ function orderOf(names, { days, months, small, tens: many }) {
       const month = at;
       at += 1;
       const numbers = [below(), below(), below()];
-      return numbers.includes(null) ? null : [...numbers[0], month, ...numbers[1], ...numbers[2], day];
+      return numbers.includes(null) ? null : [day, ...numbers[0], month, ...numbers[1], ...numbers[2]];
     }
     const units = [];
     for (const unit of ["thousand", "hundred"]) if (is(small.slice(0, 9)) && names[at + 1] === unit) { units.push(at, at + 1); at += 2; }
