@@ -10,7 +10,7 @@ from torch.nn import functional
 import attnscope
 from attnscope_lineage.lessons import LESSONS, exercises_of
 from attnscope_lineage.lessons.write import write
-from tests.packages.lineage.lessons.test_lessons import EXERCISES, LANGUAGES, prose
+from tests.packages.lineage.lessons.test_lessons import LANGUAGES, prose
 from tests.results.page.test_accessible import COLOURS, EMPTY_HEADERS, UNREACHABLE, contrast
 
 
@@ -27,23 +27,17 @@ def pages(tmp_path_factory):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("name", LESSONS)
-def test_a_page_is_one_small_file_that_loads_nothing(name, language, pages, visit):
+def test_a_page_is_one_small_file_that_loads_nothing_fits_a_phone_and_is_read_by_all(name, language, pages, visit):
     path = pages[name, language]
     text = path.read_text(encoding="utf-8")
     assert f'<html lang="{language}">' in text
     assert path.stat().st_size <= 2e6
     assert not re.search(r"<!--(prose|title)", text)
-    page = visit(path)  # and sees that there is neither a request nor a complaint
-    drawn = page.evaluate("[...document.querySelectorAll('[data-draw]')].map((one) => one.childElementCount)")
-    assert drawn
-    assert min(drawn) > 0
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("name", LESSONS)
-def test_a_page_fits_a_phone_and_is_read_by_all(name, language, pages, visit):
     for width, scheme in ((1440, "light"), (390, "light"), (390, "dark")):
-        page = visit(pages[name, language], width=width, scheme=scheme)
+        page = visit(path, width=width, scheme=scheme)  # and sees that there is neither a request nor a complaint
+        drawn = page.evaluate("[...document.querySelectorAll('[data-draw]')].map((one) => one.childElementCount)")
+        assert drawn
+        assert min(drawn) > 0
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert page.evaluate(EMPTY_HEADERS) == []
         assert page.evaluate(UNREACHABLE) == []
@@ -65,22 +59,23 @@ def answered(page, exercise, answer):
     return part.locator(".verdict").get_attribute("data-verdict"), part.locator(".verdict").inner_text()
 
 
-@pytest.mark.parametrize(("name", "exercise"), EXERCISES)
-def test_the_page_names_the_mistake(name, exercise, pages, visit):
-    record, page = exercises_of(name)[exercise], visit(pages[name, "en"])
-    verdict, said = answered(page, exercise, record.answer)
-    assert (verdict, said[:6]) == ("right", "Right.")
-    for mistake, answer in record.mistakes.items():
-        verdict, said = answered(page, exercise, answer)
-        assert verdict == mistake
-        sentence = re.search(
-            rf'data-exercise="{exercise}".*?data-for="{mistake}">(.*?)</li>', prose(name, "en"), re.DOTALL
-        )[1]
-        words = re.sub(r"<[^>]*>", "", sentence)
-        assert re.sub(r"\s+", "", words)[:40] in re.sub(r"\s+", "", said)
-    if not isinstance(record.answer, str):
-        off = np.ravel(record.answer) + 7.77
-        assert answered(page, exercise, off)[0] == "wrong"
+@pytest.mark.parametrize("name", LESSONS)
+def test_the_page_names_the_mistake(name, pages, visit):
+    page = visit(pages[name, "en"])
+    for exercise, record in exercises_of(name).items():
+        verdict, said = answered(page, exercise, record.answer)
+        assert (exercise, verdict, said[:6]) == (exercise, "right", "Right.")
+        for mistake, answer in record.mistakes.items():
+            verdict, said = answered(page, exercise, answer)
+            assert (exercise, verdict) == (exercise, mistake)
+            sentence = re.search(
+                rf'data-exercise="{exercise}".*?data-for="{mistake}">(.*?)</li>', prose(name, "en"), re.DOTALL
+            )[1]
+            words = re.sub(r"<[^>]*>", "", sentence)
+            assert re.sub(r"\s+", "", words)[:40] in re.sub(r"\s+", "", said)
+        if not isinstance(record.answer, str):
+            off = np.ravel(record.answer) + 7.77
+            assert (exercise, answered(page, exercise, off)[0]) == (exercise, "wrong")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
