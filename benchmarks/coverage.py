@@ -35,7 +35,6 @@ from attnscope.comparison.contrasts import _interval as _contrast
 from attnscope.comparison.diff import LEVEL
 from attnscope.detection.common import LEAST_KEYS, ExamplePair, common_features
 from attnscope.explanation.analyses.position_content import FEWEST_EXACT, _exact_shares, _shares_of_means, split_halves
-from attnscope.explanation.analyses.wave_removal import _fits
 from attnscope.intervention import ablation
 from attnscope.intervention.effects import heads_of, order_agreement
 from attnscope.statistics.agreement import independence
@@ -50,6 +49,7 @@ from attnscope_lineage.comparison import reach_of_mean
 from attnscope_lineage.links import _OUTSIDE, _interval, _interval_of_rate
 from attnscope_lineage.scores import _intervals, _value
 from attnscope_relations.summary import summary_of
+from attnscope_yamamoto2023.positions.wave_removal import _fits
 
 PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "coverage.md"
 UNITS = (2, 5, 6, 8, 12, 20, 50)

@@ -29,16 +29,17 @@ from reactions import reactions
 
 from attnscope.capture.load import load_model
 from attnscope.explanation.analyses.position_content import position_content
-from attnscope.explanation.analyses.waves import spectra_by_layer
-from attnscope.explanation.arrays.components import principal_components
-from attnscope.explanation.arrays.decomposition import head_rotation, reparametrize
-from attnscope.explanation.arrays.phase_map import phase_map
-from attnscope.explanation.arrays.spectrum import amplitude_spectrum
+from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.study import Study
 from attnscope.explanation.tables import position_table, word_table
 from attnscope.read.encoded import texts_of, windows_of
+from attnscope_yamamoto2023.arrays.components import principal_components
+from attnscope_yamamoto2023.arrays.phase_map import phase_map
+from attnscope_yamamoto2023.arrays.rotation import head_rotation
+from attnscope_yamamoto2023.arrays.spectrum import amplitude_spectrum
 from attnscope_yamamoto2023.claims import CLAIMS, NEAR, claims, head_profiles
 from attnscope_yamamoto2023.models import SHARP, SLOW_PERIOD, Subject
+from attnscope_yamamoto2023.positions.waves import spectra_by_layer
 from attnscope_yamamoto2023.relearn import head_maps
 
 #: Heads whose queries and keys the lesson `positions` draws, layer and number, and the tokens of their text.

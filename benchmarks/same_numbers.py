@@ -114,8 +114,8 @@ def cases(folder: Path):
     yield "scan-albert", lambda: scan(albert, reactions, device="cpu")
     yield "scan-llama", lambda: scan(llama, stories, window=64, device="cpu")
     yield "roles-llama", lambda: attnscope.roles(llama, stories, limit=6, window=64, device="cpu")
-    yield "explain-albert", lambda: attnscope.explain(albert, reactions, limit=8, window=24, device="cpu")
-    yield "explain-llama", lambda: attnscope.explain(llama, stories, limit=6, window=64, device="cpu")
+    yield "explain-albert", lambda: explained(albert, reactions, limit=8, window=24, device="cpu")
+    yield "explain-llama", lambda: explained(llama, stories, limit=6, window=64, device="cpu")
     yield "intervene-llama", lambda: attnscope.intervene(llama, stories, limit=6, window=48, device="cpu")
     yield "intervene-albert", lambda: attnscope.intervene(albert, reactions, limit=6, device="cpu")
     for name, more in {
@@ -125,7 +125,7 @@ def cases(folder: Path):
         "frequencies": {"frequencies": (2, 6)},
         "paper": {"layer": 1, "head": 2},
     }.items():
-        yield f"explain-{name}", lambda more=more: attnscope.explain(limit=8, device="cpu", **more)
+        yield f"explain-{name}", lambda more=more: explained(limit=8, device="cpu", **more)
     for name, more in {
         "plain": {},
         "search": {"search": True},
@@ -181,7 +181,7 @@ def cases(folder: Path):
         yield f"{family}-scan", lambda m=model, w=whole, i=ids: scan(m, i, **w)
         yield f"{family}-rows", lambda m=model, w=whole, i=ids: scan(m, i, rows=16, **w)
         if not pairs:
-            yield f"{family}-explain", lambda m=model, w=whole, i=ids: attnscope.explain(m, i, band=4, **w)
+            yield f"{family}-explain", lambda m=model, w=whole, i=ids: explained(m, i, band=4, **w)
             yield f"{family}-roles", lambda m=model, w=whole, i=ids: attnscope.roles(m, i, **w)
         yield f"{family}-intervene", lambda m=model, w=whole, i=ids: attnscope.intervene(m, i, steps=2, **w)
 
@@ -336,6 +336,19 @@ def of_verb(name):
 
     package = "attnscope_cards" if name == "card" else "attnscope_circuits"
     return getattr(attnscope, name, None) or getattr(import_module(package), name)
+
+
+def explained(*inputs, completion="minimal", **settings):
+    """`explain` with the analyses of position embeddings, which are part of it or of a package."""
+    import attnscope
+
+    try:
+        from attnscope_yamamoto2023.analyses import OF_POSITIONS
+        from attnscope_yamamoto2023.positions.rotation import completed
+    except ImportError:  # a COMMIT in which they are part of attnscope
+        return attnscope.explain(*inputs, completion=completion, **settings)
+    analyses = [completed(completion) if one.name == "phase_map" else one for one in OF_POSITIONS]
+    return attnscope.explain(*inputs, analyses=analyses, **settings)
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +187,11 @@ def commands() -> dict[str, str]:
 def functions() -> dict[str, str]:
     """A page for each public function, and their index."""
     parts = ["# Python", "Each command is a function of the same name. Functions take the model first, then the texts."]
+    analyses = ("attnscope.explanation.analyses", "attnscope_yamamoto2023.positions")
+    arrays = ("attnscope.explanation.arrays", "attnscope_yamamoto2023.arrays")
     pages = {
-        "python/analyses.md": _in_package("Analyses of a model", "attnscope.explanation.analyses"),
-        "python/arrays.md": _in_package("Analyses of arrays", "attnscope.explanation.arrays"),
+        "python/analyses.md": _in_packages("Analyses of a model", *analyses),
+        "python/arrays.md": _in_packages("Analyses of arrays", *arrays),
     }
     for group in dict.fromkeys(verb.group for verb in verbs().values()):
         full = [address_of(name) for name, verb in verbs().items() if verb.group == group]
@@ -241,10 +244,11 @@ def _names_of(function: Any) -> dict[str, Any]:
     return {name: getattr(import_module(module), name) for module, name in imported} | function.__globals__
 
 
-def _in_package(title: str, package: str) -> str:
-    """The analyses in the modules of a package, or its functions of arrays."""
+def _in_packages(title: str, *packages: str) -> str:
+    """The analyses in the modules of packages, or their functions of arrays."""
     parts = [f"# {title}"]
-    for module in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
+    paths = ((package, import_module(package).__path__) for package in packages)
+    for module in chain.from_iterable(pkgutil.iter_modules(path, f"{package}.") for package, path in paths):
         for name, one in vars(import_module(module.name)).items():
             full, doc = f"{module.name}.{name}", inspect.getdoc(one) or ""
             if isinstance(one, Analysis) and one.name == name:

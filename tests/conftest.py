@@ -123,6 +123,7 @@ def device(request, monkeypatch):
 
 
 _DRAWN = (
+    "tests.packages.yamamoto2023.test_figures",
     "tests.results.figures",
     "tests.cli.test_scan_command",
     "tests.results.page.test_page_in_browser",
@@ -139,15 +140,6 @@ def figures_are_sketched(request):
     Drawing takes most of the time of a command.
     """
     with nullcontext() if request.module.__name__.startswith(_DRAWN) else sketched():
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_head_is_controlled(request):
-    """Explanations draw their random controls for one head; for the usual four they take a third of the time."""
-    with pytest.MonkeyPatch.context() as patched:
-        if request.module.__name__ != "tests.explanation.test_explain":
-            patched.setattr("attnscope.explanation.analyses.shift._HEADS", 1)
         yield
 
 

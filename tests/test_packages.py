@@ -19,6 +19,8 @@ from attnscope_cards import catalogue as cards
 from attnscope_circuits import catalogue as circuits
 from attnscope_lineage import catalogue as lineage
 from attnscope_relations import catalogue as relations
+from attnscope_yamamoto2023 import analyses as yamamoto2023
+from attnscope_yamamoto2023 import relearn
 from tests.test_docstrings import SOURCE, nodes, trees
 
 #: From the top to the bottom; what stands on one line may not import each other.
@@ -149,6 +151,8 @@ def test_verbs_of_packages_are_known_where_the_package_is_absent():
         *circuits.VERBS,
         *lineage.VERBS,
         *relations.VERBS,
+        *(record.name for record in (*yamamoto2023.ANALYSES, *relearn.ANALYSES)),
+        "yamamoto2023",
         "attnscope-recurrent",
         "attnscope-transformer",
         "HeadMonitor",

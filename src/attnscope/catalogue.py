@@ -85,7 +85,14 @@ VERBS = {
     "runs": Verb("Runs"),
 }  # fmt: skip
 
-#: Verbs, types of models and a class that packages of this repository add.
+#: Analyses of `explain` in a package of this repository, and the name of all.
+_OF_POSITIONS = (
+    *("yamamoto2023", "relearned", "paper", "position_spectrum", "position_pca", "position_cca", "position_models"),
+    *("waves", "spectra", "phase_map", "controls", "wave_removal"),
+    *(f"figure_{number}" for number in (1, 2, 4, 6, 7, 14, 15)),
+)
+
+#: Verbs, analyses, types of models and a class that packages of this repository add.
 IN_PACKAGES: dict[str, str] = {
     **dict.fromkeys(("walk", "lesson", "train", "translate", "score", "align", "compare"), "attnscope-lineage"),
     **dict.fromkeys(("attnscope-recurrent", "attnscope-transformer"), "attnscope-lineage"),
@@ -93,6 +100,7 @@ IN_PACKAGES: dict[str, str] = {
     "card": "attnscope-cards",
     "relations": "attnscope-relations",
     "HeadMonitor": "attnscope-monitor",
+    **dict.fromkeys(_OF_POSITIONS, "attnscope-yamamoto2023"),
 }
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict
 
 from attnscope.head_names import head_of, heads_of, heads_or_sets, sets_of
 from attnscope.support.checked import Bounds, Kind, Reads
@@ -244,7 +244,6 @@ if TYPE_CHECKING:
     from attnscope.capture.processors import Processor as Processor
     from attnscope.capture.processors import Tokenizer as Tokenizer
     from attnscope.detection.probes import Needles as Needles
-    from attnscope.explanation.arrays.decomposition import Completion as Completion
     from attnscope.explanation.study import Analysis as Analysis
     from attnscope.intervention.directions import Direction
     from attnscope.intervention.pair_sources import Pairs as Pairs
@@ -283,7 +282,6 @@ else:
     Dataset, Tree, Module, Task, Analysis = map(of_class, ("Dataset", "DataTree", "Module", "Task", "Analysis"))
     Device = Any
     Tell = Annotated[Any, Kind(callable, "a function", "functions")]
-    Completion = Literal["minimal", "lapack", "haar", "thin"]
     Model = Models = Annotated[Any, Typed()]
     Metric = Annotated[Any, Kind(callable, "a function", "functions"), Typed(metric_of_file, "FILE:NAME")]
     GivenSpans = Weights = Mask = Any

@@ -19,8 +19,8 @@ from attnscope.capture.borrow import _locks, borrowed
 from attnscope.capture.load import load_model
 from attnscope.capture.watch import current
 from attnscope.capture.watching import watching
-from attnscope.explanation.analyses.position_table import position_cca
 from attnscope.explanation.study import study
+from attnscope_yamamoto2023.positions.table import position_cca
 from attnscope_yamamoto2023.relearn import relearn_positions
 from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.tiny_models import tiny

@@ -14,12 +14,12 @@ import attnscope_lineage
 from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture.borrow import inner_model
 from attnscope.capture.load import load_model
-from attnscope.explanation.analyses.position_table import position_spectrum
 from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.explanation.study import study
 from attnscope.support.errors import AttnscopeError
 from attnscope_lineage.alignment import links_of
 from attnscope_lineage.weights.tests import uniform_test
+from attnscope_yamamoto2023.positions.table import position_spectrum
 from tests.measure.generation.causal_models import writer
 from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 

@@ -11,11 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from attnscope import open_run
 from attnscope.bundled import MODEL
 from attnscope.store.arrays import unpacked
 from tests.cli.command import attnscope
-from tests.results.page.planted_explanation import explain_page_of, only
 
 
 def explain(*arguments, cwd):
@@ -60,16 +58,13 @@ def test_options_reach_the_analyses_and_the_page(tmp_path, monkeypatch):
 
     monkeypatch.setattr("attnscope.results.page.parts.write_page", page)
     monkeypatch.setattr("attnscope.results.figures.explain.explain_figures", lambda *_: [])
-    settings = ("--window", "32", "--limit", "2", "--frequencies", "3:10", "--band", "4", "--completion", "thin")
+    settings = ("--window", "32", "--limit", "2", "--frequencies", "3:10", "--band", "4")
     shown = explain(
         *settings, "--interventions", "--layer", "2", "--head", "1", "--out", "run", "--figures", "none", cwd=tmp_path
     )
     assert "report:  run/report.html" in shown
     signature = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert (
-        signature["settings"] | {"window": 32, "band": 4, "frequencies": [3, 10], "completion": "thin"}
-        == (signature["settings"])
-    )
+    assert signature["settings"] | {"window": 32, "band": 4, "frequencies": [3, 10]} == (signature["settings"])
     changed = unpacked((tmp_path / "run" / "interventions.npz").read_bytes())
     forms = [
         explain(*settings, "--interventions", "--out", "run", "--no-report", form, cwd=tmp_path)
@@ -86,18 +81,6 @@ def test_options_reach_the_analyses_and_the_page(tmp_path, monkeypatch):
     assert one["weight_after"] == float(changed.sel(change="words-zero", **at).mass_after)
     assert one["weight_change_low"] is one["weight_change_high"] is None  # of two windows there is no interval
     assert asked == [([(2, 1)], True)]
-
-
-def test_tables_of_other_models_stand_beside(tmp_path):
-    shutil.copytree(MODEL, tmp_path / "twin")
-    few = ("--window", "16", "--limit", "2", "--out", "run", "--no-report")
-    explain(*few, "--also", "twin", "--also", "bundled", cwd=tmp_path)
-    tree = open_run(tmp_path / "run")
-    assert set(tree["also"].children) == {"0", "1"}
-    page = explain_page_of(only(tree, "position_spectrum", "position_pca", "also"), tmp_path / "r.html")
-    for name in ("position-models", "components-models"):
-        assert f'id="figure-{name}"' in page.read_text(encoding="utf-8")
-    assert len(list((tmp_path / "run").glob("also-*.npz"))) == 1  # the same weights
 
 
 class TestBadInput:

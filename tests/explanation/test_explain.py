@@ -11,12 +11,9 @@ from attnscope import AttnscopeError
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture.load import load_model
 from attnscope.explanation.analyses.position_content import position_content
-from attnscope.explanation.analyses.position_table import position_cca, position_pca, position_spectrum
-from attnscope.explanation.analyses.shift import cross_correlation, phase_map
+from attnscope.explanation.analyses.shift import cross_correlation
 from attnscope.explanation.analyses.shift import cross_spectrum as mechanism_cross_spectrum
-from attnscope.explanation.analyses.waves import query_key_waves as mechanism_query_key_waves
 from attnscope.explanation.arrays.correlation import cross_spectrum
-from attnscope.explanation.arrays.spectrum import query_key_waves
 from attnscope.explanation.report import report
 from attnscope.explanation.study import Study
 from attnscope.explanation.study import study as mechanism_study
@@ -43,38 +40,18 @@ def test_weights_and_scores_find_every_planted_shift(planted):
     assert found.agree.values.all()
 
 
-def test_planted_shifts_are_lost_under_every_control(planted):
-    controls = planted["controls"].to_dataset().sel(layer=0)
-    kept, drawn = controls.sel(control="head"), controls.drop_sel(control=["head", "other key"])
-    assert controls["head"].values.tolist() == [0, 1, 2, 3]
-    np.testing.assert_allclose(kept.coherence_at_offset, 1, atol=0.01)
-    assert float(np.abs(drawn.coherence_at_offset).max()) < 0.5
-    assert not np.isclose(drawn.band_offset.T, kept.band_offset, atol=0.2).any()
-    # the heads' frequencies are disjoint, but for one of four that the last shares with the first
-    strange = controls.cross_amplitude.sel(control="other key") / kept.cross_amplitude
-    np.testing.assert_allclose(strange, [0, 0, 0, 0.25], atol=1e-4)
-
-
 def test_every_analysis_is_there_or_says_why_not(planted):
     skipped = json.loads(planted.attrs["skipped"])
     assert set(planted.children) | set(skipped) == {
         "forms",
-        "position_spectrum",
-        "position_pca",
-        "position_cca",
-        "waves",
-        "spectra",
         "cross_spectrum",
-        "phase_map",
         "cross_correlation",
         "position_content",
         "scheme_kernel",
         "rotation_effect",
         "bias_effect",
         "verdict",
-        "controls",
         "repeated_tokens",
-        "wave_removal",
     }
     assert "no RoPE" in skipped["rotation_effect"]
 
@@ -93,27 +70,6 @@ def test_the_bundled_model_shows_the_mechanism():
     assert not above.positional.any()
     sharpest = sharp.isel(place=np.flatnonzero(sharp.peak_weight.values >= 0.9))  # these read the table itself
     assert float(sharpest.position_share.min()) > 0.9
-    spectrum = bundled["position_spectrum"].to_dataset().sel(table="positions")
-    assert float(spectrum.local_ratio.sel(frequency=slice(3, None)).max()) >= 2
-    words = bundled["position_spectrum"].to_dataset().sel(table="words")
-    assert not words.is_peak.values.astype(bool).any()
-    # the rotation from queries to keys turns by the same offsets
-    found = -bundled["phase_map"].to_dataset().line_shift.sel(layer=0)
-    weights = bundled["verdict"].to_dataset().offset_of_weights.sel(layer=0)
-    np.testing.assert_allclose(found, weights, atol=0.1)
-
-
-def test_the_chemistry_model_has_its_known_table(models):
-    """Peaks at 48 (2.5 times the local median) and 42 cycles; 50.0% and 86.2% of variance in 4 and 12 dimensions."""
-    folder = models / "rxnmapper-albert"
-    share = position_pca(folder).cumulative_share
-    assert float(share.sel(component=4)) == pytest.approx(0.500, abs=5e-4)
-    assert float(share.sel(component=12)) == pytest.approx(0.862, abs=5e-4)
-    spectrum = position_spectrum(folder)
-    band = spectrum["mean"].sel(frequency=slice(30, 60))
-    assert int(band.frequency[band.values.argmax()]) == 48
-    assert float(spectrum.local_ratio.sel(frequency=48)) > 2.3
-    assert 42 in band.frequency.values[np.argsort(band.values)[-3:]]
 
 
 def test_a_rope_model_gets_what_is_defined(models):
@@ -127,11 +83,10 @@ def test_a_rope_model_gets_what_is_defined(models):
     assert any(note.endswith("peaks are searched only there.") for note in told.notes)  # scores have no peaks
     assert {"forms", "position_content", "scheme_kernel", "rotation_effect"} <= set(found.children)
     reasons = json.loads(found.attrs["skipped"])
-    assert "RoPE" in reasons["position_spectrum"]
     assert "verdict" not in reasons  # it is in scheme_kernel
-    assert "RoPE rotates" in reasons["waves"]
+    assert "RoPE rotates" in reasons["cross_spectrum"]
     note = next(note for note in told.notes if note.startswith("Skipped: "))
-    assert [note.count(reason) for reason in set(reasons.values())] == [1, 1, 1]
+    assert [note.count(reason) for reason in set(reasons.values())] == [1, 1]
     said = next(
         text for text in told.finding.sentences if text.startswith("The rotation alone predicts the offset of ")
     )
@@ -147,10 +102,6 @@ def test_arrays_and_models_give_the_same(tokenizer):
     by_arrays = cross_spectrum(layer.moments.position_mean, query, key)
     by_model = mechanism_cross_spectrum(study)
     np.testing.assert_allclose(by_model.band_offset.sel(layer=0, head=0), by_arrays.band_offset, atol=1e-6)
-    waves = query_key_waves(layer.sample, query, key)
-    # f = 4, 9 and 14; 1 is below 3
-    assert int(waves.periodic_columns) == int(mechanism_query_key_waves(study).periodic_columns[0, 0]) == 6
-    assert phase_map(study).energy.dims == ("layer", "head", "frequency", "angle")
     trace = cross_correlation(study).trace_peak_offset.sel(range="near", layer=0)
     assert trace.values.tolist() == list(SHIFTS)
     assert set(position_content(loaded, [TEXT], window=LENGTH, limit=2).term.values) == {"PP", "PC", "CP", "CC"}
@@ -172,13 +123,6 @@ class TestBadInput:
         xr.testing.assert_allclose(few.trace, same.trace)
         assert position_content(study, **options).attrs["texts"] == 8
 
-    def test_no_position_table(self, models):
-        for analysis in (position_spectrum, position_pca):
-            with pytest.raises(AttnscopeError, match=r"no table of absolute positions.*RoPE"):
-                analysis(models / "stories260K-llama")
-        with pytest.raises(AttnscopeError, match=r"position_cca is not defined for stories260K-llama: .*RoPE"):
-            position_cca(models / "stories260K-llama", [TEXT], window=32, limit=2)
-
     def test_scores_that_are_not_bilinear(self):
         study = Study(tiny("qwen3"), [[5, 6, 7, 8], [8, 7, 6, 5]])
         with pytest.raises(AttnscopeError, match=r"cross_spectrum is not defined for .* Choose another"):
@@ -193,9 +137,3 @@ class TestBadInput:
     def test_a_window_longer_than_the_table(self):
         with pytest.raises(AttnscopeError, match="position table has 128 rows"):
             attnscope.explain(window=1000)
-
-
-def test_states_of_a_text_that_repeats_have_correlations_with_the_table():
-    """Position is nearly all that varies: correlations come near 1, and pass it by what float32 rounds."""
-    found = position_cca("bundled", "The cat sat on the mat. " * 60, window=32, limit=4)
-    assert 0.9 < found.correlation.max() <= 1

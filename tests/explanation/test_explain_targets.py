@@ -18,6 +18,7 @@ from attnscope.kernels.positions import sinusoidal_table
 from attnscope.models.configs import TransformerConfig
 from attnscope.read.texts import Corpus
 from attnscope_lineage.models.transformer import TransformerForConditionalGeneration
+from attnscope_yamamoto2023.analyses import OF_POSITIONS
 from tests.explanation.analyses_of_windows import of_windows
 from tests.packages.lineage.translation.small_translators import small_model, small_tokenizer
 from tests.tiny_models import tiny
@@ -76,7 +77,7 @@ def test_profiles_are_those_of_the_weights_with_target_text(kind):
 
 def test_a_target_goes_through_all_analyses():
     """Word changes reach the words that the decoder reads, and position changes its table."""
-    found = explained(ours("sinusoidal"), interventions=True)
+    found = explained(ours("sinusoidal"), interventions=True, analyses=OF_POSITIONS)
     assert found.attrs["decoder"] == "The decoder read the target text."
     assert "queries and keys are in different texts" in json.loads(found.attrs["skipped"])["cross_attention"]
     assert len(json.loads(found.attrs["signature"])["target"]["sha256"]) == 64

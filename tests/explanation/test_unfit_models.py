@@ -14,6 +14,7 @@ from attnscope.capture.load import load_model
 from attnscope.explanation.analyses import interventions as _interventions
 from attnscope.explanation.analyses import position_content as _position_content
 from attnscope.explanation.study import Study
+from attnscope_yamamoto2023.analyses import OF_POSITIONS
 from tests.explanation.analyses_of_windows import of_windows
 from tests.planted_models import overflowing_bert
 
@@ -88,7 +89,9 @@ def test_an_analysis_is_skipped_and_the_rest_stands(change, skipped):
     model = T.BertForMaskedLM(config).eval()
     with torch.no_grad():
         change(model)
-    found = attnscope.explain(model, tokenizer=AutoTokenizer.from_pretrained(MODEL), limit=2, window=32)
+    found = attnscope.explain(
+        model, tokenizer=AutoTokenizer.from_pretrained(MODEL), limit=2, window=32, analyses=OF_POSITIONS
+    )
     reasons = json.loads(found.attrs["skipped"])
     for analysis, reason in skipped.items():
         assert reasons[analysis].startswith(reason)

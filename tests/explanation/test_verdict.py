@@ -13,13 +13,13 @@ from attnscope.explanation.analyses.shift import cross_correlation as mechanism_
 from attnscope.explanation.analyses.shift import cross_spectrum as mechanism_cross_spectrum
 from attnscope.explanation.analyses.verdict import peaks_of_noise, summary, verdict_of, weight_peaks
 from attnscope.explanation.arrays.correlation import cross_correlation, cross_spectrum, profile_agreement
-from attnscope.explanation.arrays.phase_map import phase_map
 from attnscope.explanation.arrays.spectrum import find_peaks
 from attnscope.explanation.profiles import Reach, pairs_at
 from attnscope.explanation.report import rank_explanations
 from attnscope.explanation.study import Study
 from attnscope.explanation.study import study as mechanism_study
 from attnscope.kernels.call import AttentionCall
+from attnscope_yamamoto2023.analyses import OF_POSITIONS
 from tests.explanation.planted_waves import planted
 from tests.planted_models import LENGTH, causal, wave_bert
 from tests.tiny_models import tiny
@@ -30,9 +30,9 @@ WORDS = 400
 @pytest.fixture(scope="module")
 def masked(tokenizer):
     """Heads planted at -1, +2, -3 and 0 in a model that may not look ahead."""
-    return attnscope.explain(
-        causal(wave_bert((-1, 2, -3, 0))), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=4, frequencies=(1, 15)
-    )
+    reading = {"tokenizer": tokenizer, "window": LENGTH, "limit": 4}
+    model = causal(wave_bert((-1, 2, -3, 0)))
+    return attnscope.explain(model, [TEXT], frequencies=(1, 15), analyses=OF_POSITIONS, **reading)
 
 
 def verdict_alone(model, tokenizer, band=10):
@@ -110,19 +110,6 @@ def test_weights_that_rise_on_beyond_the_band_have_no_offset(tokenizer):
     assert at[1] == 1
     assert np.isnan(at[3])  # 4 is the edge of the band: whether it is a peak is not known
     assert [row["head"] for row in rank_explanations(found) if row["positional"]] == [1]
-
-
-# --- the rotation ---
-
-
-@pytest.mark.parametrize("offset", [-2, 2])
-def test_energy_at_all_angles_does_not_draw_the_line_to_0(offset):
-    """A median over all energy is pulled to 0 by what lies on no line, and by what wraps at high frequencies."""
-    model = planted(offset=offset, noise=0.6, content=0.5, length=128, frequencies=(10, 14, 22, 38, 54), width=64)
-    found = phase_map(model.inputs, model.query, model.key)
-    assert float(found.line_shift) == pytest.approx(-offset, abs=0.25)
-    assert float(found.line_chance) <= 0.01
-    assert float(found.share_near) > 1.3 * float(found.uniform_share)
 
 
 # --- layers that share weights ---

@@ -11,6 +11,7 @@ from itertools import chain
 
 import xarray as xr
 
+from attnscope.catalogue import where_to_find
 from attnscope.explanation import analyses
 from attnscope.explanation.study import Analysis
 from attnscope.report.reads import reads
@@ -20,7 +21,7 @@ from attnscope.support.errors import AttnscopeError
 GROUP = "attnscope.analyses"  # of entry points: how other packages add theirs
 
 #: Files of `analyses` in the order of the page; others follow. Each defines records.
-_PAGE = ["verdict", "position_table", "waves", "shift", "position_content", "position_scheme", "wave_removal"]
+_PAGE = ["verdict", "shift", "position_content", "position_scheme"]
 
 
 def _records() -> Iterator[Analysis]:
@@ -57,7 +58,10 @@ def known_analyses() -> Mapping[str, Analysis]:
 
 
 def requested_analyses(requested: Iterable[str | Analysis]) -> list[Analysis]:
-    """Analyses from records or names, ``package`` or ``package=setting``."""
+    """Analyses from records or names: of a package, which has several, or of one analysis.
+
+    In ``name=setting`` the setting goes to the analysis, or to the last of the package that takes one.
+    """
     chosen: dict[str, Analysis] = {}
     for one in requested:
         if isinstance(one, Analysis):
@@ -65,16 +69,20 @@ def requested_analyses(requested: Iterable[str | Analysis]) -> list[Analysis]:
             continue
         name, _, setting = one.partition("=")
         added = added_analyses()
-        if name not in added:
-            names = " or ".join(added) or "a name that an installed package adds"
-            raise AttnscopeError(
-                f"analyses (--analyses) has {shortly(name)}; expected {names}: install the package that adds it. For "
-                "yamamoto2023: pip install packages/attnscope-yamamoto2023 in a checkout of attnscope"
-            )
-        if setting and not any(analysis.configured for analysis in added[name]):
-            raise AttnscopeError(f"analyses (--analyses) is {shortly(one)}, but {name} has no setting: leave it out")
-        for analysis in added[name]:
-            chosen[analysis.name] = analysis.configured(setting) if setting and analysis.configured else analysis
+        records = added.get(name) or [record for record in chain(*added.values()) if record.name == name]
+        if not records:
+            names = ", ".join([*added, *(record.name for record in chain(*added.values()) if record.name not in added)])
+            expected = f"expected one of {names}" if names else "no installed package adds analyses"
+            raise AttnscopeError(f"analyses (--analyses) has {shortly(name)}; {where_to_find(name) or expected}")
+        chosen |= {record.name: record for record in records}
+        if setting:
+            configured = [record.configured for record in records if record.configured]
+            if not configured:
+                raise AttnscopeError(
+                    f"analyses (--analyses) is {shortly(one)}, but {name} has no setting: leave it out"
+                )
+            record = configured[-1](setting)
+            chosen[record.name] = record
     return list(chosen.values())
 
 

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,17 +17,46 @@ from transformers import PreTrainedModel
 
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
-from attnscope.explanation.arrays.components import StateMoments
 from attnscope.explanation.arrays.decomposition import append_one
 from attnscope.explanation.inputs import FOR_MATCHING, Windows, batches, model_inputs, read, token_ids, watching_inputs
 from attnscope.explanation.profiles import Reach, check_self_attention, check_tokens, pairs_at
 from attnscope.explanation.projections import Projections, projections
-from attnscope.explanation.tables import PositionTable, position_tables, word_table
+from attnscope.explanation.tables import PositionTable, position_tables
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.store.arrays import stacked
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
+
+
+@dataclass(eq=False)
+class StateMoments:
+    """Position means and total covariance of hidden states, without storing the states."""
+
+    texts: int  # all of one length
+    position_mean: Float[np.ndarray, "position width"]
+    # sum over all tokens of the outer products of states about their common mean
+    scatter: Float[np.ndarray, "width width"]
+
+    @classmethod
+    def zeros(cls, positions: int, width: int) -> StateMoments:
+        """Moments of no text."""
+        return cls(0, np.zeros((positions, width)), np.zeros((width, width)))
+
+    @property
+    def covariance(self) -> Float[np.ndarray, "width width"]:
+        """Total covariance over all tokens (divided by their number)."""
+        return self.scatter / (self.texts * len(self.position_mean))
+
+    def merge(self, other: StateMoments) -> None:
+        """Add the moments of other texts."""
+        # the parallel algorithm of Chan et al. (1983): scatters add up, with that of the two means
+        total = self.texts + other.texts
+        apart = other.position_mean.mean(0) - self.position_mean.mean(0)
+        between = len(other.position_mean) * self.texts * other.texts / total
+        self.scatter = self.scatter + other.scatter + between * np.outer(apart, apart)
+        self.position_mean = self.position_mean + (other.position_mean - self.position_mean) * (other.texts / total)
+        self.texts = total
 
 
 @dataclass(eq=False, kw_only=True)
@@ -78,13 +106,10 @@ class Layer(LayerSums):
 
 @dataclass(eq=False)
 class Evidence:
-    """All layers, the position table and the words of one text."""
+    """All layers and the position tables."""
 
     layers: list[Layer]  # self-attention layers, in the order of the calls
     tables: list[PositionTable]  # position tables of the model; empty for RoPE and the like
-    # word vectors of the texts in order, as many as the first table has rows or the texts have tokens: the control
-    # for the table
-    words: Float[np.ndarray, "word word_width"]
     texts: int  # number of texts, and tokens in each
     length: int
     # whether the model also has cross-attention, which has no offsets: its layers are left out
@@ -208,12 +233,9 @@ class Gathering:
             self._see_first()
             for index, sums in unit.items():
                 self.layers[index].add(sums)
-        tables = position_tables(self.model)
-        rows = len(tables[0].rows) if tables else self.ids.length
         return Evidence(
             layers=[self.layers[index] for index in sorted(self.layers)],
-            tables=tables,
-            words=word_table(self.model)[_words(self.windows, self.ids.ids)[:rows]],
+            tables=position_tables(self.model),
             texts=len(self.ids),
             length=self.ids.length,
             crosses=any(site.kind == "cross" for site in self.matrices_of),
@@ -230,12 +252,6 @@ class Gathering:
         sample, reach = states[0].double().cpu().numpy(), Reach.of(call, self.band)
         moments = StateMoments.zeros(self.ids.length, states.shape[-1])
         return Layer(site=site, projections=matrices, sample=sample, reach=reach, moments=moments)
-
-
-def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
-    """Ids of all tokens but the special ones, which repeat with every window and would look like a wave."""
-    special = [getattr(window, "special", None) or [False] * ids.shape[1] for window in windows]
-    return ids.numpy()[~np.array(special, dtype=bool)]
 
 
 _BANDS, _MEANS, _SCATTER = "band_sums_", "position_mean_", "scatter_"  # and the number of the layer

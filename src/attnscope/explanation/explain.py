@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xarray as xr
-from jaxtyping import Float
 
-from attnscope.capture.load import Model, load_model
 from attnscope.explanation.arrays.checks import in_band
-from attnscope.explanation.arrays.components import principal_components
-from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.evidence import labelled_sums, sums_of
 from attnscope.explanation.study import Analysis, Study
-from attnscope.explanation.tables import position_table
 from attnscope.opened import Opened
 from attnscope.store.run import Batch, Job, Work
 from attnscope.store.runs import RunFolder
@@ -33,7 +25,7 @@ def load_explanation(run: RunFolder) -> xr.DataTree:
     """The tree that `explain` returned, from the folder of a finished run."""
     finished: dict[str, Any] = run.state["analyses"]
     analyses = {str(name): run.part(name) for name in finished["names"]}
-    for number, other in enumerate(run.state.get("also", [])):
+    for number, other in enumerate(run.state.get("also", [])):  # position tables of other models, in older runs
         table = run.part(other["file"])
         analyses[f"also/{number}"] = table.assign_attrs(model=other["model"], identity=other["identity"])
     tree = xr.DataTree.from_dict(analyses)
@@ -41,37 +33,6 @@ def load_explanation(run: RunFolder) -> xr.DataTree:
     more = json.dumps(finished["requested"])
     tree.attrs = run.state["attributes"] | {"skipped": skipped, "more": more, "run": str(run.path)}
     return tree
-
-
-@dataclass(frozen=True)
-class OtherTable:
-    """The position table of another model, for comparison."""
-
-    name: str
-    identity: str  # of its weights, as JSON
-    rows: Float[np.ndarray, "position column"]
-
-    @classmethod
-    def of(cls, source: Model, *, trust_remote_code: bool) -> OtherTable:
-        """Load the model and keep its table."""
-        device = "cpu" if isinstance(source, str | Path) else None
-        loaded = load_model(source, need_tokenizer=False, device=device, trust_remote_code=trust_remote_code)
-        return cls(loaded.name, json.dumps(loaded.identity, sort_keys=True), position_table(loaded.model).rows)
-
-    @property
-    def file(self) -> str:
-        """Its file in the run folder, named after its weights, as other models may be added later."""
-        return f"also-{hashlib.sha256(self.identity.encode()).hexdigest()[:12]}"
-
-    def named(self) -> dict[str, str]:
-        """Its entry in the run's state."""
-        return {"file": self.file, "model": self.name, "identity": self.identity}
-
-    def analysed(self) -> xr.Dataset:
-        """Spectrum and principal components of the table alone."""
-        spectrum = amplitude_spectrum(self.rows).drop_dims("column")
-        analysis = spectrum.merge(principal_components(self.rows), combine_attrs="override")
-        return analysis.assign_attrs(model=self.name, identity=self.identity)
 
 
 _SHORT = 6  # tokens of a window: with fewer, the cross-spectrum has no waves
@@ -85,7 +46,6 @@ class Explanation(Job):
     session: Opened
     study: Study
     more: Sequence[Analysis]
-    others: Sequence[OtherTable]
     keeps_batches = False
 
     def work(self) -> Work:
@@ -121,8 +81,7 @@ class Explanation(Job):
         return {name: study.results[name] for name in order if name in study.results}
 
     def result(self, nodes: dict[str, xr.Dataset], attributes: dict[str, str]) -> xr.DataTree:
-        beside = {f"also/{number}": other.analysed() for number, other in enumerate(self.others)}
-        tree = xr.DataTree.from_dict(nodes | beside)
+        tree = xr.DataTree.from_dict(nodes)
         tree.attrs = attributes | {"skipped": json.dumps(self.study.reasons)}
         return tree
 
@@ -137,12 +96,6 @@ class Explanation(Job):
         return before["requested"] == requested and all(run.load(name) is not None for name in before["names"])
 
     def stored(self, run: RunFolder) -> xr.DataTree:
-        """The explanation, with the tables of other models."""
-        for other in self.others:
-            run.made(other.file, other.analysed)
-        named = [other.named() for other in self.others]
-        if run.state.get("also", []) != named:
-            run.finish(also=named)
         self.study.tell(Progress("done", 1.0))
         return load_explanation(run)  # as a later call will read it
 

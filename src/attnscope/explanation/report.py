@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import xarray as xr
 
 from attnscope.capture.notes import numbering_note
+from attnscope.catalogue import IN_PACKAGES
 from attnscope.explanation.analyses import verdict
 from attnscope.explanation.catalogue import analyses_of, known_analyses
 from attnscope.explanation.study import GROUPS, WHERE
@@ -47,7 +48,7 @@ def report(tree: xr.DataTree) -> Report:
         notes.append(numbering_note([str(name) for name in content.layer_name.values]))
     notes += [note for analysis in analyses for note in analysis.notes(tree, rows)]
     findings = [text for analysis in analyses for text in analysis.findings(tree, rows) if text]
-    notes += skipped_note(skipped_of(tree))
+    notes += [*skipped_note(skipped_of(tree)), *_of_other_packages(tree)]
     return Report(
         title=f"Why the heads of {model} attend where they do",
         read=f"{count(len(rows), 'head')}{over}",
@@ -70,6 +71,15 @@ def report(tree: xr.DataTree) -> Report:
         care=CARE | ({INDEPENDENT: ""} if any("by chance, p" in text for text in (*findings, *notes)) else {}),
         heads=verdict.best_heads(rows),
     )
+
+
+def _of_other_packages(tree: xr.DataTree) -> list[str]:
+    """A sentence for each package that has the figures of some results of a run, and is not installed."""
+    names: dict[str, list[str]] = {}
+    for name in tree.children:
+        if name in IN_PACKAGES and name not in known_analyses():
+            names.setdefault(IN_PACKAGES[name], []).append(name.replace("_", " "))
+    return [f"To see {', '.join(nodes)}, install {package}." for package, nodes in names.items()]
 
 
 def _preferred(row: Row) -> str:

@@ -8,21 +8,18 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
-import numpy as np
 import xarray as xr
-from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 from transformers import PreTrainedModel
 
 from attnscope.capture.borrow import LoadedModel, borrowed
 from attnscope.capture.forward import decoder_start
-from attnscope.capture.load import Model, load_model
+from attnscope.capture.load import Model
 from attnscope.capture.processors import Tokenizer
 from attnscope.explanation.arrays.checks import NotDefinedError
-from attnscope.explanation.arrays.decomposition import Completion
 from attnscope.explanation.evidence import Evidence, Gathering, LayerSums
 from attnscope.explanation.inputs import Windows
-from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
+from attnscope.explanation.tables import PositionTable, position_scheme, position_tables
 from attnscope.opened import Opened
 from attnscope.options import Count
 from attnscope.read.encoded import EncodedTexts, Sources, Texts, windows_of
@@ -50,7 +47,6 @@ class Study:
     name: str = ""
     band: int = 10
     frequencies: tuple[int, int] | None = None
-    completion: Completion = "minimal"
     intervention_texts: int = 0
     layer: int | None = None
     head: int | None = None
@@ -93,7 +89,7 @@ class Study:
     @property
     def key(self) -> tuple[object, ...]:
         """All that the verdict depends on, besides the model."""
-        settings = self.band, self.frequencies, self.completion, self.intervention_texts, self.seed
+        settings = self.band, self.frequencies, self.intervention_texts, self.seed
         return "verdict", tuple(self.windows), *settings
 
     @cached_property
@@ -234,15 +230,6 @@ def study(
     )
 
 
-def table_of_model(model: Model | Study | None, part: str | None = None) -> Float[np.ndarray, "position column"]:
-    """Rows of a model's position table; needs no text and no tokenizer."""
-    if isinstance(model, (Study, LoadedModel)):
-        model = model.model
-    if not isinstance(model, PreTrainedModel):
-        model = load_model("bundled" if model is None else model, need_tokenizer=False).model
-    return position_table(model, part).rows
-
-
 def equal_windows(corpus: Texts, loaded: LoadedModel, length: int, limit: int, *, target: bool = False) -> list[Window]:
     """The full windows; an error if there are fewer than two."""
     if limit < 2:  # noqa: PLR2004
@@ -313,8 +300,7 @@ class Picture:
     title: str = ""
     reading: Words = ""  # how to read it
     draw: str = ""  # address of the function that draws it, ``package:function``: nothing here imports matplotlib
-    # its data: the whole ``node``, some ``heads`` of it, or several nodes of the ``tree``
-    of: Literal["node", "heads", "tree"] = "node"
+    of: Literal["node", "heads"] = "node"  # its data: the whole node, or some heads of it
     # the node's variable for a general figure, such as ``attnscope.results.figures.scan:overview``, the grid of heads
     variable: str = ""
     # name of another figure, of which this one is a copy: the page links to it by `title`

@@ -128,7 +128,7 @@ def task_of(text: str) -> Task:
 
 
 #: Arguments that concern this process alone.
-_OWN = {"out", "task", "ray", "workers", "ray_gpus", "progress", "repair", "dry_run", "also", "show"}
+_OWN = {"out", "task", "ray", "workers", "ray_gpus", "progress", "repair", "dry_run", "show"}
 
 
 def task_for(verb: Callable[..., object], arguments: Mapping[str, Any], *, in_memory: bool = False) -> Task | None:

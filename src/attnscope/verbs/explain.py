@@ -3,20 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from attnscope.options import (
-    IN_PYTHON,
-    Analysis,
-    Band,
-    Completion,
-    Count,
-    Flag,
-    Model,
-    ModelsOrBundled,
-    Range,
-    StudyReading,
-    Texts,
-    Typed,
-)
+from attnscope.options import IN_PYTHON, Analysis, Band, Count, Flag, ModelsOrBundled, Range, StudyReading, Texts, Typed
 from attnscope.verbs import verb
 
 if TYPE_CHECKING:
@@ -40,14 +27,6 @@ def explain(
         Range | None,
         "Read shifts off these frequencies, in cycles per window. They are the first and the last. By default from 3.",
     ] = None,
-    completion: Annotated[
-        Completion, "Complete the rotation in the phase maps by minimal, lapack, haar or thin. See `phase_map`."
-    ] = "minimal",
-    also: Annotated[
-        Sequence[Model],
-        Typed(metavar="MODEL", repeated=True),
-        "Show the position table of this model next to this one's; may be repeated. Other models read no text.",
-    ] = (),
     layer: Annotated[
         int | None,
         "Show heads of this layer, counted from 0, in the figures of single heads. It changes no number; attnscope "
@@ -64,23 +43,21 @@ def explain(
         Sequence[str | Analysis],
         Flag("analyses"),
         Typed(metavar="NAME[=SETTING]", repeated=True),
-        "Add this analysis of an installed package, such as yamamoto2023, the numbers of a paper; may be repeated. "
-        'In Python records, or names. Some take a setting: ``"relearned=2500"``.',
+        "Add this analysis of an installed package, or all of the package: waves, phase_map and wave_removal are in "
+        'yamamoto2023. May be repeated. In Python records, or names. Some take a setting: ``"relearned=2500"``.',
     ] = (),
     **reading: Unpack[StudyReading],
 ) -> "xr.DataTree":
-    """Explain why every head attends there: take queries and keys apart into positions, content and waves.
+    """Explain why every head attends there: take queries and keys apart into positions and content.
 
     Returns
     -------
     xarray.DataTree
         A node for each analysis that the model admits, by the names of ``attnscope.explanation.catalogue.ANALYSES``
         and of `analyses`. ``verdict``, ``position_content`` and ``repeated_tokens`` have numbers of each head
-        ``(layer, head)``, profiles also ``offset``; ``waves``, ``cross_spectrum`` and ``phase_map`` of each head and
-        ``frequency`` (cycles per window) or ``column``; ``position_spectrum``, ``position_pca`` and ``position_cca``
-        of the table of positions, by ``frequency`` or ``component``. ``also/0``, ``also/1``, ... hold spectrum and
-        components of other models' tables. The attribute ``skipped`` lists, as JSON, the undefined analyses and the
-        reasons; ``decoder`` describes the decoder's input in an encoder-decoder.
+        ``(layer, head)``, profiles also ``offset``; ``cross_spectrum`` and ``cross_correlation`` of each head and
+        ``frequency`` (cycles per window) or ``offset``. The attribute ``skipped`` lists, as JSON, the undefined
+        analyses and the reasons; ``decoder`` describes the decoder's input in an encoder-decoder.
 
     Raises
     ------
@@ -99,7 +76,7 @@ def explain(
     Examples
     --------
     >>> tree = explain(limit=4, window=32)
-    >>> {"verdict", "position_content", "waves"} <= set(tree.children)
+    >>> {"verdict", "position_content", "cross_spectrum"} <= set(tree.children)
     True
     >>> tree["verdict"].position_share.dims
     ('layer', 'head')
@@ -108,7 +85,7 @@ def explain(
 
     from attnscope.capture.forward import decoder_note
     from attnscope.explanation.catalogue import requested_analyses
-    from attnscope.explanation.explain import Explanation, OtherTable, check_lengths
+    from attnscope.explanation.explain import Explanation, check_lengths
     from attnscope.explanation.study import DEFAULT_TEXTS, Study, pairs_of_windows
     from attnscope.opened import Opened
     from attnscope.store.units import task_for
@@ -127,7 +104,6 @@ def explain(
         partial(pairs_of_windows, session.corpus, target, loaded, length, reading["limit"] or DEFAULT_TEXTS),
         band=band,
         frequencies=frequencies,
-        completion=completion,
         intervention_texts=intervention_texts if interventions else 0,
         layer=layer,
         head=head,
@@ -139,17 +115,15 @@ def explain(
     for analysis in more:
         analysis.check(study)
     study.tell = reading["progress"] or no_progress
-    others = [OtherTable.of(other, trust_remote_code=reading["trust_remote_code"]) for other in also]
     settings = {
         "window": length,
         "windows": len(study.windows),
         "band": band,
         "frequencies": None if frequencies is None else list(frequencies),
-        "completion": completion,
         "intervene": study.intervention_texts,
         **{name: value for analysis in more for name, value in analysis.settings.items()},
         "seed": study.seed,
     }
-    job = Explanation(session, study, more, others)
+    job = Explanation(session, study, more)
     note = decoder_note(loaded.model, with_target=target is not None)
     return session.run("explain", job, settings, reading, task, note)

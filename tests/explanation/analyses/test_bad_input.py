@@ -8,11 +8,8 @@ from attnscope import AttnscopeError, explain
 from attnscope.explanation.analyses.interventions import interventions
 from attnscope.explanation.analyses.position_content import position_content
 from attnscope.explanation.analyses.position_scheme import bias_effect, rotation_effect, scheme_kernel
-from attnscope.explanation.analyses.position_table import position_spectrum
 from attnscope.explanation.analyses.repeated_tokens import repeated_tokens
-from attnscope.explanation.analyses.shift import cross_correlation, cross_spectrum, shift_controls
-from attnscope.explanation.analyses.wave_removal import wave_removal
-from attnscope.explanation.analyses.waves import query_key_waves
+from attnscope.explanation.analyses.shift import cross_correlation, cross_spectrum
 from attnscope.explanation.study import Study, study
 
 pytestmark = pytest.mark.usefixtures("no_types")
@@ -34,23 +31,17 @@ ROTARY = Study(LlamaModel(_CONFIG).eval(), [[5, 6, 7, 8], [8, 5, 6, 5]])
         (lambda: position_content(STUDY, layers=[]), "layers is []; expected one or more layers, or None for all"),
         (lambda: interventions(STUDY, changes=[]), "changes is []; expected one or more of words-zero, "),
         (lambda: interventions(STUDY, frequencies=(5, 2)), "frequencies are 5 to 2; expected two between 0 and 64"),
-        (lambda: shift_controls(STUDY, heads=[]), "heads is []; expected one or more pairs (layer, head)"),
-        (lambda: shift_controls(STUDY, draws=-1), "draws is -1; expected a whole number from 0"),
-        (lambda: shift_controls(STUDY, seed=-1), "seed (--seed) is -1; expected"),
         (lambda: rotation_effect(ROTARY, periods={}), "periods is {}; expected one or more names of variants"),
-        (lambda: wave_removal(STUDY, draws=0), "draws is 0; expected a whole number from 1"),
         (lambda: repeated_tokens(STUDY, tokens=1), "tokens is 1; expected a whole number of 2 or more"),
         (
             lambda: repeated_tokens("bundled", window=4, limit=2),
             "windows of 4 tokens have room for 3 after the special ones; expected 4 or more",
         ),
         (lambda: cross_correlation(STUDY, columns=-1), "columns is -1; expected a whole number of 1"),
-        (lambda: query_key_waves(STUDY, permutations=-1), "permutations is -1; expected a whole"),
         (
             lambda: position_content(STUDY, target_offset=np.full((3, 4), 50)),
             "target_offset has shape (3, 4) up to 50 (int64); expected whole numbers",
         ),
-        (lambda: position_spectrum(factor=np.nan), "factor nan; expected"),
     ],
 )
 def test_what_is_out_of_range_or_empty_is_named(call, message):

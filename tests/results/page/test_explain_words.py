@@ -10,7 +10,7 @@ import attnscope
 from attnscope.explanation.analyses.verdict import ESTIMATED, zero_note
 from attnscope.explanation.report import rank_explanations, report
 from attnscope.report.render import print_report
-from attnscope.results.figures.positions import scheme_kernel
+from attnscope.results.figures.explain import scheme_kernel
 from tests.packages.lineage.translation.small_translators import small_tokenizer
 from tests.results.page.planted_explanation import explain_page_of
 from tests.tiny_models import tiny

@@ -19,7 +19,9 @@ def small_units():
         patched.setattr(evidence, "UNIT", 1)
         patched.setattr("attnscope.explanation.inputs.TOKENS_AT_ONCE", 24)
         patched.setattr(alignment, "UNIT", 2)
-        patched.setattr(explain, "ANALYSES", [known_analyses()[name] for name in ("forms", "verdict", "spectra")])
+        patched.setattr(
+            explain, "ANALYSES", [known_analyses()[name] for name in ("forms", "verdict", "cross_spectrum")]
+        )
         yield
 
 

@@ -12,6 +12,10 @@ from attnscope.support.errors import AttnscopeError
 from attnscope_yamamoto2023 import rows as single
 from attnscope_yamamoto2023.drawing import left_out
 from attnscope_yamamoto2023.models import PAPER_LENGTH, Subject, check_published, published_name
+from attnscope_yamamoto2023.positions.rotation import phase_map, shift_controls
+from attnscope_yamamoto2023.positions.table import POSITION_MODELS, POSITION_PCA, POSITION_SPECTRUM, position_cca
+from attnscope_yamamoto2023.positions.wave_removal import wave_removal
+from attnscope_yamamoto2023.positions.waves import query_key_waves, spectra_by_layer
 from attnscope_yamamoto2023.rows import KEY, paper_lines, table_of
 from attnscope_yamamoto2023.rows import TABLE_COLUMNS as COLUMNS
 
@@ -217,4 +221,15 @@ PAPER_TABLE = Analysis(
     configured=table_as,
     longest=PAPER_LENGTH,
 )
-ANALYSES = (*FIGURES, PAPER_TABLE)
+OF_POSITIONS = (
+    POSITION_SPECTRUM,
+    POSITION_PCA,
+    POSITION_MODELS,
+    position_cca,
+    query_key_waves,
+    spectra_by_layer,
+    phase_map,
+    shift_controls,
+    wave_removal,
+)
+ANALYSES = (*OF_POSITIONS, *FIGURES, PAPER_TABLE)

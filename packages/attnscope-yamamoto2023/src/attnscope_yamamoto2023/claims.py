@@ -20,14 +20,14 @@ from jaxtyping import Bool, Float
 from attnscope.detection.roles import control
 from attnscope.explanation.analyses.position_content import position_content
 from attnscope.explanation.analyses.shift import cross_correlation, cross_spectrum
-from attnscope.explanation.analyses.waves import query_key_waves
-from attnscope.explanation.arrays.components import principal_components
 from attnscope.explanation.arrays.decomposition import reparametrize
-from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.study import Study
 from attnscope.explanation.tables import position_table
 from attnscope.support.errors import AttnscopeError
+from attnscope_yamamoto2023.arrays.components import principal_components
+from attnscope_yamamoto2023.arrays.spectrum import amplitude_spectrum
 from attnscope_yamamoto2023.models import LEANS, LEVEL, LOBES, SHARP, Subject, in_periods
+from attnscope_yamamoto2023.positions.waves import query_key_waves
 from attnscope_yamamoto2023.rows import few_labels, words
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from matplotlib.ticker import MaxNLocator
 
 from attnscope.results.figures.maps import weight_maps
 from attnscope.results.figures.panels import ALONE, MEASURED, NOISE, curve, legend_above, scheme_effect
-from attnscope.results.figures.positions import wave_curves
 from attnscope.results.figures.selection import require
-from attnscope.results.figures.shifts import cross_correlations, phase_maps
+from attnscope.results.figures.shifts import cross_correlations
 from attnscope.results.figures.style import MARK, Figure, figure_style
+from attnscope_yamamoto2023.figures import phase_maps, wave_curves
 from attnscope_yamamoto2023.rows import CURVES
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _NODES = (
     "spectra",
     "figure_6",
     "figure_7",
-    "also",
+    "position_models",
     "position_pca",
 )
 
@@ -38,7 +38,9 @@ def left_out(tree: xr.DataTree) -> str:
     """The figures of the first paper that an explanation lacks, in a sentence; empty if it has all nine."""
     missing = [(number, node) for number, node in enumerate(_NODES, 1) if node not in tree.children]
     figures = [
-        f"{number} (tables of several models: use --also MODEL)" if node == "also" else str(number)
+        f"{number} (tables of several models: use --analyses position_models=MODEL)"
+        if node == "position_models"
+        else str(number)
         for number, node in missing
     ]
     return f"Missing from the papers' figures 1 to 9: {', '.join(figures)}." if figures else ""

@@ -14,11 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.capture.watch import Site
-from attnscope.explanation.analyses.position_table import position_cca
-from attnscope.explanation.analyses.waves import query_key_waves, spectra_by_layer
 from attnscope.explanation.arrays.correlation import cross_correlation
 from attnscope.explanation.arrays.decomposition import reparametrize
-from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.evidence import Evidence, Layer, inputs_of
 from attnscope.explanation.inputs import Windows, batches, read, token_ids, watching_inputs
 from attnscope.explanation.profiles import score_traces
@@ -29,6 +26,9 @@ from attnscope.kernels.engines import measure
 from attnscope.measure.labels import cluster_profiles, summarize
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
+from attnscope_yamamoto2023.arrays.spectrum import amplitude_spectrum
+from attnscope_yamamoto2023.positions.table import position_cca
+from attnscope_yamamoto2023.positions.waves import query_key_waves, spectra_by_layer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -22,7 +22,6 @@ from attnscope.capture.processors import Tokenizer
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.arrays.checks import NotDefinedError, labelled
-from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.inputs import Windows, ids_of, read, read_all, token_ids
 from attnscope.explanation.profiles import Collected, stacked_profiles
 from attnscope.explanation.study import Analysis, Picture, Section, TextTable
@@ -39,6 +38,7 @@ from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers, own_state
+from attnscope_yamamoto2023.arrays.spectrum import amplitude_spectrum
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

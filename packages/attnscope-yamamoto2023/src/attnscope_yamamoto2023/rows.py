@@ -19,10 +19,7 @@ from torch import Tensor
 
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.explanation.arrays.components import principal_components
 from attnscope.explanation.arrays.decomposition import reparametrize
-from attnscope.explanation.arrays.phase_map import phase_map
-from attnscope.explanation.arrays.spectrum import amplitude_spectrum, query_key_waves
 from attnscope.explanation.inputs import Windows, ids_of, read, token_ids
 from attnscope.explanation.study import Study
 from attnscope.explanation.tables import position_table, word_table
@@ -31,6 +28,9 @@ from attnscope.kernels.engines import output_of
 from attnscope.measure.labels import PEAK_SHARE, direction
 from attnscope.statistics.agreement import RARE
 from attnscope.support.errors import AttnscopeError
+from attnscope_yamamoto2023.arrays.components import principal_components
+from attnscope_yamamoto2023.arrays.phase_map import phase_map
+from attnscope_yamamoto2023.arrays.spectrum import amplitude_spectrum, query_key_waves
 from attnscope_yamamoto2023.models import (
     ABOVE_NULL,
     ABOVE_NULL_LISTED,

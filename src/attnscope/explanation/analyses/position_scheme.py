@@ -100,7 +100,7 @@ def _of_study(study: Study) -> xr.Dataset:
             "Mean scores, and the part from RoPE or the bias alone, each about its mean; masked offsets are "
             "left out. Dotted: the offset of the largest weight and the scheme's peak, if significant. Below: the "
             "contribution of each pair of columns. Fast pairs separate neighbouring tokens, slow ones do not.",
-            draw="attnscope.results.figures.positions:scheme_kernel",
+            draw="attnscope.results.figures.explain:scheme_kernel",
             of="heads",
         ),
     ),

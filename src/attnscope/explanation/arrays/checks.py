@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float
 
-from attnscope.support.checks import agree, shaped, shortly
+from attnscope.support.checks import agree, shaped
 from attnscope.support.errors import AttnscopeError
 
 FEWEST = 4  # positions: with fewer there is no frequency between the mean and the fastest alternation
@@ -71,12 +71,6 @@ def check_offsets(offsets: tuple[int, int] | None) -> None:
         raise AttnscopeError(
             f"offsets are {offsets[0]} to {offsets[1]}; expected the lowest and the highest, in tokens"
         )
-
-
-def choose(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Reject an unknown mode."""
-    if not isinstance(value, str) or value not in choices:
-        raise AttnscopeError(f"{name} is {shortly(value)}; expected one of {', '.join(choices)}")
 
 
 def in_band(length: int, band: tuple[int, int] | None) -> Bool[np.ndarray, " frequency"]:

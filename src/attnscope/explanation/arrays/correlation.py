@@ -16,7 +16,7 @@ from scipy.stats import rankdata
 
 from attnscope.explanation.arrays import checks
 from attnscope.explanation.arrays.decomposition import reparametrize
-from attnscope.explanation.arrays.spectrum import NEAR, RANGES, Offsets, Peaks, find_peaks, fisher_g, transform
+from attnscope.explanation.arrays.spectrum import NEAR, RANGES, Offsets, Peaks, find_peaks, powers, transform
 from attnscope.options import Natural
 from attnscope.support.checked import checked
 from attnscope.support.checks import agree, shaped
@@ -96,7 +96,8 @@ def cross_correlation(
     correlation = (covariance - covariance.mean(1, keepdims=True)) / np.where(size > 0, size, np.nan)[:, None]
     trace = s @ covariance
     taper = length - np.abs(offset)
-    frequency = fisher_g(q)[2]
+    power, alive = powers(q)
+    frequency = np.where(alive, power.argmax(0) + 1, 0)
     quarter = length / np.where(frequency > 0, 4 * frequency, np.nan)
     peaks, trace_peaks, corrected, trace_corrected = (
         find_peaks(curves, offset, near=near, offsets=offsets)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from attnscope.explanation.analyses.verdict import COLOURS, SAME, WEIGHT, best_heads
 from attnscope.explanation.catalogue import analyses_of, known_analyses
@@ -22,11 +22,9 @@ from attnscope.report.reads import reads
 from attnscope.report.render import Cell, Column
 from attnscope.report.schema import Report
 from attnscope.results.figures import panels
-from attnscope.results.figures.positions import position_components, position_spectrum
 from attnscope.results.figures.selection import NothingToShowError, axis_values, layer_labels, require
-from attnscope.results.figures.style import MARK, Figure, figure_style, name_heads, one_scale, printed
+from attnscope.results.figures.style import Figure, figure_style, name_heads, one_scale, printed
 from attnscope.results.page.parts import Section, TextRows, picture, pieces_note
-from attnscope.support.errors import AttnscopeError
 
 
 @reads("explain")
@@ -36,7 +34,7 @@ def explain_figures(tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None =
     for analysis in known_analyses().values():
         measured = analysis.name in tree.children
         for one in analysis.pictures:
-            if not one.draw or not (measured or one.of == "tree"):
+            if not one.draw or not measured:
                 continue
             figure = _picture_figure(tree, analysis, one, chosen)
             if figure is not None:
@@ -107,8 +105,6 @@ def _picture_figure(
 ) -> Figure | None:
     """The figure of a picture, by the function that it names; None where it has nothing to show."""
     draw: Any = pkgutil.resolve_name(picture.draw)
-    if picture.of == "tree":
-        return draw(tree)
     result = tree[analysis.name].to_dataset()
     if picture.of == "heads":
         defined = _heads_with_values(result, heads)
@@ -117,35 +113,6 @@ def _picture_figure(
         return draw(result, picture.variable) if picture.variable else draw(result)
     except NothingToShowError:
         return None
-
-
-def tables_of_models(tree: xr.DataTree) -> Figure | None:
-    """Draw the waves in the position tables of all compared models; None for a single model."""
-    models = _tables(tree)
-    return position_spectrum({name: tables[0] for name, tables in models.items()}) if len(models) > 1 else None
-
-
-def components_of_models(tree: xr.DataTree) -> Figure | None:
-    """Draw the dimensions of each model's position table; None for a single model."""
-    models = _tables(tree)
-    return position_components({name: tables[1] for name, tables in models.items()}) if len(models) > 1 else None
-
-
-def _tables(tree: xr.DataTree) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
-    """Spectrum and components of the tables of all compared models, by unique names."""
-    if "also" not in tree.children:
-        return {}
-    tables: list[tuple[str, xr.Dataset, xr.Dataset]] = []
-    if "position_spectrum" in tree.children:
-        spectrum = tree["position_spectrum"].to_dataset().sel(table="positions")
-        tables.append((str(tree.attrs["model"]), spectrum, tree["position_pca"].to_dataset()))
-    others = tree["also"].children.values()
-    tables += [(str(node.attrs["model"]), node.to_dataset(), node.to_dataset()) for node in others]
-    by_name: dict[str, tuple[xr.Dataset, xr.Dataset]] = {}
-    for name, spectrum, components in tables:
-        again = sum(other.split(" (")[0] == name for other in by_name)
-        by_name[f"{name} ({again + 1})" if again else name] = spectrum, components
-    return by_name
 
 
 def _heads_with_values(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -206,63 +173,60 @@ def _draw_bars(axes: Axes, part: xr.Dataset, name: str) -> None:
     axes.set_ylim(bottom - (room / 3 if bottom < 0 else 0), top + 1.4 * room)
 
 
-_HEAD, _COMPLETED, _CHOSEN = "The head", 1, panels.OTHERS[1]
-_ROWS = (_HEAD, "By the rotation R", "Keys of another head", "Positions shuffled", "Random weights")
+_FEW = 6  # pairs that can all be labelled
 
 
 @figure_style()
-def shift_controls(controls: xr.Dataset) -> Figure:
-    """Draw the remainder of each head's shift under controls that should remove it."""
-    needs = ("control", "coherence_at_offset", "band_offset")
-    require(controls, needs, purpose="shift_controls")
-    every = [*product(axis_values(controls, "layer"), axis_values(controls, "head"))]
-    offsets = [controls.sel(layer=layer, head=head)["band_offset"].values for layer, head in every]
-    pairs = [head for head, values in zip(every, offsets, strict=True) if np.isfinite(values).any()]
-    if not pairs:
-        raise AttnscopeError("shift_controls needs at least one head with values, but found none.")
-    rows = np.array([_ROWS.index(_row(name)) for name in panels.names(controls, "control")])
-    figure, columns = panels.head_panels(controls, pairs, needs, (1.05, 1.25), purpose="shift_controls", width=4.4)
-    for index, (part, axes) in enumerate(columns):
-        _draw(axes[0], axes[1], part, rows)
-        for panel in axes:
-            panel.set(ylim=(len(_ROWS) - 0.5, -0.5))
-            panel.set_yticks(range(len(_ROWS)), _ROWS if index % panels.MOST_COLUMNS == 0 else [])
-            panel.tick_params(axis="y", length=0)
-            panel.grid(axis="y")
-    panels.legend_above(figure, 3)
+def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw the contribution of rotation or bias to each head's scores at every offset, and of each pair."""
+    needs = ("kernel", "scores", "offset_of_kernel", "offset_of_weights")
+    heights = (1.7, 1.3) if "pair_share" in kernel else (1.7,)
+    labels = ("Score, nats", "Share of\nthe scores")
+    figure, drawn = panels.head_panels(kernel, heads, needs, heights, labels, purpose="scheme_kernel")
+    for part, axes in drawn:
+        _draw_curves(axes[0], part)
+        both = (float(part[f"offset_of_{name}"]) for name in ("weights", "kernel"))
+        offsets = (panels.tokens(one, 0) if np.isfinite(one) else "none" for one in both)
+        name = axes[0].get_title("left")
+        axes[0].set_title(f"{name}\n" + "weights {}, scheme {}".format(*offsets), loc="left")
+        if "pair_share" in kernel:
+            _draw_pairs(axes[1], part)
+    panels.legend_above(figure, 4)
     return figure
 
 
-def _row(control: str) -> str:
-    return {"head": _HEAD, "other key": "Keys of another head"}.get(control) or (
-        "Positions shuffled" if control.startswith("permuted") else "Random weights"
-    )
-
-
-def _draw(coherence: Axes, offset: Axes, part: xr.Dataset, rows: np.ndarray) -> None:
-    """Coherence at the head's offset, and the offset found, one row for each control."""
-    at = float(part["band_offset"].values[rows == 0][0])
-    _discs(coherence, part["coherence_at_offset"].values, rows)
-    panels.zero_line(coherence)
-    coherence.set(xlim=(-0.45, 1.05), xlabel=f"Coherence at offset {panels.tokens(at)}")
-    _discs(offset, part["band_offset"].values, rows)
-    if "completed_shift" in part:
-        _discs(offset, -part["completed_shift"].values, np.full(part.sizes["completion"], _COMPLETED))
-    offset.axvline(at, color=MARK, linewidth=0.9, zorder=1)
-    offset.set_xscale("symlog", linthresh=4, linscale=1.2)
-    offset.set(xlim=(-300, 300), xlabel="Offset found, tokens")
-    offset.set_xticks([-64, -4, 0, 4, 64], ["−64", "−4", "0", "+4", "+64"])
-    offset.minorticks_off()
-
-
-def _discs(axes: Axes, values: np.ndarray, rows: np.ndarray) -> None:
-    for chosen, colour, label in (
-        (rows == 0, panels.MEASURED, "The head"),
-        (rows > _COMPLETED, panels.ALONE, "Must lose the shift"),
-        (rows == _COMPLETED, _CHOSEN, "Depends on the completion of R"),
+def _draw_curves(axes: Axes, part: xr.Dataset) -> None:
+    offset = part["offset"].values
+    panels.zero_line(axes)
+    for name, colour, label in (
+        ("scores", panels.MEASURED, "Mean scores"),
+        ("kernel", panels.ALONE, "Position scheme alone"),
     ):
-        style: dict[str, Any] = {"alpha": 0.6, "markersize": 4.5, "markeredgewidth": 0, "label": label}
-        axes.plot(values[chosen], rows[chosen], "o", color=colour, **style)
+        values = part[name].values.astype(float)
+        dashes = "--" if name == "kernel" else "-"
+        middle = np.nanmean(values) if np.isfinite(values).any() else 0.0
+        panels.curve(axes, offset, values - middle, colour, label=label, linestyle=dashes)
+    for name, colour in (("offset_of_weights", panels.MEASURED), ("offset_of_kernel", panels.ALONE)):
+        at = float(part[name])
+        if np.isfinite(at):
+            axes.axvline(at, color=colour, linewidth=0.9, linestyle=":")
+    defined = offset[np.isfinite(part["kernel"].values.astype(float))]
+    if len(defined) > 1:
+        axes.set_xlim(defined[0] - 0.3, defined[-1] + 0.3)
+    axes.set_xlabel("Offset, tokens")
+
+
+def _draw_pairs(axes: Axes, part: xr.Dataset) -> None:
+    share, period = (part[name].values.astype(float) for name in ("pair_share", "period"))
+    defined = np.isfinite(share)
+    axes.axhline(0, color="0.4", linewidth=0.6)
+    axes.vlines(period[defined], 0, share[defined], color=panels.ALONE, linewidth=1.4)
+    axes.plot(period[defined], share[defined], "o", color=panels.ALONE, markersize=3, mew=0)
+    axes.set_xscale("log")
+    if defined.sum() <= _FEW:
+        axes.set_xticks(period[defined], [f"{tokens_of:,.0f}" for tokens_of in period[defined]])
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("Tokens per turn", color=panels.INK)
 
 
 _WAYS = {

@@ -279,7 +279,7 @@ def tokens(value: float, digits: int = 2) -> str:
     return "0" if text in {"+0", "-0"} else text.replace("-", "−")
 
 
-_BEFORE = "0.55"
+BEFORE = "0.55"
 _VARIANTS = {
     "model": "The model",
     "without_bias": "Bias at its mean",
@@ -323,7 +323,7 @@ def _draw_change(axes: Axes, part: xr.Dataset, row: int, offset: np.ndarray) -> 
     after = part.isel(change=row)
     if np.isfinite(part["target"]):
         zero_line(axes, float(part["target"]))
-    curve(axes, offset, with_interval(part, "profile_before"), _BEFORE, label="Before", linewidth=1.0)
+    curve(axes, offset, with_interval(part, "profile_before"), BEFORE, label="Before", linewidth=1.0)
     curve(axes, offset, with_interval(after, "profile_after"), MEASURED, label="After")
     if "profile_by_id" in after and np.isfinite(after["profile_by_id"].values).any():
         by_id = after["profile_by_id"].values
@@ -338,19 +338,6 @@ def _draw_change(axes: Axes, part: xr.Dataset, row: int, offset: np.ndarray) -> 
     axes.locator_params(axis="y", nbins=3)
 
 
-def wave_removal(removed: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw each head's profile before waves are taken out of the position table, as expected after it, and after it."""
-    needs = ("profile_before", "profile_expected", "profile_after")
-
-    def draw(axes: Axes, offset: np.ndarray, part: xr.Dataset) -> None:
-        curve(axes, offset, with_interval(part, "profile_before"), _BEFORE, label="Before", linewidth=1.0)
-        curve(axes, offset, with_interval(part, "profile_after"), MEASURED, label="After")
-        expected = part["profile_expected"].values
-        curve(axes, offset, expected, ALONE, label="Expected after", linewidth=1.2, linestyle="--")
-
-    return _profiles_of_heads(removed, heads, needs, draw, "wave_removal")
-
-
 def scheme_effect(profiles: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw each head's profile as it is and with its position scheme changed: rotation (RoPE) or bias (T5, ALiBi)."""
 
@@ -361,11 +348,11 @@ def scheme_effect(profiles: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Fig
             values = with_interval(part.isel(variant=row), "profile")
             curve(axes, offset, values, colour, label=_VARIANTS.get(name, name), **style)
 
-    return _profiles_of_heads(profiles, heads, ("profile", "variant"), draw, "scheme_effect")
+    return profiles_of_heads(profiles, heads, ("profile", "variant"), draw, "scheme_effect")
 
 
 @figure_style()
-def _profiles_of_heads(
+def profiles_of_heads(
     result: xr.Dataset,
     heads: Sequence[tuple[int, int]],
     needs: Sequence[str],

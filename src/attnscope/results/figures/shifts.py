@@ -1,4 +1,4 @@
-"""Three views of the shift between a head's queries and keys: the rotation, the cross-spectrum, the offsets."""
+"""The shift between a head's queries and keys: the cross-spectrum, and the scores along offsets."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,51 +7,28 @@ import numpy as np
 import xarray as xr
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import PowerNorm
 
 from attnscope.explanation.analyses.verdict import ERROR
 from attnscope.results.figures import panels
 from attnscope.results.figures.style import MARK, Figure, figure_style
 
-_LINES = (-2.0, -1.0, 0.0, 1.0, 2.0)  # offsets whose line is drawn in a map
 _CURVES, _REACH = 10, 60
 _BEYOND = 4.0  # tokens drawn above and below the offset of a head
-_TITLE: dict[str, Any] = {"loc": "right", "color": MARK}
+TITLE: dict[str, Any] = {"loc": "right", "color": MARK}
 
 
-@figure_style()
-def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw the energy of the eigenvectors of each head's rotation R over frequency and angle."""
-    needs, labels = ("energy", "angle"), ("Angle of the eigenvalue",)
-    figure, drawn = panels.head_panels(maps, heads, needs, (2.5,), labels, purpose="phase_maps", width=2.6)
-    frequency, positions = _frequencies(maps)
-    for part, (axes,) in drawn:
-        energy = part["energy"].transpose("angle", "frequency").values[:, 1:]
-        extent = (0.5, frequency[-1] + 0.5, -np.pi, np.pi)
-        norm = PowerNorm(0.5, 0, panels.largest(energy))
-        panels.heat(axes, energy, "Greys", norm=norm, origin="lower", aspect="auto", extent=extent)
-        _draw_lines(axes, positions, float(frequency[-1]))
-        if "line_shift" in part:
-            axes.set_title(_named(_clear(-part["line_shift"], part["line_chance"])), **_TITLE)
-        ticks = np.pi * np.array([-1, -0.5, 0, 0.5, 1])
-        axes.set_yticks(ticks, ["−π", "−π/2", "0", "π/2", "π"] if axes.get_ylabel() else [])
-        axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-np.pi, np.pi))
-    figure.supxlabel(f"Frequency (cycles per {positions} tokens); lines: offset in tokens (Δ = −offset)")
-    return figure
-
-
-def _frequencies(result: xr.Dataset) -> tuple[np.ndarray, int]:
+def frequencies_of(result: xr.Dataset) -> tuple[np.ndarray, int]:
     """Frequencies, and the number of tokens in which they are cycles."""
     frequency = result["frequency"].values
     return frequency, int(result.attrs.get("positions", 2 * frequency[-1]))
 
 
-def _clear(offset: xr.DataArray, chance: xr.DataArray) -> float:
+def significant(offset: xr.DataArray, chance: xr.DataArray) -> float:
     """The offset; NaN if random phases concentrate as much too often."""
     return float(offset) if float(chance) <= ERROR else float("nan")
 
 
-def _named(offset: float) -> str:
+def offset_title(offset: float) -> str:
     return f"offset {panels.tokens(offset)}" if np.isfinite(offset) else "no offset"
 
 
@@ -69,20 +46,6 @@ def _grey_out(axes: Axes, part: xr.Dataset, *, across: bool) -> None:
         if across:
             axes.text(0.98, 0.96, "masked", transform=axes.transAxes, ha="right", va="top", fontsize=7, color="0.35")
     (axes.set_xlim if across else axes.set_ylim)(ends)
-
-
-def _draw_lines(axes: Axes, positions: int, last: float) -> None:
-    """Draw the angle of a shift of the keys by each offset t: -2 pi f t / T, wrapped."""
-    frequency = np.linspace(0, last, 600)
-    for offset in _LINES:
-        wrapped = ((-2 * np.pi * frequency * offset / positions) + np.pi) % (2 * np.pi) - np.pi
-        wrapped[np.flatnonzero(np.abs(np.diff(wrapped)) > np.pi)] = np.nan
-        axes.plot(frequency, wrapped, color="#1F77B4", linewidth=0.8, linestyle="-", alpha=0.75)
-        at = 0.62 * last if abs(offset) < 2 else 0.40 * last  # noqa: PLR2004 the outer lines leave early
-        angle = (-2 * np.pi * at * offset / positions + np.pi) % (2 * np.pi) - np.pi
-        box = {"boxstyle": "round,pad=0.12", "facecolor": "white", "linewidth": 0, "alpha": 0.8}
-        look: dict[str, Any] = {"fontsize": 7, "color": "#10507C", "ha": "center", "va": "center", "bbox": box}
-        axes.text(at, angle, panels.tokens(offset), **look)
 
 
 @figure_style()
@@ -132,10 +95,10 @@ def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]
     needs = ("offset", "cross_amplitude", "coherence", "band_offset", "band_offset_chance")
     purpose, labels = "cross_spectrum_offsets", ("Offset, tokens",)
     figure, drawn = panels.head_panels(spectra, heads, needs, (2.3,), labels, purpose=purpose, width=2.5)
-    frequency, positions = _frequencies(spectra)
+    frequency, positions = frequencies_of(spectra)
     discs = None
     for part, (axes,) in drawn:
-        middle = _clear(part["band_offset"], part["band_offset_chance"])
+        middle = significant(part["band_offset"], part["band_offset_chance"])
         limit = max(abs(float(np.nan_to_num(middle))) + 1.5, _BEYOND)
         below = frequency > 0
         wrap = positions / (2 * frequency[below])
@@ -164,7 +127,7 @@ def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]
             zorder=3,
         )
         axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-limit, limit))
-        axes.set_title(_named(middle), **_TITLE)
+        axes.set_title(offset_title(middle), **TITLE)
         _grey_out(axes, part, across=False)
     figure.supxlabel(f"Frequency (cycles per {positions} tokens); shaded: not used")
     if discs is not None:

@@ -6,41 +6,22 @@ import xarray as xr
 
 from attnscope.explanation.analyses.verdict import best_heads, summary
 from attnscope.explanation.report import rank_explanations
-from attnscope.results.figures.explain import peak_agreement, position_content, shift_controls, verdict_grid
+from attnscope.results.figures.explain import peak_agreement, position_content, verdict_grid
 from attnscope.results.figures.panels import interventions, scheme_effect
-from attnscope.results.figures.positions import (
-    position_components,
-    position_correlations,
-    position_spectrum,
-    spectra_by_layer,
-    wave_columns,
-    wave_counts,
-)
-from attnscope.results.figures.shifts import cross_correlations, cross_spectrum_offsets, phase_maps
+from attnscope.results.figures.shifts import cross_correlations, cross_spectrum_offsets
 from attnscope.results.figures.style import COLUMN, PAGE
 from attnscope.support.errors import AttnscopeError
 from tests.results.page.planted_explanation import explanation
 
 OF_HEADS = {
-    "waves": wave_columns,
     "cross_spectrum": cross_spectrum_offsets,
-    "phase_map": phase_maps,
     "cross_correlation": cross_correlations,
     "position_content": position_content,
     "rotation_effect": scheme_effect,
     "bias_effect": scheme_effect,
     "interventions": interventions,
 }
-WHOLE = {
-    "verdict": verdict_grid,
-    "position_spectrum": position_spectrum,
-    "position_pca": position_components,
-    "position_cca": position_correlations,
-    "waves": wave_counts,
-    "spectra": spectra_by_layer,
-    "controls": shift_controls,
-    "cross_correlation": peak_agreement,
-}
+WHOLE = {"verdict": verdict_grid, "cross_correlation": peak_agreement}
 
 
 @pytest.fixture(scope="module")
@@ -75,28 +56,11 @@ def test_the_sentences_count_positional_heads_and_what_accident_gives(tree):
     assert said[-1].endswith("predict the offset of 5 of these 6 heads (3 by chance, p = 0.11: not significant).")
 
 
-def test_peaks_are_named_by_their_period(tree):
-    table, words = position_spectrum(node(tree, "position_spectrum")).axes
-    assert [text.get_text() for text in table.texts] == ["8"]  # 64 tokens / 8 cycles
-    assert not words.texts
-    line = next(line for line in table.lines if len(line.get_xdata()) == 32)
-    assert line.get_xdata()[0] == 1  # the mean of a column is no wave
-    np.testing.assert_allclose(line.get_ydata(), node(tree, "position_spectrum")["mean"].values[0, 1:])
-
-
 def test_the_verdict_frames_the_heads_that_agree(tree):
     axes = verdict_grid(node(tree, "verdict")).axes[0]
     assert [text.get_text() for text in axes.texts] == ["−1", "+3"] * 6
     assert len(axes.patches) == 6
     np.testing.assert_allclose(axes.images[0].get_array(), node(tree, "verdict")["position_share"])
-
-
-def test_the_lines_of_a_phase_map_are_where_a_shift_puts_the_angle(tree):
-    axes = phase_maps(node(tree, "phase_map"), [(0, 0)]).axes[0]
-    left = axes.lines[1]  # offset -1: keys are the queries one token on
-    frequency, angle = left.get_xdata(), left.get_ydata()
-    np.testing.assert_allclose(angle[:-2], 2 * np.pi * frequency[:-2] / 64, atol=1e-12)
-    assert axes.get_title(loc="right") == "offset −1"
 
 
 @pytest.mark.parametrize("heads", [1, 12])
@@ -121,7 +85,7 @@ def test_what_the_mask_forbids_is_grey_and_has_no_peak(tree):
     assert columns.patches
 
 
-@pytest.mark.parametrize("name", ["waves", "interventions"])
+@pytest.mark.parametrize("name", ["cross_spectrum", "interventions"])
 def test_errors_say_what_exists(tree, name):
     with pytest.raises(AttnscopeError, match=r"layer 0 has no head 9.*heads from 0 to 3"):
         OF_HEADS[name](node(tree, name), [(0, 9)])

@@ -20,8 +20,8 @@ from attnscope.explanation.analyses.interventions import CHANGED, check_frequenc
 from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.explanation.analyses.verdict import BY_ACCIDENT
 from attnscope.explanation.arrays.checks import NotDefinedError
-from attnscope.explanation.arrays.components import StateMoments
 from attnscope.explanation.arrays.spectrum import remove_band
+from attnscope.explanation.evidence import StateMoments
 from attnscope.explanation.inputs import Windows, batches, read, token_ids
 from attnscope.explanation.profiles import Collected, mean_profile, profile_and_output, with_interval
 from attnscope.explanation.study import Picture, Study, analysis, lacks_bilinear_scores, lacks_table
@@ -90,7 +90,7 @@ def _has_peak(tree: xr.DataTree, first: int, last: int, length: int) -> bool:
             "The waves that these heads use most are removed from the position table. Grey: before. Dashed: predicted "
             "from the cross-spectrum. Blue: measured. If dashed and blue agree and differ from grey, the waves are a "
             "cause.",
-            draw="attnscope.results.figures.panels:wave_removal",
+            draw="attnscope_yamamoto2023.figures:wave_removal",
             of="heads",
         ),
     ),

@@ -5,9 +5,9 @@ import pytest
 import xarray as xr
 
 from attnscope import AttnscopeError
-from attnscope.explanation.analyses.wave_removal import responsible_band, score_of_band, wave_removal
 from attnscope.explanation.report import report
 from attnscope.explanation.study import study as mechanism_study
+from attnscope_yamamoto2023.positions.wave_removal import responsible_band, score_of_band, wave_removal
 from tests.explanation.planted_models import mixed_bert, random_texts
 from tests.explanation.planted_roberta import SMALL, planted_roberta, random_ids
 from tests.tiny_models import tiny

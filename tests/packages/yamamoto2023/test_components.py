@@ -5,7 +5,8 @@ import pytest
 from scipy.linalg import orth
 
 from attnscope import AttnscopeError
-from attnscope.explanation.arrays.components import StateMoments, canonical_correlations, principal_components
+from attnscope.explanation.evidence import StateMoments
+from attnscope_yamamoto2023.arrays.components import canonical_correlations, principal_components
 from tests.explanation.planted_waves import waves
 
 # products of matrices of condition up to about 1e2 whose covariance is formed (condition squared)

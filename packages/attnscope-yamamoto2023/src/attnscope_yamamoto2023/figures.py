@@ -1,17 +1,20 @@
-"""Figures of the position table, its trace in the layers, and waves in queries and keys."""
+"""Figures of the position table, its trace in the layers, waves in queries and keys, and their removal."""
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.colors import PowerNorm
+from matplotlib.ticker import MaxNLocator
 
 from attnscope.results.figures import panels
 from attnscope.results.figures.selection import axis_values, layer_labels, require
+from attnscope.results.figures.shifts import TITLE, frequencies_of, offset_title, significant
 from attnscope.results.figures.style import MARK, Figure, figure_style, name_heads
 from attnscope.support.errors import AttnscopeError
 
@@ -166,6 +169,22 @@ def position_components(components: xr.Dataset | Models) -> Figure:
     return figure
 
 
+def tables_of_models(tables: xr.Dataset) -> Figure:
+    """Draw the waves in the position tables of several models."""
+    spectra: dict[str, xr.Dataset] = {}
+    for name in panels.names(tables, "model"):
+        part = tables.sel(model=name).dropna("frequency", subset=["mean"])
+        spectra[name] = part.assign_attrs(positions=int(part.positions))
+    return position_spectrum(spectra)
+
+
+def components_of_models(tables: xr.Dataset) -> Figure:
+    """Draw the dimensions of each model's position table."""
+    shares = tables[["cumulative_share"]]
+    names = panels.names(tables, "model")
+    return position_components({name: shares.sel(model=name).dropna("component") for name in names})
+
+
 @figure_style()
 def position_correlations(correlations: xr.Dataset) -> Figure:
     """Draw the canonical correlations of each layer's input with the position table."""
@@ -214,62 +233,6 @@ def _draw_correlations(
     drawn = int(np.clip(2 * most, 10, max(10, np.isfinite(values).any(0).sum())))
     axes.set(xlim=(1, max(drawn, 2)), ylim=(0, 1.03), xlabel="Canonical component")
     axes.set_title(_CORRELATIONS[prefix], loc="left")
-
-
-_FEW = 6  # pairs that can all be labelled
-
-
-@figure_style()
-def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw the contribution of rotation or bias to each head's scores at every offset, and of each pair."""
-    needs = ("kernel", "scores", "offset_of_kernel", "offset_of_weights")
-    heights = (1.7, 1.3) if "pair_share" in kernel else (1.7,)
-    labels = ("Score, nats", "Share of\nthe scores")
-    figure, drawn = panels.head_panels(kernel, heads, needs, heights, labels, purpose="scheme_kernel")
-    for part, axes in drawn:
-        _draw_curves(axes[0], part)
-        both = (float(part[f"offset_of_{name}"]) for name in ("weights", "kernel"))
-        offsets = (panels.tokens(one, 0) if np.isfinite(one) else "none" for one in both)
-        name = axes[0].get_title("left")
-        axes[0].set_title(f"{name}\n" + "weights {}, scheme {}".format(*offsets), loc="left")
-        if "pair_share" in kernel:
-            _draw_pairs(axes[1], part)
-    panels.legend_above(figure, 4)
-    return figure
-
-
-def _draw_curves(axes: Axes, part: xr.Dataset) -> None:
-    offset = part["offset"].values
-    panels.zero_line(axes)
-    for name, colour, label in (
-        ("scores", panels.MEASURED, "Mean scores"),
-        ("kernel", panels.ALONE, "Position scheme alone"),
-    ):
-        values = part[name].values.astype(float)
-        dashes = "--" if name == "kernel" else "-"
-        middle = np.nanmean(values) if np.isfinite(values).any() else 0.0
-        panels.curve(axes, offset, values - middle, colour, label=label, linestyle=dashes)
-    for name, colour in (("offset_of_weights", panels.MEASURED), ("offset_of_kernel", panels.ALONE)):
-        at = float(part[name])
-        if np.isfinite(at):
-            axes.axvline(at, color=colour, linewidth=0.9, linestyle=":")
-    defined = offset[np.isfinite(part["kernel"].values.astype(float))]
-    if len(defined) > 1:
-        axes.set_xlim(defined[0] - 0.3, defined[-1] + 0.3)
-    axes.set_xlabel("Offset, tokens")
-
-
-def _draw_pairs(axes: Axes, part: xr.Dataset) -> None:
-    share, period = (part[name].values.astype(float) for name in ("pair_share", "period"))
-    defined = np.isfinite(share)
-    axes.axhline(0, color="0.4", linewidth=0.6)
-    axes.vlines(period[defined], 0, share[defined], color=panels.ALONE, linewidth=1.4)
-    axes.plot(period[defined], share[defined], "o", color=panels.ALONE, markersize=3, mew=0)
-    axes.set_xscale("log")
-    if defined.sum() <= _FEW:
-        axes.set_xticks(period[defined], [f"{tokens_of:,.0f}" for tokens_of in period[defined]])
-        axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("Tokens per turn", color=panels.INK)
 
 
 _SIDES = {"X": "Input X", "query": "Queries of all heads", "key": "Keys of all heads"}
@@ -409,3 +372,116 @@ def _draw_curve(axes: Axes, part: xr.Dataset, tokens: int) -> None:
         cycles, wave = int(part["query_frequency"].values[column]), bool(part["periodic"].values[column])
         title = f"column {column}: {cycles} cycles"
         axes.set_title(title, loc="right", fontsize=7, pad=1, color=panels.QUERY if wave else "0.45")
+
+
+_LINES = (-2.0, -1.0, 0.0, 1.0, 2.0)  # offsets whose line is drawn in a map
+
+
+@figure_style()
+def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw the energy of the eigenvectors of each head's rotation R over frequency and angle."""
+    needs, labels = ("energy", "angle"), ("Angle of the eigenvalue",)
+    figure, drawn = panels.head_panels(maps, heads, needs, (2.5,), labels, purpose="phase_maps", width=2.6)
+    frequency, positions = frequencies_of(maps)
+    for part, (axes,) in drawn:
+        energy = part["energy"].transpose("angle", "frequency").values[:, 1:]
+        extent = (0.5, frequency[-1] + 0.5, -np.pi, np.pi)
+        norm = PowerNorm(0.5, 0, panels.largest(energy))
+        panels.heat(axes, energy, "Greys", norm=norm, origin="lower", aspect="auto", extent=extent)
+        _draw_lines(axes, positions, float(frequency[-1]))
+        if "line_shift" in part:
+            axes.set_title(offset_title(significant(-part["line_shift"], part["line_chance"])), **TITLE)
+        ticks = np.pi * np.array([-1, -0.5, 0, 0.5, 1])
+        axes.set_yticks(ticks, ["−π", "−π/2", "0", "π/2", "π"] if axes.get_ylabel() else [])
+        axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-np.pi, np.pi))
+    figure.supxlabel(f"Frequency (cycles per {positions} tokens); lines: offset in tokens (Δ = −offset)")
+    return figure
+
+
+def _draw_lines(axes: Axes, positions: int, last: float) -> None:
+    """Draw the angle of a shift of the keys by each offset t: -2 pi f t / T, wrapped."""
+    frequency = np.linspace(0, last, 600)
+    for offset in _LINES:
+        wrapped = ((-2 * np.pi * frequency * offset / positions) + np.pi) % (2 * np.pi) - np.pi
+        wrapped[np.flatnonzero(np.abs(np.diff(wrapped)) > np.pi)] = np.nan
+        axes.plot(frequency, wrapped, color="#1F77B4", linewidth=0.8, linestyle="-", alpha=0.75)
+        at = 0.62 * last if abs(offset) < 2 else 0.40 * last  # noqa: PLR2004 the outer lines leave early
+        angle = (-2 * np.pi * at * offset / positions + np.pi) % (2 * np.pi) - np.pi
+        box = {"boxstyle": "round,pad=0.12", "facecolor": "white", "linewidth": 0, "alpha": 0.8}
+        look: dict[str, Any] = {"fontsize": 7, "color": "#10507C", "ha": "center", "va": "center", "bbox": box}
+        axes.text(at, angle, panels.tokens(offset), **look)
+
+
+_HEAD, _COMPLETED, _CHOSEN = "The head", 1, panels.OTHERS[1]
+_ROWS = (_HEAD, "By the rotation R", "Keys of another head", "Positions shuffled", "Random weights")
+
+
+@figure_style()
+def shift_controls(controls: xr.Dataset) -> Figure:
+    """Draw the remainder of each head's shift under controls that should remove it."""
+    needs = ("control", "coherence_at_offset", "band_offset")
+    require(controls, needs, purpose="shift_controls")
+    every = [*product(axis_values(controls, "layer"), axis_values(controls, "head"))]
+    offsets = [controls.sel(layer=layer, head=head)["band_offset"].values for layer, head in every]
+    pairs = [head for head, values in zip(every, offsets, strict=True) if np.isfinite(values).any()]
+    if not pairs:
+        raise AttnscopeError("shift_controls needs at least one head with values, but found none.")
+    rows = np.array([_ROWS.index(_row(name)) for name in panels.names(controls, "control")])
+    figure, columns = panels.head_panels(controls, pairs, needs, (1.05, 1.25), purpose="shift_controls", width=4.4)
+    for index, (part, axes) in enumerate(columns):
+        _draw(axes[0], axes[1], part, rows)
+        for panel in axes:
+            panel.set(ylim=(len(_ROWS) - 0.5, -0.5))
+            panel.set_yticks(range(len(_ROWS)), _ROWS if index % panels.MOST_COLUMNS == 0 else [])
+            panel.tick_params(axis="y", length=0)
+            panel.grid(axis="y")
+    panels.legend_above(figure, 3)
+    return figure
+
+
+def _row(control: str) -> str:
+    return {"head": _HEAD, "other key": "Keys of another head"}.get(control) or (
+        "Positions shuffled" if control.startswith("permuted") else "Random weights"
+    )
+
+
+def _draw(coherence: Axes, offset: Axes, part: xr.Dataset, rows: np.ndarray) -> None:
+    """Coherence at the head's offset, and the offset found, one row for each control."""
+    at = float(part["band_offset"].values[rows == 0][0])
+    _discs(coherence, part["coherence_at_offset"].values, rows)
+    panels.zero_line(coherence)
+    coherence.set(xlim=(-0.45, 1.05), xlabel=f"Coherence at offset {panels.tokens(at)}")
+    _discs(offset, part["band_offset"].values, rows)
+    if "completed_shift" in part:
+        _discs(offset, -part["completed_shift"].values, np.full(part.sizes["completion"], _COMPLETED))
+    offset.axvline(at, color=MARK, linewidth=0.9, zorder=1)
+    offset.set_xscale("symlog", linthresh=4, linscale=1.2)
+    offset.set(xlim=(-300, 300), xlabel="Offset found, tokens")
+    offset.set_xticks([-64, -4, 0, 4, 64], ["−64", "−4", "0", "+4", "+64"])
+    offset.minorticks_off()
+
+
+def _discs(axes: Axes, values: np.ndarray, rows: np.ndarray) -> None:
+    for chosen, colour, label in (
+        (rows == 0, panels.MEASURED, "The head"),
+        (rows > _COMPLETED, panels.ALONE, "Must lose the shift"),
+        (rows == _COMPLETED, _CHOSEN, "Depends on the completion of R"),
+    ):
+        style: dict[str, Any] = {"alpha": 0.6, "markersize": 4.5, "markeredgewidth": 0, "label": label}
+        axes.plot(values[chosen], rows[chosen], "o", color=colour, **style)
+
+
+def wave_removal(removed: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw each head's profile before waves are taken out of the position table, as expected after it, and after it."""
+    needs = ("profile_before", "profile_expected", "profile_after")
+
+    def draw(axes: Axes, offset: np.ndarray, part: xr.Dataset) -> None:
+        for moment, colour, label, style in (
+            ("before", panels.BEFORE, "Before", {"linewidth": 1.0}),
+            ("after", panels.MEASURED, "After", {}),
+        ):
+            panels.curve(axes, offset, panels.with_interval(part, f"profile_{moment}"), colour, label=label, **style)
+        expected = part["profile_expected"].values
+        panels.curve(axes, offset, expected, panels.ALONE, label="Expected after", linewidth=1.2, linestyle="--")
+
+    return panels.profiles_of_heads(removed, heads, needs, draw, "wave_removal")

@@ -13,11 +13,12 @@ from jaxtyping import Bool, Float
 
 from attnscope.explanation.arrays.checks import check_offsets, frequencies, head_arrays, in_band, over, weighted_median
 from attnscope.explanation.arrays.correlation import common_shift, cross_spectrum, shifts_near
-from attnscope.explanation.arrays.decomposition import Completion, haar, head_rotation, reparametrize
+from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.arrays.spectrum import Offsets, transform
 from attnscope.options import Count, Natural
 from attnscope.support.checked import checked
 from attnscope.support.checks import shaped
+from attnscope_yamamoto2023.arrays.rotation import Completion, haar, head_rotation
 
 _REAL = 1e-8  # |sin angle| below which an eigenvalue is +1 or -1: its vector is real and has no direction
 

@@ -5,8 +5,6 @@ See mathematics.md, Principal components.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
@@ -55,36 +53,6 @@ def principal_components(table: Float[np.ndarray, "position column"], *, centred
         over("component", component=(np.arange(1, len(values) + 1), "principal component")),
         {"centred": int(centred)},
     )
-
-
-@dataclass(eq=False)
-class StateMoments:
-    """Position means and total covariance of hidden states, without storing the states."""
-
-    texts: int  # all of one length
-    position_mean: Float[np.ndarray, "position width"]
-    # sum over all tokens of the outer products of states about their common mean
-    scatter: Float[np.ndarray, "width width"]
-
-    @classmethod
-    def zeros(cls, positions: int, width: int) -> StateMoments:
-        """Moments of no text."""
-        return cls(0, np.zeros((positions, width)), np.zeros((width, width)))
-
-    @property
-    def covariance(self) -> Float[np.ndarray, "width width"]:
-        """Total covariance over all tokens (divided by their number)."""
-        return self.scatter / (self.texts * len(self.position_mean))
-
-    def merge(self, other: StateMoments) -> None:
-        """Add the moments of other texts."""
-        # the parallel algorithm of Chan et al. (1983): scatters add up, with that of the two means
-        total = self.texts + other.texts
-        apart = other.position_mean.mean(0) - self.position_mean.mean(0)
-        between = len(other.position_mean) * self.texts * other.texts / total
-        self.scatter = self.scatter + other.scatter + between * np.outer(apart, apart)
-        self.position_mean = self.position_mean + (other.position_mean - self.position_mean) * (other.texts / total)
-        self.texts = total
 
 
 @checked

@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from attnscope.explanation.arrays.spectrum import (
+from attnscope_yamamoto2023.arrays.spectrum import (
     amplitude_spectrum,
     fisher_g_test,
     fisher_tail,

@@ -7,12 +7,12 @@ import xarray as xr
 
 from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.decomposition import append_one, reparametrize
-from attnscope.explanation.arrays.spectrum import maximum_spectrum
-from attnscope.explanation.arrays.spectrum import query_key_waves as waves_of_head
 from attnscope.explanation.evidence import Layer, over_heads
 from attnscope.explanation.study import Picture, Section, Study, analysis, lacks_bilinear_scores
 from attnscope.options import Natural, Seed
 from attnscope.store.arrays import stacked
+from attnscope_yamamoto2023.arrays.spectrum import maximum_spectrum
+from attnscope_yamamoto2023.arrays.spectrum import query_key_waves as waves_of_head
 
 WAVES_ALONG_TEXT = Section(
     "waves",
@@ -34,7 +34,7 @@ WAVES_ALONG_TEXT = Section(
             "How many columns are waves",
             "Columns with a significant wave (Fisher's test on one text, corrected for all heads). Right: the largest "
             "count for the same head with the text's tokens shuffled.",
-            draw="attnscope.results.figures.positions:wave_counts",
+            draw="attnscope_yamamoto2023.figures:wave_counts",
         ),
         Picture(
             "wave-columns",
@@ -42,7 +42,7 @@ WAVES_ALONG_TEXT = Section(
             "Each row is a column, largest singular value first. Disc and ring: the strongest frequencies of query and "
             "key, green for waves. An arc joins a cosine and its sine. Bars: the column's share of the scores. Columns "
             "with nearly equal singular values may swap.",
-            draw="attnscope.results.figures.positions:wave_columns",
+            draw="attnscope_yamamoto2023.figures:wave_columns",
             of="heads",
         ),
         Picture(
@@ -50,7 +50,7 @@ WAVES_ALONG_TEXT = Section(
             "Queries and keys along the text",
             "The columns with the largest share of the scores, along the first tokens of one text. If both are waves, "
             "the key's wave is the query's, moved by the head's offset.",
-            draw="attnscope.results.figures.positions:wave_curves",
+            draw="attnscope_yamamoto2023.figures:wave_curves",
             of="heads",
         ),
     ),
@@ -70,7 +70,7 @@ def query_key_waves(study: Study, *, permutations: Natural = 5, seed: Seed | Non
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.arrays.spectrum.query_key_waves`, with the dimensions ``layer, head``.
+        As `attnscope_yamamoto2023.arrays.spectrum.query_key_waves`, with the dimensions ``layer, head``.
     """
     evidence, settings = study.evidence, study.defaults(seed=seed) | {"permutations": permutations}
     # tests are corrected for all heads together
@@ -94,7 +94,7 @@ def query_key_waves(study: Study, *, permutations: Natural = 5, seed: Seed | Non
             "Frequencies by layer",
             "The largest amplitude over all columns, relative to white noise in the same number of columns. Red: "
             "larger; blue: smaller.",
-            draw="attnscope.results.figures.positions:spectra_by_layer",
+            draw="attnscope_yamamoto2023.figures:spectra_by_layer",
         ),
     ),
     of_arrays=True,
@@ -107,7 +107,7 @@ def spectra_by_layer(study: Study) -> xr.Dataset:
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.arrays.spectrum.maximum_spectrum`, with the dimensions ``layer`` and ``side`` (X,
+        As `attnscope_yamamoto2023.arrays.spectrum.maximum_spectrum`, with the dimensions ``layer`` and ``side`` (X,
         query, key).
     """
     layers = study.evidence.bilinear

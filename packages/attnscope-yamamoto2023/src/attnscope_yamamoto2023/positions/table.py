@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Float
+from transformers import PreTrainedModel
 
-from attnscope.capture.load import Model
-from attnscope.explanation.arrays.components import canonical_correlations, principal_components
-from attnscope.explanation.arrays.spectrum import amplitude_spectrum
+from attnscope.capture.borrow import LoadedModel
+from attnscope.capture.load import Model, load_model
 from attnscope.explanation.evidence import Layer
-from attnscope.explanation.study import Analysis, Picture, Section, Study, analysis, lacks_table, table_of_model
+from attnscope.explanation.inputs import token_ids
+from attnscope.explanation.study import Analysis, Picture, Section, Study, analysis, lacks_table
+from attnscope.explanation.tables import position_table, word_table
 from attnscope.store.arrays import stacked
 from attnscope.support.checked import checked
+from attnscope_yamamoto2023.arrays.components import canonical_correlations, principal_components
+from attnscope_yamamoto2023.arrays.spectrum import amplitude_spectrum
 
 _KEPT = (
     "mean", "lower_quartile", "upper_quartile", "power", "root_power", "local_ratio", "is_peak",
@@ -49,27 +61,47 @@ def position_spectrum(
     part
         Part of the table's name where a model has several, such as ``"decoder"``.
     detrend, neighbours, factor, lowest
-        See `attnscope.explanation.arrays.spectrum.amplitude_spectrum`.
+        See `attnscope_yamamoto2023.arrays.spectrum.amplitude_spectrum`.
 
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.arrays.spectrum.amplitude_spectrum`: over ``frequency`` (cycles in all rows of the
+        As `attnscope_yamamoto2023.arrays.spectrum.amplitude_spectrum`: over ``frequency`` (cycles in all rows of the
         table)
         ``mean``, ``lower_quartile`` and ``upper_quartile`` of the amplitudes, and ``is_peak``; over ``column``
         ``fisher_p``.
     """
-    rows = table_of_model(model, part)
+    rows = _rows_of_model(model, part)
     return amplitude_spectrum(rows, detrend=detrend, neighbours=neighbours, factor=factor, lowest=lowest)
+
+
+def _rows_of_model(model: Model | Study | None, part: str | None = None) -> Float[np.ndarray, "position column"]:
+    """Rows of a model's position table; needs no text and no tokenizer."""
+    if isinstance(model, (Study, LoadedModel)):
+        model = model.model
+    if not isinstance(model, PreTrainedModel):
+        model = load_model("bundled" if model is None else model, need_tokenizer=False).model
+    return position_table(model, part).rows
 
 
 def _with_word_spectrum(study: Study) -> xr.Dataset:
     """Spectrum of the first position table and of the same number of words: dimension ``table``."""
-    evidence = study.evidence
-    kinds = {"positions": evidence.tables[0].rows}
-    if len(evidence.words) == len(evidence.tables[0].rows):
-        kinds["words"] = evidence.words
+    rows = study.evidence.tables[0].rows
+    kinds = {"positions": rows}
+    words = _words(study)[: len(rows)]
+    if len(words) == len(rows):
+        kinds["words"] = words
     return stacked([amplitude_spectrum(rows)[list(_KEPT)] for rows in kinds.values()], "table", list(kinds))
+
+
+def _words(study: Study) -> np.ndarray:
+    """Word vectors of the texts in order, the control for the table.
+
+    Special tokens are left out: they repeat with every window and would look like a wave.
+    """
+    ids = token_ids(study.windows, least=2).ids
+    special = [getattr(window, "special", None) or [False] * ids.shape[1] for window in study.windows]
+    return word_table(study.model)[ids.numpy()[~np.array(special, dtype=bool)]]
 
 
 POSITION_SPECTRUM = Analysis(
@@ -85,14 +117,7 @@ POSITION_SPECTRUM = Analysis(
             "Waves in the position table",
             "A line above the grey band is a wave; noise stays within the band. Numbers are periods in tokens. The "
             "dashed line combines all columns, independent of the embedding's axes. Right: words, as a control.",
-            draw="attnscope.results.figures.positions:position_spectrum",
-        ),
-        Picture(
-            "position-models",
-            "Waves in the tables of several models",
-            "The same for each model, on its own scale. Periods in tokens are comparable between different lengths.",
-            draw="attnscope.results.figures.explain:tables_of_models",
-            of="tree",
+            draw="attnscope_yamamoto2023.figures:position_spectrum",
         ),
     ),
     of_arrays=True,
@@ -108,15 +133,15 @@ def position_pca(model: Model | Study | None = None, *, part: str | None = None,
     model, part
         As in `position_spectrum`.
     centred
-        See `attnscope.explanation.arrays.components.principal_components`.
+        See `attnscope_yamamoto2023.arrays.components.principal_components`.
 
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.arrays.components.principal_components`: over ``component`` ``singular_value`` and
+        As `attnscope_yamamoto2023.arrays.components.principal_components`: over ``component`` ``singular_value`` and
         ``cumulative_share``.
     """
-    return principal_components(table_of_model(model, part), centred=centred)
+    return principal_components(_rows_of_model(model, part), centred=centred)
 
 
 POSITION_PCA = Analysis(
@@ -132,18 +157,82 @@ POSITION_PCA = Analysis(
             "Dimensions of the position table",
             "The share of the table's variance in its first principal components. For RoBERTa: 50.5% in 4 and 92.2% in "
             "12 (Yamamoto and Matsuzaki 2023).",
-            draw="attnscope.results.figures.positions:position_components",
+            draw="attnscope_yamamoto2023.figures:position_components",
+        ),
+    ),
+    units="share",
+    of_arrays=True,
+)
+
+
+@dataclass(frozen=True)
+class OtherTable:
+    """The position table of another model."""
+
+    name: str
+    identity: str  # of its weights, as JSON
+    rows: Float[np.ndarray, "position column"]
+
+
+def position_models(*models: Model, trust_remote_code: bool = False) -> Analysis:
+    """Compare the position table of a model with those of others, for ``attnscope.explain(analyses=...)``.
+
+    Other models read no text. In text ``position_models=MODEL,MODEL``.
+    """
+    others: list[OtherTable] = []
+    for model in models:
+        device = "cpu" if isinstance(model, str | Path) else None
+        loaded = load_model(model, need_tokenizer=False, device=device, trust_remote_code=trust_remote_code)
+        identity = json.dumps(loaded.identity, sort_keys=True)
+        others.append(OtherTable(loaded.name, identity, position_table(loaded.model).rows))
+    digest = hashlib.sha256("".join(other.identity for other in others).encode()).hexdigest()
+    return replace(
+        POSITION_MODELS,
+        compute=partial(_tables_of_models, others=others),
+        requested=lambda _: True,
+        needs=(),
+        settings={"position_models": digest},
+    )
+
+
+def _tables_of_models(study: Study, others: Sequence[OtherTable]) -> xr.Dataset:
+    """Spectrum and principal components of each table: dimension ``model``, shorter tables padded with NaN."""
+    tables = [(study.name, table.rows) for table in study.tables[:1]] + [(other.name, other.rows) for other in others]
+    parts: list[xr.Dataset] = []
+    names: list[str] = []
+    for name, rows in tables:
+        spectrum = amplitude_spectrum(rows)[list(_KEPT)].assign(positions=((), len(rows)))
+        spectrum["is_peak"] = spectrum.is_peak.astype(float)  # NaN beyond a shorter table
+        parts.append(spectrum.merge(principal_components(rows), combine_attrs="drop"))
+        again = sum(other.split(" (")[0] == name for other in names)
+        names.append(f"{name} ({again + 1})" if again else name)
+    return stacked(parts, "model", names)
+
+
+POSITION_MODELS = Analysis(
+    "position_models",
+    "Position tables of several models",
+    "Spectrum of the position table",
+    partial(_tables_of_models, others=()),
+    requested=lambda _: False,
+    needs=(lambda _: "it names no other model: use position_models=MODEL",),
+    section=TABLE,
+    pictures=(
+        Picture(
+            "position-models",
+            "Waves in the tables of several models",
+            "The same for each model, on its own scale. Periods in tokens are comparable between different lengths.",
+            draw="attnscope_yamamoto2023.figures:tables_of_models",
         ),
         Picture(
             "components-models",
             "Dimensions of several models' tables",
             "The share of each table's variance in its first principal components; 4 and 12 are marked.",
-            draw="attnscope.results.figures.explain:components_of_models",
-            of="tree",
+            draw="attnscope_yamamoto2023.figures:components_of_models",
         ),
     ),
-    units="share",
     of_arrays=True,
+    configured=lambda names: position_models(*names.split(",")),
 )
 
 
@@ -163,7 +252,7 @@ _FLOAT32 = 1e-7  # relative error of covariances from float32 products
             "Canonical correlations of each layer's input with the table: for the components with 99.9% of the "
             "variance, and for all. At the dashed line, noise does as well. Bars count correlations above 0.5 and "
             "above that line.",
-            draw="attnscope.results.figures.positions:position_correlations",
+            draw="attnscope_yamamoto2023.figures:position_correlations",
         ),
     ),
     units="correlation",
@@ -182,7 +271,7 @@ def position_cca(study: Study, *, variance: float = 0.999) -> xr.Dataset:
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.arrays.components.canonical_correlations`, with the dimension ``layer``; names with
+        As `attnscope_yamamoto2023.arrays.components.canonical_correlations`, with the dimension ``layer``; names with
         ``raw_``: for all components above float32's rounding error.
     """
     evidence = study.evidence

@@ -1,0 +1,7 @@
+"""The analyses of position embeddings, for any model."""
+
+import pkgutil
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, [module.name for module in pkgutil.iter_modules(__path__)])
