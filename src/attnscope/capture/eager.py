@@ -49,6 +49,7 @@ class EagerWay:
 def with_weights(model: PreTrainedModel, way: EagerWay, observer: Observer) -> Generator[None]:
     """Pass every attention call of `model` to ``observer(site, call)``, as weights without queries."""
     with eager(model), passes_of(model, observer, dict(model.named_modules())) as watch:
+        # weights given on to outer modules are replaced there, or all layers' matrices would stay in memory
         taken: list[ref[Tensor]] = []
 
         def take(name: str) -> Any:
@@ -152,6 +153,7 @@ def _at(output: Any, path: Path, name: str) -> Tensor:
 def _without(output: Any, taken: list[ref[Tensor]]) -> Any:
     """An output whose weights are replaced by an expanded zero, which takes no memory."""
     if isinstance(output, Tensor):
+        # by identity: an equal tensor may be another layer's
         gone = any(output_of() is output for output_of in taken)
         return output.new_zeros(()).expand(output.shape) if gone else output
     if type(output) is tuple:
@@ -240,6 +242,7 @@ def _shown(
 def _kind(matrix: _ReturnedWeights, *, is_cross: bool) -> str:
     """Kind of a layer; causal if it never attends to later tokens."""
     queries, keys = matrix.weights.shape[-2:]
+    # triu(1) is what a causal mask hides: later tokens alone
     looks_back = queries == keys and queries > 1 and not bool(matrix.weights.triu(1).any())
     return "cross" if is_cross else "causal" if looks_back else "self"
 

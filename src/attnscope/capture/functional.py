@@ -57,6 +57,7 @@ class CapturedCall:
         start, stop = (bound.expand(len(after), -1) for bound in self.call.visible[:2])
         # a part begins at t if no query before t sees a key from t on, and none from t on sees a key before
         empty = stop <= start
+        # cummin from the right: the earliest key that this query or a later one sees
         earliest = start.masked_fill(empty, start.shape[1]).flip(1).cummin(1).values.flip(1)
         position = torch.arange(1, start.shape[1], device=start.device)
         return pad(after & (stop.cummax(1).values[:, :-1] <= position) & (earliest[:, 1:] >= position), (1, 0))
@@ -98,12 +99,14 @@ def call_of_product(
             f"scaled_dot_product_attention was called with a query of shape {tuple(query.shape)}; expected "
             "(batch, head, query, width)"
         )
+    # PyTorch broadcasts texts and heads of any operand
     shared = max(key.shape[1], value.shape[1])
     batch = max(states.shape[0] for states in (query, key, value))
     query = query.expand(batch, max(query.shape[1], shared), -1, -1)
     key, value = (states.expand(batch, shared, -1, -1) for states in (key, value))
     mask = bias = None
     if attn_mask is not None:
+        # masks align at their last dimensions, as PyTorch broadcasts them
         spread = attn_mask[(None,) * (_FOUR - attn_mask.ndim)]
         spread = spread.expand(*spread.shape[:2], query.shape[2], key.shape[2])
         mask, bias = (spread, None) if attn_mask.dtype == torch.bool else (None, spread)
@@ -125,6 +128,7 @@ def of_eager(output: Tensor, arguments: dict[str, Any]) -> CapturedCall:
     query, key, value = (named[name].detach() for name in ("query", "key", "value"))
     mask, bias = named.get("attention_mask"), named.get("position_bias")
     if mask is not None:
+        # a static cache has a mask for all its places, with keys in the first ones only
         mask = mask[..., : key.shape[2]].detach()
         if bias is not None and mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -math.inf)
@@ -169,11 +173,13 @@ def call_of_multi_head(options: dict[str, Any]) -> tuple[AttentionCall, bool]:
         raise AttnscopeError("nn.MultiheadAttention has static keys or values, which are not supported")
     states: list[Tensor] = [options[name] for name in ("query", "key", "value")]
     one, other = states[:2]
+    # encoders pass one tensor twice, some a copy of it
     is_cross = one is not other and not (one.shape == other.shape and torch.equal(one, other))
     states = [side if side.ndim == 3 else side[:, None] for side in states]  # noqa: PLR2004
     if options.get("use_separate_proj_weight", False):
         matrices = [options[f"{name}_proj_weight"] for name in "qkv"]
     else:
+        # W_Q, W_K and W_V below each other in one matrix
         matrices = options["in_proj_weight"].chunk(3)
     biases = (None,) * 3 if options["in_proj_bias"] is None else options["in_proj_bias"].chunk(3)
     query, key, value = (
@@ -190,6 +196,7 @@ def call_of_multi_head(options: dict[str, Any]) -> tuple[AttentionCall, bool]:
         if name == "key_padding_mask":
             mask = mask.reshape(query.shape[0], 1, 1, -1)
         else:
+            # a mask of PyTorch's module has texts and heads in one dimension, heads running faster
             mask = mask.unflatten(0, query.shape[:2]) if mask.ndim == 3 and len(mask) > 1 else mask  # noqa: PLR2004
             mask = mask[(None,) * (_FOUR - mask.ndim)]
         bias = mask if bias is None else bias + mask

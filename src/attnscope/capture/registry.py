@@ -72,6 +72,7 @@ def attnscope_attention(
     if watch.before is not None and watch.before[0]() is query and watch.before[1]() is key:
         # the second half of the values (DiffLlama) belongs to the same layer
         return output_of(call).transpose(1, 2).contiguous(), None
+    # weak references: a strong one would hold the states of one layer through the next
     watch.before = ref(query), ref(key)
     is_cross = id(module) in watch.cross
     kind = "cross" if is_cross else "causal" if _is_causal(module, call, is_causal=is_causal) else "self"
@@ -81,6 +82,7 @@ def attnscope_attention(
         if softcap is not None or s_aux is not None:  # PyTorch's function supports neither
             return output_of(call)
         settings: dict[str, Any] = {"scaling": scaling, "is_causal": call.causal, "position_bias": position_bias}
+        # all rows at once, unless the mask would have to be written out whole
         of_rows = [slice(None)]
         if isinstance(attention_mask, RowMask) and settings["position_bias"] is None:  # avoid the whole mask in memory
             of_rows = [slice(at, at + _ROWS) for at in range(0, query.shape[2], _ROWS)]
@@ -117,6 +119,7 @@ def row_mask(*sizes: Any, **options: Any) -> Tensor | None:
     if torch.compiler.is_compiling() or torch.device(named.get("device", "cpu")).type == "meta":
         return sdpa_mask(**named)  # the rows are unknown there
     probe: dict[str, Any] = {"mask_function": _everything, "use_vmap": False}
+    # transformers builds no mask where causality suffices: a mask that forbids nothing shows whether this is so
     if sdpa_mask(**(named | probe)) is None:
         return None
     extent = extent_by_rows(partial(_some_rows, named), queries, batch * keys)
@@ -131,6 +134,7 @@ def _everything(_text: Tensor, _head: Tensor, query: Tensor, _key: Tensor) -> Te
 
 
 def _some_rows(named: dict[str, Any], rows: slice) -> Tensor:
+    # `q_offset` makes rows from anywhere: the mask is never built whole to find its extent
     some: dict[str, Any] = {
         "q_length": rows.stop - rows.start,
         "q_offset": named.get("q_offset", 0) + rows.start,
@@ -177,6 +181,7 @@ def on_registry(
         ) from error
     written = _written_out.set(masks_written_out)
     try:
+        # off the registry: DeBERTa computes its scores by hand, and some layers call PyTorch's functions themselves
         hooked = disentangled(modules.values(), attnscope_attention), passes_of(model, observer, modules)
         with hooked[0], hooked[1] as watch, products(model, watch):
             yield

@@ -158,6 +158,7 @@ def _state_of(model: PreTrainedModel) -> tuple[Any, ...]:
     """All of a model that a check depends on: modules with code and settings, weights by their sums, hooks."""
     modules = list(model.modules())
     settings = [(name, value) for one in modules for name, value in vars(one).items() if isinstance(value, _PLAIN)]
+    # the function below a bound method, which is a new object at each access
     code = [id(getattr(module.forward, "__func__", module.forward)) for module in modules]
     weights = [
         (tensor.dtype, float(plain(tensor).detach().sum(dtype=torch.float32))) for _, tensor in parameters_of(model)
@@ -248,9 +249,11 @@ def _verified(
             "attention would be incomplete. Let it call transformers' attention registry, or use attnscope.watch, "
             "which measures the other layers"
         )
+    # the model's own attention is the independent witness: nothing is measured that does not reproduce it
     expected = families.main_output(eager)
     check_finite(f"{name} with its own attention", expected, called, valid)
     # transformers' eager attention takes its softmax in single precision
+    # its rounding would else be taken for another output
     single = output_of_capture.dtype == torch.float64 and getattr(model.config, "_attn_implementation", None) == "eager"
     _check_output(name, expected, output_of_capture.float() if single else output_of_capture, valid)
     return sites

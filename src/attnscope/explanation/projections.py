@@ -112,6 +112,7 @@ class _Recorder:
         if self.waiting is not None and event.received.numel() == self.waiting[1].numel():
             finish, output = self.waiting
             received = event.received.reshape(output.shape)
+            # the output projection is the layer that receives the heads side by side, whatever its name
             plainly = factor_of(received, output) == 1.0
             if (plainly or _gates(received, output)) and event.affine is not None:
                 matched = finish(event)
@@ -181,6 +182,7 @@ def _rotations(cos: Any, sin: Any) -> Iterator[Rotation]:
     if cos.ndim == 3:  # noqa: PLR2004
         cos, sin = cos[0], sin[0]
     half = cos.shape[1] // 2
+    # transformers repeats the angles: behind each other (Llama) or each twice (GPT-J)
     if cos.shape[1] % 2 == 0 and torch.equal(cos[:, :half], cos[:, half:]):
         cos, sin = cos[:, :half], sin[:, :half]
     elif cos.shape[1] % 2 == 0 and torch.equal(cos[:, ::2], cos[:, 1::2]):
@@ -392,6 +394,7 @@ def factor_of(target: Tensor, candidate: Tensor, limit: float | None = None) -> 
     largest = float(wide_target.abs().max())
     if power == 0 or largest == 0:  # a planted layer may be zero: zero is zero
         return 1.0 if power == 0 and largest == 0 else None
+    # some models scale queries before the attention call (1 / sqrt(r), muP)
     factor = float((wide_target * wide).sum()) / power  # by least squares, checked at the largest difference
     if factor <= 0 or float((wide_target - factor * wide).abs().max()) > limit * largest:
         return None

@@ -119,6 +119,7 @@ def _estimates(
     middles = [(step + 0.5) / steps for step in range(steps)]  # the midpoint rule
     first_order, integrated, by_input = [], [], []
     for ablation, others in replacements.items():
+        # attribution patching (Nanda 2023): one backward pass for all heads
         first_order.append(by_layer(attribution(outputs, others)))
         along = [loss_gradients(model, questions, gates_towards(others, share)) for share in middles]
         # integrated gradients (Sundararajan et al. 2017): what is left to the replacement is 1 - share of the whole way
@@ -194,6 +195,7 @@ def search_heads(session: PredictionSession, *, seed: int = 0) -> xr.Dataset:
     """Estimate every head's effect from random sets of heads that are removed together."""
     count = len(session.cells)
     passes = max(1, round(SEARCH_SHARE * count))
+    # few at once: effects of sets add up only as far as heads do not stand in for each other
     removed = max(1, round(_REMOVED * count))  # 1 in a small model, where two would be many of its heads
     generator = np.random.default_rng(seed)
     sets = [random_sets((passes, part.stop - part.start), count, removed, generator) for part in session.slices()]

@@ -25,6 +25,7 @@ def permuted_weights(
     """
     allowed = np.ones(weights.shape, dtype=bool) if allowed is None else allowed
     targets = np.argsort(~allowed, axis=1, kind="stable")  # the keys that a row may attend to come first
+    # 2 is above every draw in [0, 1): masked keys stay last
     order = np.argsort(np.where(allowed, generator.random(weights.shape), 2.0), axis=1)
     shuffled = np.empty_like(weights)
     np.put_along_axis(shuffled, targets, np.take_along_axis(weights, order, 1), 1)
@@ -65,6 +66,7 @@ def random_sets(
 ) -> Bool[np.ndarray, "... head"]:
     """Random sets of `removed` heads each, balanced: numbers of sets per head differ by at most one."""
     sets = np.zeros((int(np.prod(shape)), heads), dtype=bool)
+    # heads left in a shuffled round: each is drawn once before any is drawn again
     waiting: list[int] = []
     for row in sets:
         while row.sum() < removed:

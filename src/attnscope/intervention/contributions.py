@@ -128,6 +128,7 @@ def value_outputs(
     call: AttentionCall, output: Float[Tensor, "head value_width width"]
 ) -> Float[Tensor, "head key width"]:
     r"""Output of each head for each key at weight 1: :math:`f_h(x_j) = (x_j W_V + b_V) W_O`."""
+    # the norm of a weighted vector is the weight times this one's: no vector of a pair is in memory
     return values_of(call)[0].to(output.dtype) @ output
 
 
@@ -191,6 +192,7 @@ class Effective:
         self.call, self.width = call, band
         value = call.value[0].double()  # (kv_head, key, r)
         self.values = value
+        # values are rounded to their type: directions below that are noise, whatever they are computed in
         self.tolerance = max(2 * torch.finfo(call.value.dtype).eps * min(value.shape[1:]) ** 0.5, _LEAST_TOLERANCE)
         all_visible = call.allowed(0, 0)
         self.is_shared = bool((all_visible == all_visible[0]).all()) and (call.mask is None or call.mask.shape[1] == 1)
@@ -242,6 +244,7 @@ class Effective:
             inside = self.values[:, self.visible[0, 0]]
             gram = (inside.transpose(-2, -1) @ inside)[:, None]
         else:
+            # the Gram matrix of a row is the sum of v v^T over its keys: one product with the mask for all rows
             products = (self.values[..., :, None] * self.values[..., None, :]).flatten(2)  # (kv_head, key, r * r)
             gram = (visible.double() @ products).unflatten(-1, (width, width))
         size, vectors = torch.linalg.eigh(gram)

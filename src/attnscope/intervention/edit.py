@@ -279,7 +279,9 @@ def _changed_heads(anatomy: Anatomy, changes: Mapping[int, Mapping[On, Change]])
         number, output = last
         batch, heads, queries, width = output.shape
         matrix = output_affine(reader[number], arguments[0], heads)[0]
+        # the linear layer reads heads side by side: its input splits into them, its matrix into blocks of rows
         parts = arguments[0].reshape(batch, queries, heads, width).transpose(1, 2) @ matrix
+        # only the difference is added: a bias, which belongs to no head, stays as it is
         return returned + (changes[number]["output"](parts) - parts).sum(1).reshape(returned.shape)
 
     reader: dict[int, nn.Module] = {}

@@ -92,6 +92,7 @@ def knock_out(session: PredictionSession, rule: Forbidden, *, renormalise: bool 
             parts: list[tuple[Tensor, Tensor]] = []  # by layer, the change of the loss and the share of weight
             for call, site in enumerate(passes.sites):
                 heads = range(passes.outputs[call].shape[1])
+                # queries and keys are in different texts: they have no offset
                 if rule.offsets and site.kind == "cross":
                     unknown = torch.full((len(questions), len(heads)), torch.nan, dtype=torch.float32)
                     parts.append((unknown, unknown))
@@ -153,6 +154,7 @@ class _Knocked:
             lost = torch.where(self.valid[:, None], rows - left.sum(-1), 0).sum(-1)
             self.share = lost / self.valid.sum(-1, keepdim=True)
             if self.renormalise:
+                # to the sum of the row as it was, which is below 1 with a learned sink
                 left = left * (rows / left.sum(-1).clamp(min=1e-30))[..., None]
             value = call.value.repeat_interleave(call.group, 1)
             return replacing(heads, [(left.to(value.dtype) @ value).to(output.dtype)] * len(heads))(call, output)
@@ -223,6 +225,7 @@ def shuffling(heads: Sequence[int], seed: tuple[int, ...]) -> Callable[[Attentio
         output = output.clone()
         for text in range(output.shape[1]):
             for variant, head in enumerate(heads):
+                # a stream for each text and head: the draw depends neither on batches nor on the heads that are tested
                 generator = np.random.default_rng((*seed, text, head))
                 row_weights = weights[text, head].double().cpu().numpy()
                 shuffled = permuted_weights(row_weights, generator, call.allowed(text, head).cpu().numpy())
@@ -245,4 +248,5 @@ def same_size(
     before = before.to(outputs)
     size = (outputs - before).norm(dim=-1, keepdim=True).repeat_interleave(draws, 0)
     direction = torch.from_numpy(generator.normal(size=(len(size), *outputs.shape[1:]))).to(outputs)
+    # normal numbers scaled to length 1 are uniform on the sphere
     return before + size * direction / direction.norm(dim=-1, keepdim=True)

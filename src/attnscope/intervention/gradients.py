@@ -45,6 +45,7 @@ def loss_gradients(
     if towards_donor is not None:
         for name, side in (("input_ids", batch.text), ("decoder_input_ids", batch.target)):
             if name in inputs:
+                # the donor of a text is the one before it in the batch
                 others[name] = side.input_ids.roll(rows, 0).gather(1, donor_positions(side.valid, rows))
         if not others:  # images and sounds of one size
             others = {name: values.roll(1, 0) for name, values in inputs.items()}
@@ -104,6 +105,7 @@ def head_gradients(
         output = output_with_gradient(call)
         if gate is not None:
             output = gate(len(outputs), output)
+        # weights are frozen: the graph begins at the first output of heads
         if not output.requires_grad:
             output = output.detach().requires_grad_()
         outputs.append(output)
@@ -113,6 +115,7 @@ def head_gradients(
     moved = embeddings_moved(model, inputs, others, share)
     with frozen(model), watching(model, observe), moved, logits_at(model, positions) as chosen, torch.enable_grad():
         wanted = quantity(chosen(result_of(model, model(**inputs))))
+        # materialised zeros: a head after the last question reaches no logit
         gradients = torch.autograd.grad(wanted, outputs, allow_unused=True, materialize_grads=True)
     return [(output.detach(), gradient) for output, gradient in zip(outputs, gradients, strict=True)]
 

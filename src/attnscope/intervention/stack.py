@@ -138,6 +138,7 @@ class StackedPasses:
     def _begin(self, variants: int, edits: Mapping[int, Edit], state_edits: Mapping[int, StateEdit]) -> None:
         self._variants, self._edits, self._state_edits = variants, edits, state_edits
         after = [self._plain[block][0] for block in state_edits]  # an edited state reaches the next call
+        # before the first edited call all variants are equal: blocks return what the plain pass stored
         self._first = min([*edits, *after], default=0) if self.skips else 0
         self._calls = self._blocks = 0
         self._differ = not self.skips
@@ -145,6 +146,7 @@ class StackedPasses:
     def _repeated(self, tensor: Tensor) -> Tensor:
         """Repeat a tensor for each variant: all texts of the first variant, then all of the second."""
         repeats = tensor.ndim > 0 and len(tensor) == self._texts
+        # variants first: row v * texts + t, so that unflatten splits them
         return tensor.repeat(self._variants, *[1] * (tensor.ndim - 1)) if repeats else tensor
 
     # replacements of the model's own functions
@@ -153,6 +155,7 @@ class StackedPasses:
         """Attend, and apply the edit of this call, if any."""
         number, self._calls = self._calls, self._calls + 1
         if self._variants and not self._differ:  # the call of the first variant
+            # as long as variants are equal, the first stands for all: attention is computed once
             parts = {name: getattr(call, name) for name in ("query", "key", "value", "mask", "bias")}
             call = replace(call, **{name: part[: self._texts] for name, part in parts.items() if part is not None})
         output = output_with_gradient(call)
@@ -185,6 +188,7 @@ class StackedPasses:
             number, self._blocks, self._modules = self._blocks, self._blocks + 1, 0
             if not self._variants:
                 output = forward(*arguments, **options)
+                # a copy: later blocks may add to it in place
                 self._plain.append((self._calls, pytree.tree_map_only(Tensor, torch.clone, output)))
                 return output
             edit = self._state_edits.get(number)
@@ -223,6 +227,7 @@ class StackedPasses:
     def _edited(self, output: Any, edit: StateEdit) -> Any:
         """The output of a module, with its first tensor edited."""
         self._differ = True
+        # blocks return a tensor, a tuple or a class of outputs: the states come first in each
         leaves, form = pytree.tree_flatten(output)
         first = next(number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
         states = leaves[first].reshape(self._variants, self._texts, -1, leaves[first].shape[-1])

@@ -24,6 +24,7 @@ def far_starts(band: int, reach: int) -> tuple[int, ...]:
 def bin_ranges(band: int, reach: int) -> list[tuple[int, int]]:
     """First and last offset of every bin from left to right; on the right 1, 2, 3 to 4, 5 to 8, ..., with `reach`."""
     ranges = [(-1, -1), (0, 0), (1, 1)]
+    # each step doubles the bins on both sides: the next one ends at twice the last offset
     while (last := ranges[-1][1]) < max(reach, band + 1):
         ranges = [(-2 * last, -last - 1), *ranges, (last + 1, 2 * last)]
     return ranges
@@ -74,6 +75,7 @@ def weights_at_offsets(
         if first >= last:
             continue
         rows = slice(first, last)
+        # row i with key i + offset: a diagonal as a product of two shifted slices
         scores = (query[:, :, rows] * key[:, :, first + offset : last + offset]).sum(-1)
         if call.softcap is not None:
             scores = call.softcap * torch.tanh(scores / call.softcap)

@@ -69,6 +69,7 @@ def block_weights(call: AttentionCall, log_sum_exp: Float[Tensor, "batch head qu
     real = log_sum_exp.isfinite() & (log_sum_exp > torch.finfo(torch.float32).min / 2)
     level = log_sum_exp.masked_fill(~real, torch.inf)
     each_tile(call, level, (total, largest), partial(_add, size=size), size)
+    # a row that is NaN makes its blocks NaN; rows beyond the last are none
     unknown = torch.nn.functional.pad(log_sum_exp.isnan(), (0, -queries % size)).unflatten(-1, (-1, size))
     unknown = unknown.any(-1, keepdim=True)
     return Blocks(total.masked_fill_(unknown, torch.nan), largest.masked_fill_(unknown, torch.nan), size)
@@ -78,6 +79,7 @@ def _add(weights: Tensor, rows: slice, keys: slice, total: Tensor, largest: Tens
     """Add a tile of whole blocks, or of part of one."""
     sides = [min(size, side.stop - side.start) for side in (rows, keys)]
     beyond = [-length % side for length, side in zip(weights.shape[-2:], sides, strict=True)]
+    # zeros change neither a sum nor the maximum of weights
     cells = torch.nn.functional.pad(weights, (0, beyond[1], 0, beyond[0]))
     cells = cells.unflatten(-1, (-1, sides[1])).unflatten(-3, (-1, sides[0]))
     sums, maxima = cells.sum((-3, -1)).float(), cells.amax((-3, -1)).float()

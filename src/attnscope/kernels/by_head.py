@@ -34,6 +34,7 @@ def tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]
     from attnscope.kernels.compiled import MEASURES, CompiledRows
 
     sums, shape = plain.Sums.empty(call, need, torch.float32), call.query.shape[:-1]
+    # numba compiles one signature: absent columns are an array of width 0
     columns = sums.output.new_zeros(*shape, 0) if sums.columns is None else sums.columns
     measures = torch.empty(len(MEASURES), *shape, dtype=torch.float64)
     weighted = torch.empty(columns.shape, dtype=torch.float64)
@@ -43,6 +44,7 @@ def tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]
     ]
     rows = CompiledRows(tuple(state), output, added, tuple(measures.flatten(1).numpy()), into, need.bins)
     marks = None if need.columns is None else _Marks.of(need.columns)
+    # without mask, bias and cap a score of -inf can only come from overflow
     least = _LEAST if shows_scores(call) else -math.inf
     _in_threads(heads_of_tiles(call), partial(_attend, call=call, sums=sums, marks=marks, into=rows, least=least))
     state = sums.state
@@ -146,6 +148,7 @@ def _attend(
     top = (tile.texts.start * count + tile.heads.start) * queries  # the first of their rows among those of all heads
     for first in range(0, queries, plain.QUERY_TILE):
         rows = slice(first, min(first + plain.QUERY_TILE, queries))
+        # scaled before the product: queries are fewer numbers than scores
         of_block = query[..., rows, :].float() * call.scale
         bounds = start, stop, _ = tile.bounds(call, rows)
         leftmost = int(start.min()) // plain.KEY_TILE
@@ -153,6 +156,7 @@ def _attend(
             keys = slice(number * plain.KEY_TILE, min((number + 1) * plain.KEY_TILE, key.shape[-2]))
             scores = _reused((*of_block.shape[:-1], keys.stop - keys.start))
             torch.matmul(of_block, key[..., keys, :].transpose(-2, -1), out=scores)
+            # mask and bias differ by text, where a tile has the heads of several
             by_text = scores if tile.is_alone else scores.unflatten(0, (-1, tile.heads.stop - tile.heads.start))
             plain.adjust(by_text, call.softcap, bias, mask, rows, keys)
             factor = into.absorb(scores, bounds, top, keys.start, least)
@@ -202,6 +206,7 @@ def each_tile(
     level = log_sum_exp.to(wide)
     # what float32 cannot hold of a log-sum-exp is a factor of its row
     factor = torch.where(level < torch.inf, torch.exp(level - log_sum_exp), 0.0).to(wide)
+    # threads by head pay on the CPU alone, and their tiles are float32
     if call.query.device.type != "cpu" or wide == torch.float64:
         level, factor, *into = (plain.by_group(call, each) for each in (level, factor, *into))
         _add_tiles(plain.batched_operands(call, wide), level, factor, into, add, plain.rows_at_once(call), size)
@@ -232,6 +237,7 @@ def _add_tiles(
             rows = slice(rows.start + int(at[0]), rows.start + int(at[-1]) + 1)  # noqa: PLW2901
         start, stop = operands.start[..., rows, None].int(), operands.stop[..., rows, None].int()
         first, last, is_whole = int(start.min()), int(stop.max()), bool(counted[:, rows].all())
+        # keys that all rows see, where no mask has to be written
         inner = int(start.max()), int(stop.min())
         scores: Tensor | None = None
         for keys in _cuts(operands.key.shape[-2], size, plain.KEY_TILE):
@@ -273,6 +279,7 @@ T = TypeVar("T")
 
 
 def _in_threads(parts: Iterable[T], work: Callable[[T], None]) -> None:
+    # the mode belongs to a thread: those of the pool do not inherit it
     work = torch.inference_mode()(work)
     pool = _threads(torch.get_num_threads())
     if pool is None:

@@ -81,6 +81,7 @@ class AttentionCall:
         else:
             start, stop, _ = self._of_mask
         if self.causal:
+            # a causal mask is a bound of the keys, so that no mask of query times key is needed
             stop = torch.minimum(stop, self.query_positions + 1)
         return start, torch.maximum(start, stop)
 
@@ -125,6 +126,7 @@ class AttentionCall:
                 return pairs.taken(queries)
             return pairs[torch.arange(len(pairs), device=pairs.device)[:, None], :, queries].transpose(1, 2)
 
+        # gather needs one index for each entry of its result: expand makes no copy
         index = queries[:, None, :, None].expand(-1, self.query.shape[1], -1, self.query.shape[3])
         query, places = self.query.gather(2, index), self.query_positions.expand(len(queries), -1).gather(1, queries)
         return replace(self, query=query, mask=of(self.mask), bias=of(self.bias), positions=places)
@@ -134,9 +136,11 @@ class AttentionCall:
         first, last, _ = heads.indices(self.query.shape[1])
 
         def of(pairs: Tensor | None) -> Tensor | None:
+            # a size of 1 broadcasts over texts or heads, and cannot be cut
             pairs = pairs if pairs is None or len(pairs) == 1 else pairs[texts]
             return pairs if pairs is None or pairs.shape[1] == 1 else pairs[:, heads]
 
+        # the key heads of these query heads: rounded down at the start, up at the end
         query, own = self.query[texts, heads], slice(first // self.group, -(-last // self.group))
         key, value = self.key[texts, own], self.value[texts, own]
         sinks = None if self.sinks is None else self.sinks[heads]
@@ -175,10 +179,12 @@ def with_masked_keys(call: AttentionCall, scores: float | None = None) -> Attent
     if scores is None:
         scores = largest_score(call.query, call.key, call.scale)
     scores = scores if call.softcap is None else min(scores, call.softcap)
+    # softmax cancels a constant of the row: only the distance to the largest bias of the head counts
     largest = values.amax((0, *range(2, values.ndim)), keepdim=True)
     level = largest.double() - 2 * scores - _VANISHES
     if not bool(((values.amin() <= level) & (largest < torch.inf)).all()):
         return call
+    # masked only where every head masks it: uniform attention counts the keys that some head sees
     masked = (values <= level).all(1, keepdim=True) & ~forbids(values)
     if not bool(masked.any()):
         return call
@@ -301,6 +307,7 @@ _unchecked: ContextVar[list[Tensor] | None] = ContextVar("attnscope_unchecked", 
 
 def is_finite(tensor: Tensor) -> bool:
     """Whether every entry is finite; asked again of the last tensor that was, it does not look (or wait for a GPU)."""
+    # tensors made in inference mode have no version, and reading it raises an error
     version = -1 if tensor.is_inference() else tensor._version  # noqa: SLF001 changes in place
     last, unchecked = _finite.get(), _unchecked.get()
     if last is None or last[0]() is not tensor or last[1] != version:
@@ -308,6 +315,7 @@ def is_finite(tensor: Tensor) -> bool:
             unchecked.append(magnitude(tensor))
         elif not bool(magnitude(tensor) < torch.inf):
             return False
+        # a weak reference: a strong one would keep the last layer of a model in memory
         _finite.set((ref(tensor), version))
     return True
 

@@ -61,8 +61,10 @@ def _power_of_two(_context, _n):
 def _exp(x):
     """Exp for -87 <= x <= 0: the number of halvings, then exp of the rest by its Taylor series."""
     halvings = np.floor(x * _F(1 / math.log(2)) + _F(0.5))
+    # ln 2 in two parts (Cody and Waite 1980): the first has few bits, so that its product is exact
     rest = x - halvings * _F(0.693359375)
     rest = rest - halvings * _F(math.log(2) - 0.693359375)
+    # |rest| <= ln(2) / 2: the next term of the series is below float32's rounding
     series = _F(1 / 5040)
     series = series * rest + _F(1 / 720)
     series = series * rest + _F(1 / 120)
@@ -90,6 +92,7 @@ def _first_with(row, largest, index):
     """Index of the first largest score; comparing all of them is vector code, a search is not."""
     first = _F(-np.inf)
     for j in range(row.shape[0]):
+        # the least index is the largest negative one: LLVM makes a vector of a maximum
         first = _maximum(first, -index[j] if row[j] == largest else _F(-np.inf))
     return -first
 
@@ -162,6 +165,7 @@ def _absorb(scores, bounds, column, index, top, state, edges, factor, least):
         last = max(min(stop[i] - column, keys), first)
         row = scores[i, first:last]
         old = maximum[at_row]
+        # online softmax (Milakov and Gimelshein 2018): a new maximum rescales what was added before
         new = max(old, _row_maximum(row, least))
         if abs(new) == np.inf:  # no key yet; or infinity, after which there are no weights
             scores[i, :] = _F(0)
@@ -175,6 +179,7 @@ def _absorb(scores, bounds, column, index, top, state, edges, factor, least):
             for t in range(max(0, first - at), min(band.shape[1], last - at)):
                 band[at_row, t] = scores[i, at + t]
         p, p_score, p_square, p_index = _row_sums(row, new, index[first:last])
+        # the product with the values reads whole rows: masked keys must have the weight 0 there
         scores[i, :first] = _F(0)
         scores[i, last:] = _F(0)
         local = p_index / p if p > 0 else _F(0)
@@ -211,6 +216,7 @@ def _finish(bounds, top, sinks, state, output, columns, measures, weighted):
         log_whole = np.log(whole)
         level = np.float64(maximum[at]) + log_whole
         if sinks.shape[0]:
+            # rows of adjacent heads are together: as many rows for each sink
             level = np.logaddexp(level, sinks[i * sinks.shape[0] // len(start)])
             mass[at] = np.exp(np.float64(maximum[at]) + log_whole - level) if is_seen else 0.0
         else:

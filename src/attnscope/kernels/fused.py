@@ -41,6 +41,7 @@ def fused_attention(
     width, wanted = call.key.shape[-1], value.shape[-1]
     if wanted > width:
         raise AttnscopeError(f"{wanted} value columns do not fit one fused pass of width {width}: cut them")
+    # the kernels want values as wide as keys
     value = torch.nn.functional.pad(value, (0, width - wanted))
     key, value = (tensor.repeat_interleave(call.group, dim=1) for tensor in (call.key, value))
     bias, causal = None, call.causal
@@ -48,15 +49,18 @@ def fused_attention(
     if call.mask is not None:
         mask = call.mask
         if causal:
+            # the kernels take a mask or `causal`, not both
             mask = mask & torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).tril()
             causal = False
         empty = ~mask.any(-1)
         keys = mask.shape[-1]  # the kernel of CUDA wants rows of 16 bytes, or a multiple
         bias = torch.zeros(*mask.shape[:-1], keys + -keys % 8, dtype=call.query.dtype, device=mask.device)[..., :keys]
+        # the lowest number, not -inf: a row without keys would be NaN, and is emptied below
         bias.masked_fill_(~mask, torch.finfo(bias.dtype).min)
         bias = bias.expand(call.query.shape[0], call.query.shape[1], *mask.shape[-2:])
     queries = call.query.shape[2]
     if call.query.is_cuda:
+        # the public function returns no log-sum-exp; without `True`, nor does this one
         output, log_sum_exp, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
             call.query, key, value, bias, True, 0.0, causal, scale=scale
         )
@@ -98,6 +102,7 @@ def _packed_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
         columns = need.columns.to(call.key.dtype)[:, None]
         wanted["columns"] = columns.expand(batch, kv_heads, keys, columns.shape[-1])
     packed = torch.cat(list(wanted.values()), dim=-1)
+    # a weighted sum of keys, indices or marks is an output whose values they are
     passes = [fused_attention(call, packed[..., cut]) for cut in plan_passes(packed.shape[-1], width)]
     log_sum_exp = passes[0][1]
     sums = torch.cat([output for output, _ in passes], dim=-1)

@@ -65,6 +65,7 @@ def _bounds(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """First and last-plus-one key of some rows, and whether all heads allow all keys between."""
     keys, bits = mask.shape[-1], mask.view(torch.uint8)  # a view: only numbers have a largest one
     count = bits.sum(-1)
+    # argmax gives the first of equal numbers: the first allowed key, and from the other side the last
     start = torch.where(count > 0, bits.argmax(-1), 0)
     stop = torch.where(count > 0, keys - bits.flip(-1).argmax(-1), 0)
     return start.amin(1), stop.amax(1), (stop - start == count).all() & (mask.shape[1] == 1)
@@ -89,6 +90,7 @@ class RowMask(Tensor):
     ) -> RowMask:
         shape = (len(start), 1, start.shape[1], keys)
         made = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=start.device)  # noqa: SLF001
+        # a wrapper: its shape is that of the mask, its memory that of two numbers a query
         made.start, made.stop = start, stop
         made._whole = made._seen_in = None  # noqa: SLF001
         return made
@@ -106,6 +108,7 @@ class RowMask(Tensor):
         if self._whole is not None:
             return self._whole
         index = torch.arange(self.shape[-1], device=self.start.device)
+        # in place below: such a matrix can be the largest of a pass
         allowed = index >= self.start[:, None, :, None]
         allowed &= index < self.stop[:, None, :, None]
         if keep:

@@ -65,6 +65,7 @@ def absorb(
     scores.masked_fill_((index < start[..., None]) | (index >= stop[..., None]), -math.inf)
     band = state.band.shape[-1] // 2
     if state.band.shape[-1]:
+        # columns of this tile at the offsets -band to band of each query: diagonals are not views of a tile
         at = own[..., None] + torch.arange(-band, band + 1, device=scores.device) - column
         inside = (at >= 0) & (at < keys)
         near = scores.gather(-1, at.clamp(0, keys - 1).expand(*scores.shape[:-1], -1))
@@ -80,7 +81,9 @@ def absorb(
     # sums relative to an older maximum m become sums relative to the new one m': exp(s - m') is exp(s - m) exp(m - m'),
     # and s - m' is (s - m) + (m - m')
     old = torch.where(state.maximum == -math.inf, 0.0, state.maximum).double()
+    # float64, as this factor multiplies sums over all earlier keys
     rescale = torch.exp(state.maximum.double() - shift.double())
+    # within a tile float32 adds 512 numbers; between tiles float64 does
     total = scores.sum(-1).double()
     state.score.add_((old - shift.double()) * state.total).mul_(rescale)
     state.score.add_((scores * below).sum(-1))
@@ -151,6 +154,7 @@ def sweep(operands: Operands, rows: range, into: Sums) -> None:
     diagonal = operands.positions[..., block]
     sums = into.rows(block)
     first, last = int(start.min()), int(stop.max())
+    # tiles begin at multiples of their size, as in the compiled pass
     leftmost = first - first % KEY_TILE
     for column in range(leftmost, last, KEY_TILE):
         keys = slice(column, min(column + KEY_TILE, operands.key.shape[-2]))
@@ -211,6 +215,7 @@ class Sums:
         log_real = torch.where(visible, state.maximum.double() + torch.log(total), -math.inf)
         log_sum_exp = log_real
         if call.sinks is not None:
+            # a sink is one more exponential in the denominator, of a key without value (gpt-oss)
             log_sum_exp = torch.logaddexp(log_real, call.sinks.double()[:, None])
         mass = torch.where(visible, torch.exp(log_real - log_sum_exp), 0.0)
         share = mass / total  # turns p = exp(score - maximum) into a weight
@@ -268,10 +273,12 @@ def batched_operands(call: AttentionCall, dtype: torch.dtype, need: Need | None 
 
 def by_group(call: AttentionCall, tensor: Tensor) -> Tensor:
     """A view with the heads, dimension 1, as ``(kv_head, group)``."""
+    # a view: key heads then broadcast over their group, without the copies of repeat_interleave
     return tensor.unflatten(1, (1, 1) if (tensor.shape[1] != call.query.shape[1]) else (call.key.shape[1], -1))
 
 
 def rows_at_once(call: AttentionCall) -> int:
     """Number of queries of all heads in a tile."""
     batch, heads = call.query.shape[:2]
+    # a GPU needs large launches; on a CPU a tile should stay in the cache
     return max(16, (PLAIN_TILE if call.query.is_cuda else PLAIN_TILE >> 5) // (batch * heads * KEY_TILE))

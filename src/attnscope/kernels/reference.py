@@ -106,6 +106,7 @@ def masked_softmax(
     if sinks is not None:
         largest = torch.maximum(largest, sinks.to(scores.dtype))
     largest = largest.clamp_min(torch.finfo(scores.dtype).min)  # a row of -inf must not give NaN
+    # softmax cancels the constant, so its gradient does not count
     weights = torch.exp(scores - largest.detach())
     total = weights.sum(-1, keepdim=True)
     if sinks is not None:

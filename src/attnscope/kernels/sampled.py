@@ -38,7 +38,9 @@ def measure_by_level(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasur
 @torch.no_grad()
 def measure_rows(call: AttentionCall, need: Need, queries: Int[Tensor, "_ _ row"]) -> RowMeasures:
     """Measure some rows by their scores alone; each key head may have its own rows."""
+    # values of width 0: nothing is mixed
     bare = replace(call, value=call.value[..., :0])
+    # query heads that share a key head share its rows
     groups = [slice(head * call.group, (head + 1) * call.group) for head in range(queries.shape[1])]
     parts = [measure(bare.part(own).take(queries[:, head]), need)[1] for head, own in enumerate(groups)]
     measured = [field.name for field in fields(RowMeasures) if getattr(parts[0], field.name) is not None]
@@ -58,6 +60,7 @@ def _fused(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor] | None:
     if call.sinks is not None:
         log_sum_exp = torch.logaddexp(log_real, call.sinks.double()[:, None])
         mass = torch.where(visible, torch.exp(log_real - log_sum_exp), 0.0)
+        # the fused kernel knows no sinks: they scale the output of each row
         output = output * mass[..., None].to(output.dtype)
     return (output, log_sum_exp, mass) if bool(magnitude(output) < torch.inf) else None
 
@@ -66,12 +69,14 @@ def _fused_rows(call: AttentionCall, first: int) -> tuple[Tensor, Tensor]:
     """Attend for some rows; the mask is never written out whole."""
     rows = slice(first, min(first + _ROWS, call.query.shape[2]))
     start, stop = (bound[:, rows] for bound in call.extent)
+    # at least one key: an empty matrix has no softmax
     keys = slice(int(start.min()), max(int(stop.max()), int(start.min()) + 1))
     index = torch.arange(keys.start, keys.stop, device=start.device)
     allowed = ((index >= start[..., None]) & (index < stop[..., None]))[:, None]
     if call.mask is not None and not call.is_contiguous:
         allowed = allowed & call.mask[:, :, rows, keys]
     query, key, value = call.query[:, :, rows], call.key[:, :, keys], call.value[:, :, keys]
+    # a mask of all True would be written out and added for nothing
     mask = None if bool(allowed.all()) else allowed
     return fused_attention(replace(call, query=query, key=key, value=value, causal=False, mask=mask))
 
@@ -83,6 +88,7 @@ def _band(call: AttentionCall, log_sum_exp: Tensor, band: int) -> Tensor:
     from attnscope.kernels.compiled import band_compiled  # numba is loaded when it is first needed
 
     weights = torch.zeros(*call.query.shape[:3], 2 * band + 1, dtype=torch.float32)
+    # infinity marks rows without keys, which are left out
     level = log_sum_exp.masked_fill(log_sum_exp == -torch.inf, torch.inf).float()
 
     def work(operands: Operands, text: int, head: int) -> None:

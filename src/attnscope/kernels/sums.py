@@ -83,6 +83,7 @@ def weight_sums(
         each_tile(call, level, sums, partial(_add, queries=queries))
     if by_kernel:
         # column j: ln sum_i exp(s_ij - lse_i), the log-sum-exp of a row of the exchanged call, whose bias is -lse_i
+        # no atomic additions, whose order would change the sum from run to run
         received_by = triton_tiles(exchanged(call, level), Need())[1].log_sum_exp.exp()
         sums[0] = received_by.flip(-1) if call.causal else received_by
     strange = level.isnan().any(-1, keepdim=True)

@@ -125,11 +125,14 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     from attnscope.kernels._triton_kernels import attend_rows  # Triton is loaded when it is first needed
 
     query, key, value = (
-        (side if side.stride(-1) == 1 else side.contiguous()) for side in (call.query, call.key, call.value)
+        # the kernel reads rows as vectors: columns must be adjacent
+        (side if side.stride(-1) == 1 else side.contiguous())
+        for side in (call.query, call.key, call.value)
     )
     batch, heads, queries, _ = query.shape
     keys, value_width = value.shape[2:]
     device = query.device
+    # Triton has no booleans in memory: the same bytes as numbers
     mask = None if call.mask is None or call.is_contiguous else call.mask.view(torch.uint8)
     start, stop = (None, None) if call.mask is None else (bound.contiguous() for bound in call.extent)
     marks = None if need.columns is None else need.columns.float().expand(batch, -1, -1).transpose(1, 2)
@@ -146,6 +149,7 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     bin_sums = results(2 * len(need.bins)) if need.bins else None
     band_weights = None if need.band is None else results(2 * need.band + 1)
     grid = (-(-queries // fixed["QUERY_TILE"]) * batch * heads,)
+    # one program for each block of queries of each head of each text
     kernel = cast("Any", attend_rows)[grid]  # Triton has no types for it
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         kernel(
@@ -219,6 +223,7 @@ def _bias_in_memory(call: AttentionCall, batch: int, heads: int) -> tuple[Tensor
     if not isinstance(call.bias, OffsetBias):
         return call.bias, _strides(call.bias, batch, heads)
     of_text, of_head, step = call.bias.by_offset.expand(batch, heads, -1).stride()
+    # query i and key j read the number at j - i: one back for each query, one on for each key
     return call.bias.by_offset[..., call.bias.shape[-2] - 1 :], (of_text, of_head, -step, step)
 
 

@@ -70,6 +70,7 @@ def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"
     rows, columns = pixels.shape[2] // size[0], pixels.shape[3] // size[1]
     if not rows or not columns:
         return f"its patch_size {size[0]} x {size[1]} is larger than the image"
+    # first, its right and lower neighbours, and the last: they fix the order of rows and columns
     places = [(0, 0), (0, min(1, columns - 1)), (min(1, rows - 1), 0), (rows - 1, columns - 1)]
     probes = pixels.repeat(1 + len(places), 1, 1, 1)
     for probe, (row, column) in zip(probes[1:], places, strict=True):
@@ -280,6 +281,7 @@ class Tiles:
 def rows_and_columns(tokens: int, pixels: tuple[int, int] | torch.Size) -> tuple[int, int] | None:
     """These tokens in the shape of an image, ``(row, column)``; None if they do not fill it."""
     height, width = pixels
+    # rows * columns = tokens and rows / columns = height / width
     rows = round((tokens * height / width) ** 0.5)
     columns = tokens // max(1, rows)
     return (rows, columns) if rows * columns == tokens and rows * width == columns * height else None
@@ -340,6 +342,7 @@ class Frames(Tiles):
         before = self._states(inputs, tokens)
         # (frame, token)
         moved = torch.stack([self._changes(inputs, key, frame, tokens, before) for frame in range(len(pixels))])
+        # which tokens a frame moves, next to the largest change of all
         of = moved > NOTHING * moved.amax(0).amax()
         if bool((of.sum(0) > 1).any()) or not bool(of.any(1).all()):
             return [], self._unknown("some of its tokens read several frames, or a frame none of them")

@@ -46,6 +46,7 @@ def beyond_chance(
     measured: Float[np.ndarray, "*#cell"], equal: Float[np.ndarray, "*#cell"], rows: Float[np.ndarray, "*#cell"] | float
 ) -> Bool[np.ndarray, "*#cell"]:
     """Whether a share exceeds what this number of rows would reach by chance if they ignored position."""
+    # away from 0 and 1, where the divergence is infinite
     p, q = np.clip(measured, 1e-12, 1 - 1e-12), np.clip(equal, 1e-12, 1 - 1e-12)
     # n rows of mean q have a mean of p or more with a probability of at most exp(-n KL(p, q)) (Hoeffding 1963, theorem
     # 1); `CHANCE` is divided by the number of shares that are tested (Bonferroni)
@@ -57,6 +58,7 @@ def beyond_shared(
     measured: Float[np.ndarray, "*#cell"], equal: Float[np.ndarray, "*#cell"]
 ) -> Bool[np.ndarray, "*#cell"]:
     """Whether a key that all rows share has `SHARED_ODDS` times the odds of uniform attention."""
+    # odds multiplied out: no division by 0 where a share is 0 or 1
     return (measured > equal) & (measured * (1 - equal) >= SHARED_ODDS * equal * (1 - measured))
 
 
@@ -97,6 +99,7 @@ def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> n
         is_leaning = (of_heads[side] >= SHARE) & leans[:, single + 3 * reaches + number]
         choices.append((is_leaning, kinds.index(f"{side}ward")))
     conditions, codes = zip(*choices, strict=True)
+    # the first condition that holds decides: narrow labels stand before wide ones
     return np.select(conditions, codes, kinds.index("mixed"))
 
 
@@ -252,6 +255,7 @@ def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
     rows = rows.transpose("window", "layer").drop_vars("layer", errors="ignore")
     if "sampled_rows" in results:
         results = results.assign(supporting_rows=np.minimum(rows, results.sampled_rows))
+    # offset = key - query, and queries have the mean (rows - 1) / 2
     mean_key = results.mean_offset + (rows - 1) / 2
     if "columns_left" in results:
         return results.assign(rows=rows)
@@ -315,6 +319,7 @@ def cluster_profiles(shares: Float[np.ndarray, "vector offset"], *, clusters: in
         names.append(base[cluster] if not again else f"{base[cluster]} (no. {again + 1})")
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))
+    # numbers in the order of the names, not of the starts
     labels = position[np.asarray(model.labels_)]
     return Clustering(labels, centroids[order], tuple(names), float(cast("float", model.inertia_)))
 

@@ -171,6 +171,7 @@ class HostOffloader(dict[int, dict[str, Tensor]]):
         """Tensors that are on the host once they were waited for."""
         device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
         with nullcontext() if device is None else torch.cuda.device(device):  # whose stream copies and event are in
+            # the copy runs on the stream behind the kernels of its layer; the host waits for the event before it reads
             copies = {name: tensor.to("cpu", non_blocking=device is not None) for name, tensor in tensors.items()}
             if device is not None:
                 self._events.append(torch.cuda.Event())
@@ -244,6 +245,7 @@ class StatisticsObserver:
         The hundreds of small sums of a layer take less time than to launch them, on a GPU or from Python.
         """
         mask = call.mask
+        # layers whose masks share memory and shape see the same keys: their null is computed once
         memory = id(mask) if mask is None or isinstance(mask, RowMask) else (mask.data_ptr(), mask.stride(), mask.shape)
         seen = call.causal, memory, None if call.bias is None else site.index
         kind = site.kind, call.query.shape[2], call.key.shape[2], call.query.device, seen
@@ -263,6 +265,7 @@ class StatisticsObserver:
         if mask is None and call.bias is None and call.positions is None and (host := reading.on_host()) is not None:
             call, reading = _on_host(call), host  # what follows launches nothing
         marks = self._marks(reading, site, call)
+        # a transposed copy: the keys of one column are adjacent in memory
         columns = marks.columns().mT.contiguous().mT  # as the kernel of CUDA reads them
         need = plan(_nulls(self.names), self.band, columns, self.reach, equal=True)
         eligible = marks.eligible(call).on(device) if STRONGEST in self.names else None
@@ -344,6 +347,7 @@ class _Waiting:
 
 def _on_host(call: AttentionCall) -> AttentionCall:
     """A call of the same positions without its numbers, on the host."""
+    # one number seen as the whole: uniform attention needs positions alone
     query, key, value = (torch.zeros(1).expand(*side.shape[:3], 1) for side in (call.query, call.key, call.value))
     return AttentionCall(query, key, value, call.scale, call.causal)
 
@@ -432,6 +436,7 @@ def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
         if name.startswith(EQUAL):
             arrays[name] = np.concatenate(layers, axis=1)
             continue
+        # layers may have fewer heads than others (pruned models)
         arrays[name] = np.full((layers[0].shape[0], len(layers), heads, *layers[0].shape[2:]), np.nan)
         for index, layer in enumerate(layers):
             arrays[name][:, index, : layer.shape[1]] = layer

@@ -176,6 +176,7 @@ def part_rows(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset,
     whole, windows = part.piece(piece), part.apart(WINDOWS, piece)
     if windows is None:
         return whole.isel(window=chosen), {}
+    # windows of a pool are in a row: pools' ends in them are cumulative counts
     ends = np.concatenate([[0], np.cumsum(whole.window_count.values)])
     of_pools = slice(int(ends[chosen.start]), int(ends[chosen.stop]))
     return whole.isel(window=chosen), {WINDOWS: windows.isel(pooled_window=of_pools)}
@@ -187,11 +188,6 @@ def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
     if "pooled_window" not in parts[0].dims:
         return whole
     return whole.merge(in_a_row([windows_alone(part) for part in parts], "pooled_window"))
-
-
-def in_order(parts: Iterable[xr.Dataset]) -> list[xr.Dataset]:
-    """Batches, or pools, one text after the other."""
-    return sorted(parts, key=lambda pool: int(pool.window[0]))
 
 
 ERROR, BETWEEN, WITHIN = "_error", "_between", "_within"  # suffixes of a statistic

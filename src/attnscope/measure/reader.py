@@ -306,7 +306,8 @@ class Reader(Job, ABC):
         kinds = self.kinds()
         if self.folder is not None:
             return summaries(self.folder, kinds)
-        whole = pools.pools_alone(pools.joined(pools.in_order(measured)))
+        ordered = sorted(measured, key=lambda part: int(part.window[0]))  # tasks of Ray end in any order
+        whole = pools.pools_alone(pools.joined(ordered))
         whole = whole if kinds is None else whole.merge(kinds(whole), combine_attrs="no_conflicts")
         return {self.command: whole}
 

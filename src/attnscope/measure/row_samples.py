@@ -47,6 +47,7 @@ class RowSample:
             if length <= self.rows:
                 queries[text, :, :length], weight[text, :, :length] = np.arange(length), 1.0
                 continue
+            # a stream for each window: the draw depends neither on batches nor on other windows
             random = np.random.default_rng([self.seed, self.first + text, length])
             # two points in each stratum of the cumulative chances
             points = (np.arange(self.rows) // 2 + random.random(self.rows)) / (self.rows // 2)
@@ -137,6 +138,7 @@ class SampledRows(Rows):
         more = (None,) * (values.ndim - 3)
         weighted = values.double().where(self.counted[(..., *more)], 0.0) * self.weight[(..., *more)]
         estimate = weighted.sum(2)[None]
+        # a numerical derivative: each neighbour has one row that counts a little more
         parts = weighted * self.is_drawn[(slice(None), None, None, *more)] * _STEP
         return torch.cat([estimate, estimate + parts.movedim(2, 0)])
 
@@ -234,6 +236,7 @@ def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: ExactV
     statistics: dict[str, Tensor] = {}
     for name in names:
         estimate, *neighbours = KNOWN[name].reduce(standing)
+        # the influence of a row on any statistic, without its formula (the infinitesimal jackknife)
         of_rows = (torch.stack(neighbours) - estimate) / _STEP
         of = Influences(estimate, of_rows, share[(..., *(None,) * (estimate.ndim - 2))])
         variance, freedom = of.variance()

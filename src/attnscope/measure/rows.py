@@ -45,6 +45,7 @@ def without_gaps(call: AttentionCall) -> bool:
 def keys_at(edges: Tensor, start: Tensor, stop: Tensor) -> Tensor:
     """The first key from each edge (an offset) on, between `start` and `stop` of each query: ``(..., edge)``."""
     key_position = torch.arange(start.shape[-1], device=edges.device)
+    # the lower bound last: where a query sees no key both ends are equal, and the range is empty
     return torch.maximum(torch.minimum(key_position[:, None] + edges, stop[..., None]), start[..., None])
 
 
@@ -79,6 +80,7 @@ def equal_rows(call: AttentionCall, need: Need) -> RowMeasures:
     share = torch.where(count > 0, 1.0 / count.clamp_min(1), 0.0)
     columns = None
     if need.columns is not None:
+        # prefix sums with a 0 in front: a sum over keys first to last is a difference of two
         before = torch.nn.functional.pad(need.columns.double().cumsum(1), (0, 0, 1, 0))
         first, last = (bound[..., None].expand(-1, -1, before.shape[-1]) for bound in (start, stop))
         columns = (before.gather(1, last) - before.gather(1, first)) * share[..., None]
@@ -117,6 +119,7 @@ Array = TypeVar("Array", Tensor, np.ndarray)
 def fitted_places(sums: Array, mass: Array, counts: Array) -> tuple[Array, Array]:
     """Factors of the weight of a key in each bin, ``(..., head, bin)``, and of each row."""
     # iterative proportional fitting (Deming and Stephan 1940): rows get their sums, then bins theirs, until both have
+    # ones in the type of the sums, of PyTorch or NumPy
     share, row = sums * 0.0 + 1.0, mass
     near = _NEAR * float(mass.sum(-1).max())
     for _ in range(_ROUNDS):
@@ -158,10 +161,12 @@ class GroupPlaces:
         edges = torch.cat([left, near, right])
         others = groups * ~first[..., None]
         of_first = (groups * first[..., None]).sum(1)
+        # the first of equal maxima; booleans have no argmax
         first_key = first.to(torch.uint8).argmax(1)
         count = _groups_of_extents if without_gaps(call) else _groups_of_allowed
         offsets, first_seen = count(call, edges, others, first_key)
         query_position = torch.arange(call.query.shape[2], device=edges.device)
+        # the bin whose first offset is at most this one
         offset_of_first = torch.bucketize(first_key[:, None] - query_position, edges, right=True) - 1
         occurring, first_at = offset_of_first.unique(return_inverse=True)
         on_first = (first_seen[..., None] * of_first[:, None])[:, :, None]
@@ -181,6 +186,7 @@ class GroupPlaces:
         each = torch.cat([left[..., :-1], left_end, band, right_end, right[..., 1:]], dim=-1)
         on_first = on_first.double()[..., None]
         offset, at = (place[:, None, :, None].expand_as(on_first) for place in (self.offset_of_first, self.first_at))
+        # a first token draws attention wherever it is: its weight leaves the bin of its offset
         others = each.scatter_add(3, offset, -on_first).clamp_min(0.0)
         firsts = each.new_zeros(*each.shape[:3], self.seen.shape[2] - each.shape[3]).scatter(3, at, on_first)
         return torch.cat([others, firsts], dim=-1).where(counted[..., None], 0.0).sum(2)
@@ -272,6 +278,7 @@ class Marks:
 
     def eligible(self, call: AttentionCall) -> Eligible:
         """The tokens that an example may have: queries that see enough keys; neither special tokens nor the first."""
+        # e to the log-sum-exp of n scores of 0 is n
         sees = equal_rows(call, Need()).log_sum_exp[:, 0].exp().round()  # keys
         queries, keys = self.queries & (sees >= LEAST_KEYS), self.keys & ~self.special
         if self.special_queries is not None:
@@ -343,6 +350,7 @@ class Rows:
     def summed_by_cache(self, name: str) -> Tensor:
         """A field of `SecondPass` over heads, for each the sum over the query heads that share its key-value head."""
         values = self.summed(name)
+        # query heads that share a key head are adjacent (grouped queries)
         shared = values.unflatten(1, (-1, self.second.group))
         return shared.sum(2, keepdim=True).expand_as(shared).flatten(1, 2)
 
@@ -461,6 +469,7 @@ class Rows:
         eligible, largest_key = there(self.eligible), there(self.measures.largest_key).long()
         on_key = eligible.keys[:, None].expand(-1, largest_key.shape[1], -1).gather(2, largest_key.clamp_min(0))
         counts = self.counted & eligible.queries[:, None] & on_key
+        # below every weight, so that such a row is chosen only where no other is left
         weight, query = there(self.measures.largest).double().masked_fill(~counts, -1.0).max(-1, keepdim=True)
         return torch.cat([weight, query, largest_key.gather(-1, query)], -1).masked_fill(weight < 0, torch.nan)
 
@@ -547,6 +556,7 @@ class PackedSums:
         names = [name for name in has if name not in {*_LONG, "columns", "largest_key"}]
         names += [_FIRST, _SPECIAL] * ("columns" in has)
         values = torch.cat([row_values(rows, name) for name in names for rows in several], 1)
+        # heads of one measure are adjacent: measures first, then layers and heads
         values = values.unflatten(1, (len(names), -1))
         mass = values[:, names.index("mass")]
         counted = valid[:, None] & (mass > 0)
@@ -572,6 +582,7 @@ class PackedSums:
 def indicator_columns(valid: Tensor, special: Tensor, groups: GroupMarks | None = None) -> Tensor:
     """Value columns for `FIRST` and `SPECIAL`, ``(batch, key, 2)``, and one for each group; float32."""
     first = torch.zeros_like(special)
+    # the first token that is not padding: tokenizers may pad on the left
     first.scatter_(1, first_of(valid)[:, None], value=True)
     columns = torch.stack([first, special & valid], dim=-1).float()
     return columns if groups is None else torch.cat([columns, groups.columns(groups.keys)], dim=-1)

@@ -72,6 +72,7 @@ def independence(
     estimates = {name: Estimate(value, np.nan, np.nan) for name, value in point.items()}
     if count < LEAST:
         return estimates
+    # all resamples in one product: row d of the matrix counts each document but d once
     left = _statistics(sums, means, 1.0 - np.eye(count))  # without each document: the jackknife
     for name in ("direction_icc", "profile_between_heads"):
         low, high = jackknife_interval(point[name], left[name])
@@ -92,6 +93,7 @@ def _statistics(
     # ICC(1) of heads over C texts, (MSB - MSW) / (MSB + (C - 1) MSW)
     off = total["directions"] / texts[:, None]
     head_means = means[0] + off
+    # centred sums of squares: uncentred ones would lose their digits in the difference
     within = (total["squares"] - texts * (off**2).sum(-1)).clip(0)
     correlation = np.full(len(texts), np.nan)
     if sums["texts"].sum() >= 2 and heads >= 2:  # noqa: PLR2004

@@ -72,10 +72,12 @@ def by_document(
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(count, np.full(count, 1 / count), size=draws).astype(float)
     tested = np.isfinite(mean)
+    # the generator goes on: the signs of the test are not the draws of the interval
     differs = differs_from_zero(sums / abs(sizes.mean()), generator, int(tested.sum()) if rounded else 0)
     low = high = np.full(mean.shape, np.nan)
     if ((drawn @ sizes) * sizes.sum() > 0).all():
         low, high = bootstrap_interval(sums, sizes, drawn)
+        # an effect is significant only where test and interval agree
         differs &= np.sign(low) == np.sign(high)
     return Interval(*(values.reshape(shape) for values in (mean, low, high, differs, tested)))
 
@@ -123,6 +125,7 @@ def changes_by_model(
     if count <= _MOST_GROUPINGS:
         groupings = np.array([np.isin(np.arange(len(values)), one) for one in combinations(range(len(values)), first)])
     else:
+        # ranks of random numbers are random orders; the first row is the real grouping
         order = np.random.default_rng(seed).random((_MOST_GROUPINGS, len(values))).argsort(1).argsort(1)
         groupings = np.concatenate([np.arange(len(values))[None] < first, order < first])
     t, change, error, freedom = _welch(flat, groupings)
@@ -132,6 +135,7 @@ def changes_by_model(
     p = 2 * scipy.stats.t.sf(np.abs(t[0]), freedom)
     of_cells = (one.reshape(shape) for one in (change, change - half, change + half, p))
     mean, low, high, p = of_cells
+    # groups of equal size: exchanging both gives the same |t|
     least = (2 if 2 * first == len(values) else 1) / min(count, len(groupings))
     return Changes(mean, low, high, p, significant(p, level)), chance, least
 
@@ -217,6 +221,7 @@ def random_variables(
     less_random = changes - np.stack([part.mean(-1) for part in drawn], -1)
     return {
         "random_effect": ((*dims, "draw"), effects, {"long_name": f"{words}, random sets", "units": how["unit"]}),
+        # the chosen set counts among the sets, so that p is never 0 (Phipson and Smyth 2010)
         "p": (dims, (1 + reach) / (1 + count), {"long_name": "Share of sets that change it as much", "units": "1"}),
         **effect_variables(less_random, units, dims, f"{words}, less the mean of random sets", **beyond),
     }

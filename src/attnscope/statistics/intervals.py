@@ -24,6 +24,7 @@ def mean_by_document(values: np.ndarray, documents: Sequence[Hashable]) -> tuple
     member, count = numbered(documents)
     sizes = np.bincount(member).astype(float)
     sums = np.zeros((count, values.shape[1]))
+    # add.at adds every text of a document; `sums[member] += values` would keep only the last
     np.add.at(sums, member, values)
     mean = sums.sum(0) / sizes.sum()
     # of a ratio of sums over documents, linearised (Cochran 1977, chapter 6)
@@ -41,6 +42,7 @@ def interval(
     sizes, sums = member @ finite.astype(float), member @ np.where(finite, flat, 0.0)
     low, high = np.full((2, flat.shape[1]), np.nan)
     # columns in which the same units have values are drawn together, so that they share the draws
+    # eight flags a byte: columns are compared by their bits
     patterns, which = np.unique(np.packbits(sizes > 0, axis=0), axis=1, return_inverse=True)
     for pattern in range(patterns.shape[1]):
         columns = np.flatnonzero(which.reshape(-1) == pattern)
@@ -48,6 +50,7 @@ def interval(
         count = int(present.sum())
         if count < LEAST:
             continue
+        # how often each unit is drawn: all that a mean of a resample needs
         drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=draws)
         for first in range(0, len(columns), _AT_ONCE):
             part = np.ix_(present, columns[first : first + _AT_ONCE])
@@ -86,6 +89,7 @@ def long_tail(quantile: Any, skewness: Any) -> Any:
 def jackknife_interval(whole: Any, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both ends of the 95% interval of a smooth estimate, from its values without each unit, ``(unit, ...)``."""
     count = len(left)
+    # pseudo-values (Tukey 1958): their mean is the estimate without its bias of first order
     pseudo = count * np.asarray(whole) - (count - 1) * left
     half = scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2) * pseudo.std(0, ddof=1) / np.sqrt(count)
     return np.asarray(pseudo.mean(0) - half), np.asarray(pseudo.mean(0) + half)
@@ -112,4 +116,5 @@ def without_skewness(quantile: Any, skewness: Any) -> Any:
     """Quantile of (estimate - truth) / error, from that of Student's t and the skewness: the inverse of `unskewed`."""
     bounded = skewness.clip(-_MOST_SKEW, _MOST_SKEW)
     skew = bounded * (abs(bounded) > _LEAST_SKEW) + _LEAST_SKEW * (abs(bounded) <= _LEAST_SKEW)
+    # cbrt takes the real root of a negative number, which a power of 1 / 3 does not
     return 3 / skew * (np.cbrt(1 + skew * (quantile - skew / 6)) - 1)

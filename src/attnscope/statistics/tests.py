@@ -34,6 +34,7 @@ def differs_from_zero(
     else:
         signs = _random_signs(generator, 2**_ALL_SIGNS, count)
     varies = (parts**2).sum(0) > 0
+    # a document keeps one sign for all means: their dependence stays as it is
     flipped = np.abs(_flipped(parts[:, varies], signs))
     largest = flipped.max(1, initial=-np.inf)  # of all means under one choice: the maximum corrects for all together
     means = max(least, int(varies.sum()))
@@ -86,6 +87,7 @@ def mean_chances(values: np.ndarray, documents: Sequence[Hashable]) -> np.ndarra
     with np.errstate(divide="ignore", invalid="ignore"):
         t, freedom = np.abs(mean / error), trace**2 / trace_of_square
         if count >= MANY:
+            # third central moment of the weighted mean, unbiased for equal shares
             third = count**2 / ((count - 1) * (count - 2)) * (shares**3 @ (means - mean) ** 3)
             t = np.where(error > 0, np.clip(unskewed(t, np.sign(mean) * third / error**3), 0, t), t)
             p = 2 * scipy.stats.t.sf(t, freedom)
@@ -107,6 +109,7 @@ def skewed_chances(t: np.ndarray, units: int) -> np.ndarray:
         return 2 * scipy.stats.t.sf(np.abs(t), units - 1)
     sizes = np.maximum(np.nan_to_num(np.abs(t), nan=0.0), _CURVE[0])
     beyond = np.maximum(sizes / _CURVE[-1], 1.0)
+    # linear between logarithms: a tail of Student's t is nearly a power, and beyond the curve it is one
     inside = np.exp(np.interp(np.log(sizes), np.log(_CURVE), np.log(_tails(units))))
     return np.where(np.isnan(t), np.nan, inside * beyond ** (1.0 - units))
 
@@ -115,6 +118,7 @@ def at_least(number: int, chances: Iterable[float]) -> float:
     """Probability that at least `number` of independent events happen (the Poisson-binomial distribution)."""
     distribution = np.ones(1)
     for chance in chances:
+        # each event shifts the number of events by one with its chance: a product of polynomials
         distribution = np.convolve(distribution, [1 - chance, chance])
     return float(np.clip(distribution[number:].sum(), 0.0, 1.0))
 
@@ -125,6 +129,7 @@ def _tails(units: int) -> np.ndarray:
     drawn = np.random.default_rng(0).exponential(size=(_SHAPES, units))
     variation = drawn.std(1, ddof=1) / drawn.mean(1) / np.sqrt(units)
     apart = _CURVE[:, None] * variation
+    # given the coefficient of variation, t is large where the mean, a gamma variable, is far from 1
     below = scipy.special.gammainc(units, units / (1 + apart))
     above = scipy.special.gammaincc(units, units / np.where(apart < 1, 1 - apart, np.inf)) * (apart < 1)
     return np.asarray((below + above).mean(1))
@@ -139,6 +144,7 @@ def _random_signs(generator: np.random.Generator, draws: int, count: int) -> np.
 def _flipped(parts: np.ndarray, signs: np.ndarray) -> np.ndarray:
     """A monotone function of t; with 20 or more units, t corrected for skewness: (choice, mean)."""
     count, parts = len(parts), parts / np.sqrt((parts**2).sum(0))
+    # columns have length 1: t is then a monotone function of these sums, and is not needed itself
     sums = signs @ parts
     if count < FEW:
         return sums
@@ -155,6 +161,7 @@ def _rare_means(
 
     `varies` marks the means that are not 0 everywhere, whose observed statistics are `observed`.
     """
+    # a little less than observed: rounding must not exclude the data from their own null
     as_large = len(largest) - np.searchsorted(np.sort(largest), observed * (1 - 1e-9))
     units, tested = len(parts), parts[:, varies]
     error = np.maximum(tested.std(0, ddof=1), _SPREAD * np.abs(tested).max(0, initial=0)) / np.sqrt(units)

@@ -164,13 +164,11 @@ def run(job: Job, out: Out, task: Task | None = None, *, repair: bool = False) -
         raise PreparedError(job)
     named = out(job.signature) if callable(out) else out
     with job.measuring():
-        return _in_memory(job, task) if named is None else _in_folder(job, local_folder(named), task, repair=repair)
-
-
-def _in_memory(job: Job, task: Task | None) -> Any:
-    share = Share(lambda _: True, unit=job.unit, notes=job.notes)
-    nodes = job.summarise(results for results in _results(job, task, share) if results is not None)
-    return job.result(nodes, job.attributes | job.notes)
+        if named is not None:
+            return _in_folder(job, local_folder(named), task, repair=repair)
+        share = Share(lambda _: True, unit=job.unit, notes=job.notes)
+        nodes = job.summarise(filter(lambda results: results is not None, _results(job, task, share)))
+        return job.result(nodes, job.attributes | job.notes)
 
 
 def _in_folder(job: Job, path: Path, task: Task | None, *, repair: bool) -> Any:
