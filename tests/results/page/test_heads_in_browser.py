@@ -1,5 +1,6 @@
 """The lesson on heads in a browser: its model next to PyTorch, and what moves it."""
 
+import json
 import re
 
 import numpy as np
@@ -9,7 +10,8 @@ from transformers import AutoTokenizer
 
 from attnscope.bundled import NOUNS, SENTENCES
 from attnscope.models.transformer import EncoderForMaskedLM
-from attnscope_lineage.lessons.heads.numbers import FOLDERS
+from attnscope_lineage.lessons import HERE
+from attnscope_lineage.lessons.heads.numbers import FOLDERS, numbers
 from attnscope_lineage.lessons.write import write
 
 TIRED = "The animal didn't cross the street because it was too tired."
@@ -192,3 +194,56 @@ def test_the_shapes_are_those_of_pytorch(path, visit):
     values = np.array(page.evaluate(CELLS, "shapes"))
     np.testing.assert_allclose(values[:, :-1].sum(0), 1, atol=1e-9)
     assert np.abs(values[:, -1] - 1).max() > 0.05
+
+
+@torch.no_grad()
+def test_pictures_are_read_as_pytorch_reads_them(path, visit):
+    folder = HERE / "heads" / "digits"
+    names = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
+    model = EncoderForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+    page = visit(path)
+    for digit, picture in enumerate(json.loads((folder / "pictures.json").read_text(encoding="utf-8"))):
+        page.locator("[data-draw=picture]").get_by_role("button", name=str(digit), exact=True).click()
+        squares = np.array(picture).reshape(4, 2, 4, 2).transpose(0, 2, 1, 3).reshape(16, 4) @ [8, 4, 2, 1]
+        ids = [1, names.index("digit"), *(names.index(f"p{number}") for number in squares), 2]
+        output = model(input_ids=torch.tensor([ids]), output_attentions=True)
+        words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+        p = output.logits[0, 1].softmax(-1)[[names.index(word) for word in words]]
+        assert float(page.locator("[data-says=picture]").get_attribute("data-value")) == pytest.approx(
+            float(p.max()), abs=1e-5
+        )
+        drawn = page.locator("[data-draw=picture] [data-weights]").evaluate_all(
+            "(maps) => maps.map((map) => map.dataset.weights.split(' ').map(Number))"
+        )
+        np.testing.assert_allclose(drawn, output.attentions[1][0, :, 1, 2:18], atol=1e-5)
+    page.locator("[data-draw=picture] rect[role=button]").nth(20).press("Enter")
+    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") in {"true", "false"}
+
+
+@torch.no_grad()
+def test_views_are_means_over_held_out_sentences(path, visit):
+    model = EncoderForMaskedLM.from_pretrained(FOLDERS[4], attn_implementation="eager").eval()
+    data = numbers()
+    ids = data["vocabulary"]
+    found = {"meaning": [], "syntax": [], "order": []}
+    for view in data["views"]:
+        words = re.findall(r"[\w']+|[.,]", view["sentence"])
+        assert (words[view["it"] - 1], words[view["reason"] - 2]) == ("it", "too")
+        output = model(input_ids=torch.tensor([[1, *(ids[word] for word in words), 2]]), output_attentions=True)
+        weights = torch.cat([layer[0] for layer in output.attentions])  # (head, query, key)
+        found["meaning"].append(weights[:, view["it"], view["noun"]])
+        found["syntax"].append(weights[:, view["it"], view["reason"]])
+        found["order"].append(weights.diagonal(-1, 1, 2).mean(-1))
+    page = visit(path)
+    for kind, values in found.items():
+        page.locator(f'[data-draw=views] input[value="{kind}"]').evaluate("(input) => input.click()")
+        drawn = page.locator("[data-draw=views] td.number").evaluate_all(
+            "(cells) => cells.map((cell) => Number(cell.dataset.value))"
+        )
+        np.testing.assert_allclose(drawn[:8], torch.stack(values).mean(0), atol=1e-5)
+    means = {kind: torch.stack(values).mean(0) for kind, values in found.items()}
+    assert means["meaning"][4:].min() > 0.5  # as the prose says: layer 1
+    assert means["syntax"].argmax() == 0
+    assert means["syntax"][0] > 0.5
+    assert means["order"].max() < 0.1
+    assert data["order"]["share"] > 0.9

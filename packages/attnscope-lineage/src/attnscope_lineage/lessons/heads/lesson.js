@@ -183,6 +183,39 @@ function strips(place, rows, { parts, most, label }) {
   place.replaceChildren(picture);
 }
 
+draw("views", (box) => {
+  const { views, order } = lesson.numbers, kinds = { meaning: t`meaning: “it” → the noun that it stands for`, syntax: t`syntax: the subject “it” → its predicate, such as “tired”`, order: t`order: each word → the word before` };
+  let kind = "meaning";
+  const means = new Map(); // over all sentences, by number of heads and kind
+  function meansOf(heads) {
+    if (!means.has(heads)) {
+      const each = views.map(({ sentence, it, noun, reason }) => {
+        const { ids } = tokenise(sentence, KNOWN), every = encode(MODELS[heads], ids).layers.flatMap((one) => one.each.map(({ weights }) => weights));
+        const before = ids.map((_, i) => i).slice(1);
+        return { n: ids.length, meaning: every.map((w) => w[it][noun]), syntax: every.map((w) => w[it][reason]), order: every.map((w) => mean(before.map((i) => w[i][i - 1]))) };
+      });
+      means.set(heads, { uniform: mean(each.map(({ n }) => 1 / n)), ...Object.fromEntries(Object.keys(kinds).map((one) => [one, transpose(each.map((line) => line[one])).map(mean)])) });
+    }
+    return means.get(heads);
+  }
+  const controls = row(box, "moves"), shown = model(controls);
+  choice(controls, { name: "view-of", label: t`Relation`, options: Object.entries(kinds), value: kind }, (one) => { kind = one; update(); });
+  const place = figure(box, t`Mean weight in ${views.length} held-out sentences`), says = html("p", { class: "say", "data-says": "views" });
+  box.append(says);
+  function update() {
+    shown();
+    const found = meansOf(chosen.heads), perLayer = Number(chosen.heads), names = found[kind].map((_, i) => t`Head ${nameOf(Math.floor(i / perLayer), i % perLayer)}`);
+    const more = kind === "order" ? [[t`bundled language model, head ${order.head}`, order.share]] : [];
+    const values = [...found[kind], ...more.map(([, share]) => share), found.uniform];
+    bars(place, { values, labels: [...names, ...more.map(([name]) => name), t`equal weights`], marked: (i) => values[i] === greatest(values), colour: (i) => (i === values.length - 1 ? "var(--muted)" : "var(--w)"), label: t`Mean weight by head` });
+    const best = found[kind].indexOf(greatest(found[kind]));
+    says.dataset.value = found[kind][best];
+    says.textContent = kind === "order" ? t`No head of this model attends to the word before: its sentences do not ask for that. Head ${order.head} of the bundled language model does so with ${percent(order.share)} of its weight.`
+      : t`${names[best]} has ${percent(found[kind][best])} of the weight of “it” on that word; equal weights would have ${percent(found.uniform)}.`;
+  }
+  return update;
+});
+
 draw("concat", (box) => {
   const controls = row(box, "moves"), shown = model(controls);
   choice(controls, { name: "layer", label: t`Layer`, options: [[0, "0"], [1, "1"]], value: chosen.layer }, (layer) => { chosen.layer = layer; redraw(); });
@@ -222,6 +255,49 @@ draw("step", (box) => {
     says.textContent = first < 0 ? t`“${names[1]}” became “${other}”, ${far} words before the last. With this window the change needs ${needed} layers to get there. This model has 2, so the last word does not notice. A recurrent network needs ${far} steps.`
       : t`“${names[1]}” became “${other}”, ${far} words before the last. The last word notices it in layer ${first - 1}. A recurrent network needs ${far} steps.`;
   }
+  return update;
+});
+
+draw("picture", (box) => {
+  const { model: packed, names, pictures, measured } = lesson.numbers.digits, digits = { ...packed, tensors: unpack(packed) };
+  const id = Object.fromEntries(names.map((name, i) => [name, i])), SIZE = 8, numbers = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
+  let pixels = structuredClone(pictures[3]), query = 0, layer = 1;
+  const controls = row(box, "tries");
+  pictures.forEach((picture, digit) => button(controls, String(digit), () => { pixels = structuredClone(picture); update(); }));
+  const choices = row(box, "moves");
+  choice(choices, { name: "picture-layer", label: t`Layer`, options: [[0, "0"], [1, "1"]], value: layer }, (one) => { layer = one; update(); });
+  const asker = slider(choices, { name: "patch", label: t`Who asks`, low: 0, high: 16, step: 1, value: 0, show: (x) => (x ? t`patch ${x}` : t`the answer`) }, (x) => { query = x; update(); });
+  const parts = row(box), pad = figure(parts, t`Draw: click pixels`), maps = figure(parts, t`Weights of each head over the 16 patches`), guesses = figure(parts, t`The digit, according to the model`);
+  const says = html("p", { class: "say", "data-says": "picture" });
+  box.append(says);
+  /** The word of a patch: its four pixels as a number. */
+  const patch = (p) => { const y = 2 * Math.floor(p / 4), x = 2 * (p % 4); return `p${8 * pixels[y][x] + 4 * pixels[y][x + 1] + 2 * pixels[y + 1][x] + pixels[y + 1][x + 1]}`; };
+  const square = (cells, size, fill, extra = {}) => {
+    const picture = svg("svg", { viewBox: `0 0 ${size * 12} ${size * 12}`, class: "pixels", ...extra });
+    for (let y = 0; y < size; y++) for (let x = 0; x < size; x++) picture.append(svg("rect", { x: 12 * x, y: 12 * y, width: 11.4, height: 11.4, fill: fill(cells[y][x]) }));
+    return picture;
+  };
+  function update() {
+    const words = ["digit", ...Array.from({ length: 16 }, (_, p) => patch(p))], ids = [1, ...words.map((word) => id[word]), 2];
+    const { layers, probabilities } = encode(digits, ids), p = numbers.map((name) => probabilities[1][id[name]]), best = p.indexOf(greatest(p));
+    const drawn = square(pixels, SIZE, (on) => (on ? "var(--text)" : "var(--soft)"), { role: "group", "aria-label": t`Pixels` });
+    drawn.querySelectorAll("rect").forEach((rect, i) => {
+      const y = Math.floor(i / SIZE), x = i % SIZE, flip = () => { pixels[y][x] = 1 - pixels[y][x]; update(); pad.querySelectorAll("rect")[i].focus(); };
+      for (const [key, value] of Object.entries({ role: "button", tabindex: 0, "aria-pressed": String(Boolean(pixels[y][x])), "aria-label": t`Pixel, row ${y + 1}, column ${x + 1}` })) rect.setAttribute(key, value);
+      rect.addEventListener("click", flip);
+      rect.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); flip(); } });
+    });
+    for (const k of [1, 2, 3]) drawn.append(svg("path", { d: `M${24 * k - 0.3} 0V96M0 ${24 * k - 0.3}H96`, stroke: "var(--mark)", "stroke-width": 0.6, fill: "none" }));
+    pad.replaceChildren(drawn);
+    const rows = layers[layer].each.map(({ weights }) => weights[query + 1].slice(2, 18)), top = greatest(rows.flat()), colour = weightRamp();
+    maps.replaceChildren(html("div", { class: "pixel-maps" }, ...rows.map((row, head) => html("div", { "data-weights": row.join(" ") }, square([0, 4, 8, 12].map((at) => row.slice(at, at + 4)), 4, (w) => css(colour(w / top)), { role: "img", "aria-label": t`Weights of head ${nameOf(layer, head)}` }), html("small", {}, `${nameOf(layer, head)}`)))));
+    const order = ranked(p).slice(0, 4);
+    bars(guesses, { values: order.map((i) => p[i]), labels: order.map(String), marked: (i) => i === 0, label: t`Digits`, text: (x) => decimal(x, 3) });
+    says.dataset.value = p[best];
+    const whose = query ? t`patch ${query}` : t`the answer`;
+    says.textContent = t`The model reads ${best} (probability ${percent(p[best])}). Dark patches are those that ${whose} attends to. Of ${measured.pictures} held-out pictures it reads ${measured.right} right.`;
+  }
+  asker.told();
   return update;
 });
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from attnscope.models.transformer import EncoderForMaskedLM
 from attnscope_lineage.lessons import Exercise
 from attnscope_lineage.lessons.weights import packed
 
+HERE = Path(__file__).parent
 #: Folders of the models, by their heads in a layer; their tokenizers are equal (scripts/lesson_models.py).
-FOLDERS = {1: MODELS["bundled:pronoun"], 4: Path(__file__).parent / "four"}
+FOLDERS = {1: MODELS["bundled:pronoun"], 4: HERE / "four"}
+VIEWED = 60  # held-out sentences over which the page takes means
 LONGEST = 30  # words; with <s> and </s> all positions that the models have
 
 #: Of the first exercise: the products of three queries and keys, in a layer of this width with two heads.
@@ -34,7 +37,10 @@ def numbers() -> dict[str, Any]:
     words = sorted({*re.findall(r"[\w']+|[.,]", text)}, key=lambda word: (word.lower(), word))
     ids = tokenizer.get_vocab()
     return {
-        "models": {heads: _model(heads) for heads in FOLDERS},
+        "models": {heads: _model(folder, heads) for heads, folder in FOLDERS.items()},
+        "views": _viewed(),
+        "order": _previous_word(),
+        "digits": _digits(),
         "vocabulary": {word: ids[word if word in ".," else f"▁{word}"] for word in words},
         "names": [token.removeprefix("▁") for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))],
         "longest": LONGEST,
@@ -42,8 +48,8 @@ def numbers() -> dict[str, Any]:
     }
 
 
-def _model(heads: int) -> dict[str, Any]:
-    model = EncoderForMaskedLM.from_pretrained(FOLDERS[heads], dtype=torch.float32)
+def _model(folder: Path, heads: int) -> dict[str, Any]:
+    model = EncoderForMaskedLM.from_pretrained(folder, dtype=torch.float32)
     tensors = {
         name.removeprefix("encoder.").replace("add_positions.position_embeddings.weight", "positions"): tensor
         for name, tensor in model.state_dict().items()
@@ -51,6 +57,37 @@ def _model(heads: int) -> dict[str, Any]:
     }
     tensors["embedding"] = tensors.pop("embedding.weight")
     return packed(tensors) | {"heads": heads, "layers": model.config.encoder_layers}
+
+
+def _viewed() -> list[dict[str, Any]]:
+    """Held-out sentences, with the positions of "it", of the noun that it stands for, and of the reason."""
+    lines = (path.read_text(encoding="utf-8").splitlines()[:VIEWED] for path in (SENTENCES, NOUNS))
+    found: list[dict[str, Any]] = []
+    for sentence, answer in zip(*lines, strict=True):
+        words, others = (["<s>", *re.findall(r"[\w']+|[.,]", line)] for line in (sentence, answer))
+        it = words.index("it")
+        found.append(
+            {"sentence": sentence, "it": it, "noun": words.index(others[it]), "reason": words.index("too") + 1}
+        )
+    return found
+
+
+def _previous_word() -> dict[str, Any]:
+    """The head of the bundled language model that attends to the word before, as the lesson on positions has it."""
+    shown = json.loads((HERE.parent / "positions" / "shown.json").read_text(encoding="utf-8"))["models"]["bundled"]
+    shares = {head["name"]: head["sums"][9] / shown["length"] for head in shown["heads"]}  # at offset -1
+    best = max(shares, key=lambda name: shares[name])
+    return {"head": best, "share": shares[best]}
+
+
+def _digits() -> dict[str, Any]:
+    """The model that reads pictures as sentences of patches, its words, and pictures to begin with."""
+    folder = HERE / "digits"
+    names, pictures, counts = (
+        json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("vocabulary", "pictures", "measured")
+    )
+    return {"model": _model(folder, 4), "names": names, "pictures": pictures, "measured": counts}
 
 
 def exercises() -> dict[str, Exercise]:
