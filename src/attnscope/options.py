@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict
 
 from attnscope.head_names import head_of, heads_of, heads_or_sets, sets_of
 from attnscope.support.checked import Bounds, Kind, Reads
@@ -302,6 +302,11 @@ else:
     HeadsOrScan = Annotated[Any, Reads(heads_or_run), Typed(heads_or_run, "L.H,...|RUN")]
     HeadsOrSets = Annotated[Any, Reads(heads_or_sets), Typed(heads_or_sets, "L.H,...")]
 
+#: The formats of `attnscope.runs.export`.
+Format: TypeAlias = Literal[
+    "parquet", "csv", "nc", "zarr", "safetensors",
+    "duo", "minference", "qrhead", "alignment", "names", "contacts", "latex", "graph"
+]  # fmt: skip
 Count: TypeAlias = Annotated[int, Bounds(1)]
 Natural: TypeAlias = Annotated[int, Bounds(0)]
 Draws: TypeAlias = Annotated[int, Bounds(1, DRAWS)]

@@ -16,7 +16,7 @@ from attnscope import AttnscopeError
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import attend_in_full
 from attnscope.measure.passes import Marks, measure_call
-from attnscope.measure.quantities import STATISTICS
+from attnscope.measure.quantities import STATISTICS, Statistic, Wording
 from attnscope.report import registry
 from attnscope.results.reports import report_of
 from attnscope_monitor import HeadMonitor
@@ -311,3 +311,8 @@ def test_tokens_of_some_rows_are_not_known():
     with pytest.raises(AttnscopeError, match="tokens of rows are known in scans of texts only"):
         attnscope.scan(model, IDS, statistics=["of_token_5"], rows=16)
     registry.forget({("statistic", "of_token_5")})
+
+
+def test_a_misspelled_need_of_a_record_of_ours_is_named():
+    with pytest.raises(AttnscopeError, match="'Share' needs 'entrpy'; expected band, "):
+        Statistic(Wording("Share"), lambda rows: rows.count, ("entrpy",))

@@ -205,7 +205,7 @@ def test_what_cannot_be_exported_is_rejected(scan, tmp_path, no_types):
         with pytest.raises(AttnscopeError, match=says):
             export(run, "csv", out=tmp_path / out)
     with pytest.raises(
-        AttnscopeError, match=r"found a run of scan; --to duo takes a card\. Use --to parquet, csv, nc,"
+        AttnscopeError, match=r"found a run of scan; --to duo takes a card\. Every run can be exported to parquet, csv"
     ):
         export(scan, "duo", out=tmp_path / "out")
     with pytest.raises(AttnscopeError, match=r"'xlsx' \(str\); expected 'parquet' or 'csv' or 'nc'"):

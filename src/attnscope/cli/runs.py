@@ -19,6 +19,7 @@ from rich.text import Text
 from attnscope.cli import options
 from attnscope.cli.output import emit, json_text, new_console, print_note, progress_bar, working
 from attnscope.cli.output import show as print_report_of
+from attnscope.options import Format
 from attnscope.report.language import language, translate
 from attnscope.support.numbers import count
 
@@ -263,13 +264,14 @@ def table(
 def export(
     run: _Run,
     to: Annotated[
-        str,
+        Format,
         typer.Option(
             metavar="FORMAT",
             help="Format: tidy tables (parquet, csv), one for each set of dimensions; one netCDF file (nc); a Zarr "
-            "store (zarr), for large runs; tables, methods and references of a paper (latex); of edges or attribute, "
-            "a graph for circuit-tracer and Neuronpedia (graph); or, of a card, heads as other tools read them (duo "
-            "for DuoAttention and kvpress, minference, qrhead, alignment, names).",
+            "store (zarr), for large runs; numbers alone (safetensors); tables, methods and references of a paper "
+            "(latex); of edges or attribute, a graph for circuit-tracer and Neuronpedia (graph); of a card, heads as "
+            "other tools read them (duo for DuoAttention and kvpress, minference, qrhead, alignment, names); of "
+            "relations, the heads of sounds and translations (alignment), or that of ESM (contacts).",
         ),
     ],
     out: Annotated[
@@ -293,7 +295,7 @@ def export(
 
     chosen = None if variables is None else [name.strip() for name in variables.split(",")]
     with progress_bar("export") as show:
-        written = run_export(run, to, out=out, variables=chosen, top=top, progress=show)  # pyright: ignore[reportArgumentType] checked there
+        written = run_export(run, to, out=out, variables=chosen, top=top, progress=show)
     files = [written] if written.is_file() else [file for file in written.rglob("*") if file.is_file()]
     size = decimal(sum(file.stat().st_size for file in files))
     new_console().print(Text(f"{written}: {translate(count(len(files), 'file'))}, {size}"), soft_wrap=True)

@@ -14,6 +14,7 @@ from attnscope.explanation.study import GROUPS, WHERE
 from attnscope.report.reads import reads, signed
 from attnscope.report.schema import Finding, Quantity, Report, Row, Table, heads_by
 from attnscope.store.runs import skipped_note, skipped_of
+from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
 #: Columns that name a head; the analyses add the others.
@@ -127,7 +128,15 @@ def _columns_by_node(tree: xr.DataTree) -> list[tuple[xr.Dataset, Mapping[str, Q
     children = tree.children
     analyses = known_analyses().values()
     nodes = [children[one.name].to_dataset() if one.name in children else xr.Dataset() for one in analyses]
-    return [(node, one.columns(node)) for one, node in zip(analyses, nodes, strict=True)]
+    columns = [one.columns(node) for one, node in zip(analyses, nodes, strict=True)]
+    named_by: dict[str, str] = {}
+    for analysis, named in zip(analyses, columns, strict=True):
+        for name in (one.name for one in named.values()):
+            if named_by.setdefault(name, analysis.name) != analysis.name:
+                raise AttnscopeError(
+                    f"found a column {name!r} of two analyses, {named_by[name]} and {analysis.name}: rename one"
+                )
+    return [*zip(nodes, columns, strict=True)]
 
 
 def _columns(tree: xr.DataTree) -> list[Quantity]:

@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any
 
+from attnscope.kernels.call import FLAGS
 from attnscope.report import registry
 from attnscope.support.checked import checked
 from attnscope.support.errors import AttnscopeError, explaining
@@ -91,7 +92,14 @@ class Statistic:
     # computation and needs for uniform attention, if they differ from those of the head
     of_equal: Callable[[Rows], Tensor] | None = field(default=None, kw_only=True)
     needs_of_equal: tuple[str | RowMeasure, ...] = field(default=(), kw_only=True)
-    by_default: bool = field(default=True, kw_only=True)  # whether it is measured by default
+
+    def __post_init__(self) -> None:
+        measured = {*FLAGS, "band", "bins", "columns", "blocks", CHOSEN, EVERY_WEIGHT, *SECOND_PASS}
+        for need in (*self.needs, *self.needs_of_equal):
+            if isinstance(need, str) and need not in measured:
+                raise AttnscopeError(
+                    f"the statistic {self.words.long_name!r} needs {need!r}; expected {', '.join(sorted(measured))}"
+                )
 
 
 #: Other values of `needs`: sums over queries, which take a second pass over the scores.
@@ -103,7 +111,7 @@ EVERY_WEIGHT = "weights"
 CHOSEN = "chosen"
 
 
-_optional = partial(Statistic, has_equal=True, by_default=False)
+_optional = partial(Statistic, has_equal=True)
 # under uniform attention, a key's chance to have a row's largest weight is its weight
 _of_largest = partial(_optional, needs=("largest_key",))
 _EACH_SHARE = "5, 10, 25%"  # of the blocks, all three in one variable
@@ -244,8 +252,7 @@ def _own(
 _RECENT = ", over the last queries (the observation window)"
 _BY_CACHE = ", from all query heads of a key-value head"
 _WITH_EQUAL: dict[str, Any] = {"has_equal": True}
-_OPTIONAL: dict[str, Any] = _WITH_EQUAL | {"by_default": False}
-_OF_BLOCKS: dict[str, Any] = _OPTIONAL | {"along": ("kept",)}
+_OF_BLOCKS: dict[str, Any] = _WITH_EQUAL | {"along": ("kept",)}
 STATISTICS: dict[str, Statistic] = {
     **_own("band_sum", "band", along=("offset",), **_WITH_EQUAL),
     **_own("bin_sum", "band", "bins", along=("offset_bin",), **_WITH_EQUAL),
@@ -260,9 +267,9 @@ STATISTICS: dict[str, Statistic] = {
     **_own("gini_simpson", "collision", reduce=attrgetter("gini_simpson")),
     **_own("block_recall", "blocks", reduce=lambda rows: rows.summed("blocks").recall(), **_OF_BLOCKS),
     **_own("map_block_recall", "blocks", reduce=lambda rows: rows.summed("blocks").map_recall(), **_OF_BLOCKS),
-    **_own("learned_sink", reduce=lambda rows: 1.0 - rows.mass, by_default=False),
+    **_own("learned_sink", reduce=lambda rows: 1.0 - rows.mass),
     **{f"within_{distance}": _within(distance) for distance in (64, 256, 1024, 4096)},
-    **_own("attention_distance", "offsets", "distance", **_OPTIONAL),
+    **_own("attention_distance", "offsets", "distance", **_WITH_EQUAL),
     "largest_distance": _of_largest(
         _WORDS["largest_distance"],
         lambda rows: rows.mean(rows.largest_offset.abs()),
@@ -281,13 +288,18 @@ STATISTICS: dict[str, Statistic] = {
     **_of_keys("kv_", "received", _BY_CACHE, by_cache=True),
     **_of_keys("kv_recent_", "recent", _RECENT + _BY_CACHE, by_cache=True),
     **_own(
-        "offset_sum", "offset_sum", reduce=lambda rows: rows.summed("offsets"), along=("every_offset",), **_OPTIONAL
+        "offset_sum", "offset_sum", reduce=lambda rows: rows.summed("offsets"), along=("every_offset",), **_WITH_EQUAL
     ),
-    **_own(STRONGEST, "largest", "largest_key", along=("part",), by_default=False),
+    **_own(STRONGEST, "largest", "largest_key", along=("part",)),
 }
-DEFAULT = tuple(name for name, statistic in STATISTICS.items() if statistic.by_default)
-#: Statistics that are computed from sums over the rows of a pass alone.
-OF_SUMS = frozenset({*DEFAULT, "learned_sink", *(name for name in STATISTICS if name.startswith("within_"))})
+#: Statistics that are measured by default.
+DEFAULT = (
+    "band_sum", "bin_sum", "profile", "outside", "entropy", "first_token", "special_tokens", "mean_offset",
+    "offset_spread", "max_weight", "gini_simpson",
+)  # fmt: skip
+#: Needs whose sums over the rows of a pass are kept; statistics of these alone are computed from the sums.
+_SUMMED = {"band", "bins", "columns", "entropy", "offsets", "variance", "largest", "collision"}
+OF_SUMS = frozenset(name for name, statistic in STATISTICS.items() if _SUMMED.issuperset(statistic.needs))
 #: Further statistics if tokens are in groups.
 OF_GROUPS = {
     **_own("group_weight", "columns", along=_GROUPS, **_WITH_EQUAL),
@@ -542,7 +554,7 @@ def register_statistic(
     of_equal = None if isinstance(null, bool) else _checked(name, null)
     needs_of_equal: Any = {"of_equal": of_equal, "needs_of_equal": needs if of_equal else ()}
     reduce = _checked(name, function)
-    record = Statistic(words, reduce, needs, has_equal=bool(null), by_default=False, **needs_of_equal)
+    record = Statistic(words, reduce, needs, has_equal=bool(null), **needs_of_equal)
     taken = {*KNOWN, *PATCH_STATISTICS, *_COMPUTED, *_TAKEN}
     stored = {**asdict(words), "has_equal": record.has_equal}
     registry.register("statistic", name, record, STATISTICS, function, null, needs, words, taken=taken, words=stored)
@@ -564,7 +576,7 @@ def stored_statistic(
     for cached in (_needs_of, dimensions, attributes_of):
         cached.cache_clear()
     words = Wording(long_name, units, reading, signed)
-    return STATISTICS, Statistic(words, lambda rows: rows.count, has_equal=has_equal, by_default=False)
+    return STATISTICS, Statistic(words, lambda rows: rows.count, has_equal=has_equal)
 
 
 def _checked(name: str, function: Callable[[Rows], Tensor]) -> Callable[[Rows], Tensor]:

@@ -227,8 +227,9 @@ def _groups_of_allowed(call: AttentionCall, edges: Tensor, others: Tensor, first
 
 
 Measured = TypeVar("Measured")
-FIRST, SPECIAL = 0, 1  # value columns: indicator of the first real key, and of special tokens
-GROUPS = 2  # the first column of groups, if there are some
+#: Value columns of the keys, by the statistic that is the weight on them: see `indicator_columns`.
+COLUMNS = ("first_token", "special_tokens")
+FIRST, GROUPS = COLUMNS.index("first_token"), len(COLUMNS)  # the columns of groups, if there are some, are behind
 
 
 @dataclass(frozen=True, eq=False)
@@ -441,12 +442,12 @@ class Rows:
     @property
     def first_token(self) -> Tensor:
         """``(batch, head)``: weight on the first real key."""
-        return self.mean_of(_FIRST)
+        return self.mean_of("first_token")
 
     @property
     def special_tokens(self) -> Tensor:
         """``(batch, head)``: weight on special tokens."""
-        return self.mean_of(_SPECIAL)
+        return self.mean_of("special_tokens")
 
     @property
     def places(self) -> Tensor:
@@ -530,14 +531,14 @@ def there(measured: Measured | None) -> Measured:
 
 
 COUNT = "count"  # of counted rows
-_FIRST, _SPECIAL, _SINK = "on first", "on special", "squared sink"
+_SINK = "squared sink"
 _LONG = ("band", "bins")  # of several numbers a row
 
 
 def row_values(measures: RowMeasures, name: str) -> Tensor:
     """A number of each row, ``(batch, head, query)``: a field, the weight on a column, or the square of the sink's."""
-    if name in {_FIRST, _SPECIAL}:
-        return there(measures.columns)[..., FIRST if name == _FIRST else SPECIAL]
+    if name in COLUMNS:
+        return there(measures.columns)[..., COLUMNS.index(name)]
     return (1.0 - measures.mass) ** 2 if name == _SINK else there(getattr(measures, name))
 
 
@@ -554,7 +555,7 @@ class PackedSums:
         """The sums over rows of `valid` queries, ``(batch, query)``."""
         has = [name for name, part in vars(several[0]).items() if part is not None and name != "log_sum_exp"]
         names = [name for name in has if name not in {*_LONG, "columns", "largest_key"}]
-        names += [_FIRST, _SPECIAL] * ("columns" in has)
+        names += [*COLUMNS] if "columns" in has else []
         values = torch.cat([row_values(rows, name) for name in names for rows in several], 1)
         # heads of one measure are adjacent: measures first, then layers and heads
         values = values.unflatten(1, (len(names), -1))
@@ -580,11 +581,12 @@ class PackedSums:
 
 
 def indicator_columns(valid: Tensor, special: Tensor, groups: GroupMarks | None = None) -> Tensor:
-    """Value columns for `FIRST` and `SPECIAL`, ``(batch, key, 2)``, and one for each group; float32."""
+    """Indicators of the keys of each of `COLUMNS`, ``(batch, key, column)``, and of each group; float32."""
     first = torch.zeros_like(special)
     # the first token that is not padding: tokenizers may pad on the left
     first.scatter_(1, first_of(valid)[:, None], value=True)
-    columns = torch.stack([first, special & valid], dim=-1).float()
+    indicators = {"first_token": first, "special_tokens": special & valid}
+    columns = torch.stack([indicators[name] for name in COLUMNS], dim=-1).float()
     return columns if groups is None else torch.cat([columns, groups.columns(groups.keys)], dim=-1)
 
 

@@ -11,18 +11,18 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from attnscope.catalogue import verb_of
-from attnscope.options import Count
+from attnscope.options import Count, Format
 from attnscope.report.signature import short_hash
 from attnscope.results.open import Node, Run, chosen, in_memory, known_run, nodes_of, read_run
 from attnscope.store.arrays import in_a_row
-from attnscope.store.files import explained, json_bytes, local_folder, locked, read_as, sync
+from attnscope.store.files import explained, json_bytes, local_folder, locked, sync
 from attnscope.support.checked import checked
 from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError
@@ -115,10 +115,6 @@ def _is_number(column: Any) -> bool:
     return pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype)
 
 
-Format: TypeAlias = Literal[
-    "parquet", "csv", "nc", "zarr", "safetensors",
-    "duo", "minference", "qrhead", "alignment", "names", "contacts", "latex", "graph"
-]  # fmt: skip
 ABOUT = "about.json"
 #: Formats of files for other tools, with the commands whose runs they take.
 _TAKES = {
@@ -129,6 +125,7 @@ _TAKES = {
 }
 _SAFE = "The run is unchanged, and no partial export remains. Free some disk space, or use another --out"
 _TABLES = {"parquet": parquet_file, "csv": csv_file}
+_OF_ONE_FILE = ("nc", "zarr", "safetensors")  # or a store; the others are folders
 
 
 @checked
@@ -202,9 +199,6 @@ def export(
     window_layer_head.csv window,layer,head,layer_kind,layer_name,source,start,entropy
     window_layer_head_offset.csv window,layer,head,offset,layer_kind,layer_name,source,start,profile
     """
-    expected = [*_TABLES, "nc", "zarr", "safetensors", "latex", *_TAKES]
-    if to not in expected:
-        raise AttnscopeError(f"to (--to) is {to!r:.40}; expected {', '.join(expected)}")
     if to in _NEEDED:
         check_installed(f"to (--to) {to}", *_NEEDED[to])
     run, tell = known_run(local_folder(path)), progress or no_progress
@@ -212,13 +206,14 @@ def export(
     if run.command not in takes:
         what = " or ".join(f"a {one}" if one == "card" else f"a run of {one}" for one in takes)
         raise AttnscopeError(
-            f"found a run of {run.command}; --to {to} takes {what}. Use --to parquet, csv, nc, zarr or safetensors"
+            f"found a run of {run.command}; --to {to} takes {what}. Every run can be exported to "
+            f"{', '.join([*_TABLES, *_OF_ONE_FILE])} and latex"
         )
     name = run.path.resolve().name
-    usual = f"{name}.{to}" if to in {"nc", "zarr", "safetensors"} else f"{name}-{to}"
+    usual = f"{name}.{to}" if to in _OF_ONE_FILE else f"{name}-{to}"
     target = local_folder(usual if out is None else out)
     names = None if variables is None else list(variables)
-    with _whole(target) as new, read_as(run.path):
+    with _whole(target) as new:
         if to in {*_TAKES, "latex"}:
             new.mkdir()
             for file, content in _files(run, to, names, top).items():

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import tempfile
+import traceback
 import zlib
 from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
@@ -158,9 +159,11 @@ def read_as(where: Path | str) -> Generator[None]:
         yield
     except _UNREADABLE as error:
         said = " ".join(str(error).split())[:120]
+        last = traceback.extract_tb(error.__traceback__)[-1]
         raise AttnscopeError(
-            f"{where} is not as this version of attnscope writes it ({type(error).__name__}: {said}): open it with the "
-            "version that did, or give its command again with another folder (--out)"
+            f"{where} is not as this version of attnscope writes it ({type(error).__name__}: {said}; "
+            f"{Path(last.filename).name}, line {last.lineno}): open it with the version that did, or give its command "
+            "again with another folder (--out)"
         ) from error
 
 

@@ -110,8 +110,7 @@ def diff(
             names = common_statistics(scans[0], scan, names)
 
     def compared(_: Job) -> xr.Dataset:
-        with read_as(folders) if folders else nullcontext():
-            return compared_scans(firsts, seconds, names, heads, level, reading["seed"])
+        return compared_scans(firsts, seconds, names, heads, level, reading["seed"])
 
     job = Once(compared)
     first, other = signatures[0], signatures[len(firsts)]

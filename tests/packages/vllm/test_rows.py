@@ -10,7 +10,9 @@ from attnscope.capture.watching import watching
 from attnscope.kernels import Need
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.engines import output_of
+from attnscope.measure import rows as measured
 from attnscope.read.shown import special_ids
+from attnscope_vllm import rows as stored
 from attnscope_vllm.paged import PagedCall, measure_paged
 from attnscope_vllm.rows import heads_of_rows, packed, read_rows, write_rows
 from tests.tiny_models import tiny
@@ -152,3 +154,7 @@ def test_statistics_that_rows_do_not_give_are_rejected(tmp_path):
 def test_a_folder_without_rows_is_named(tmp_path):
     with pytest.raises(AttnscopeError, match=r"found no rows in .*; expected the folder that write_heads wrote"):
         read_rows(tmp_path)
+
+
+def test_the_columns_of_a_worker_are_those_of_a_scan():
+    assert stored.COLUMNS == measured.COLUMNS

@@ -33,7 +33,9 @@ __all__ = ["heads_of_rows", "packed", "read_rows", "write_rows"]
 
 #: Measures of a row with one number, in the order in which they are stored.
 FIELDS = ("log_sum_exp", "mass", "entropy", "mean_offset", "offset_variance", "largest", "largest_key", "collision")
-COLUMNS = ("first_token", "special_tokens")  # weights of a row on these keys, stored after the other numbers
+#: Weights of a row on these keys, stored after the other numbers: those of ``attnscope.measure.rows.COLUMNS``, which a
+#: worker cannot import.
+COLUMNS = ("first_token", "special_tokens")
 
 
 def packed(rows: RowMeasures) -> Float[Tensor, "batch head query number"]:
