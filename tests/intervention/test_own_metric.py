@@ -221,8 +221,13 @@ def test_the_difference_as_a_function_is_that_of_the_answers(family):
         np.testing.assert_allclose(found[name], same[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "bamba", "t5", "bart"])
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        *((family, torch.float32) for family in ("gpt2", "llama", "gemma2", "bamba", "t5", "bart")),
+        *((family, torch.bfloat16) for family in ("gpt2", "bart")),
+    ],
+)
 def test_a_metric_of_pairs_is_that_of_runs_edited_by_hand(family, dtype):
     model, tokenizer = reader_of_words(family)
     model = model.to(dtype).eval()

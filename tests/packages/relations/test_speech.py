@@ -260,12 +260,12 @@ def test_times_by_random_weights_need_no_head(whisper, sounds, tmp_path):
         (tmp_path / f"{number}.json").write_text(json.dumps(said), encoding="utf-8")
         (tmp_path / f"{number}.txt").write_text(SENTENCES[number], encoding="utf-8")
     matters = 0
-    for seed in range(10):
+    for seed in range(6):
         torch.manual_seed(seed)
         model = transformers.WhisperForConditionalGeneration(config).eval()
         found = relations(model, tmp_path, tokenizer=str(whisper), untrained=False, ablate=True)
         matters += bool(found.ablated_matters.any())
-    assert matters <= 2
+    assert matters <= 1
 
 
 def test_without_times_there_are_no_errors_to_compare(whisper, sounds, tmp_path):
@@ -331,7 +331,7 @@ def test_heads_that_move_on_whatever_they_hear_do_not_follow_the_sound(whisper, 
     config = transformers.WhisperConfig.from_pretrained(whisper)
     config.decoder_layers, config.decoder_attention_heads = 2, 4
     shown, above_zero = 0, 0
-    for seed in range(20):
+    for seed in range(10):
         torch.manual_seed(seed)
         model = transformers.WhisperForConditionalGeneration(config).eval()
         model.model.decoder.embed_positions.weight.data *= 10
@@ -340,8 +340,8 @@ def test_heads_that_move_on_whatever_they_hear_do_not_follow_the_sound(whisper, 
         of_sounds = found.window_correlation.values
         p = stats.ttest_1samp(of_sounds, 0, alternative="greater").pvalue
         above_zero += bool((stats.false_discovery_control(p.ravel()) <= 0.05).any())
-    assert above_zero > 3  # more than 3 of 20 at 5% have a chance below 2%
-    assert shown <= 3
+    assert above_zero > 2  # more than 2 of 10 at 5% have a chance below 2%
+    assert shown <= 2
 
 
 def test_sounds_of_one_transcript_cannot_be_exchanged(whisper, sounds, tmp_path):

@@ -1,13 +1,36 @@
 """The paper's claims, on a model in which they are planted and on one that knows nothing."""
 
+import hashlib
+
+import pytest
 import torch
 from transformers import RobertaForMaskedLM
 
 from attnscope.explanation.study import Study
+from attnscope_yamamoto2023 import claims as module
 from attnscope_yamamoto2023.claims import CLAIMS, LEAST_CHANCE, Verdict, _verdict, claims
 from tests.explanation.planted_roberta import SMALL, config_of, planted_roberta, random_ids
 
 COPIES = "untrained copies"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def a_model_is_measured_once():
+    """Untrained copies of two models of one config are the same models."""
+    measure, results = module._measured, {}
+
+    def measured(study, tested):
+        weights = hashlib.sha256()
+        for name, tensor in study.model.state_dict().items():
+            weights.update(name.encode() + tensor.numpy().tobytes())
+        key = weights.digest(), tuple(tested)
+        if key not in results:
+            results[key] = measure(study, tested)
+        return results[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "_measured", measured)
+        yield
 
 
 def found_in(model, copies):
