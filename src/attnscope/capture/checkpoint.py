@@ -231,6 +231,7 @@ def every_setting(config: Any) -> Iterator[tuple[str, Any]]:
         part = parts.pop()
         if isinstance(part, dict):
             yield from ((str(name), value) for name, value in part.items())
+            # a stack and not recursion: a config nested a thousand deep would exhaust Python's
             parts.extend(part.values())
         elif isinstance(part, list):
             parts.extend(part)

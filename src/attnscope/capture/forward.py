@@ -67,6 +67,7 @@ def run_body(model: PreTrainedModel, inputs: dict[str, Any]) -> Any:
         if watch.calls == calls:
             raise _EndedError(output)
 
+    # logits of a large vocabulary can take more than the layers: without them the pass ends early
     with body.register_forward_hook(end):
         try:
             return model(**inputs)

@@ -106,6 +106,7 @@ class Placement:
             if isinstance(error, (KeyError, IndexError, ValueError, RuntimeError)):
                 raise _not_placed(error) from error
             raise
+        # offloaded weights are read from there as long as the model lives
         weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
         return model, report
 
@@ -139,6 +140,7 @@ AS_SAVED = Loading()
 def device_of(model: nn.Module) -> torch.device:
     """The device of the input of a model or of one of its layers: its own, or the one on which it runs if offloaded."""
     hook: Any = getattr(model, "_hf_hook", None)
+    # accelerate: an offloaded layer has its parameters on the meta device and runs elsewhere
     device: Any = getattr(hook, "execution_device", None)
     if device is not None:
         return torch.device(device)

@@ -98,6 +98,7 @@ def logits_at(
 
 def _at(rows: Tensor, positions: Tensor) -> Tensor:
     """Rows ``(variant and text, position, ...)`` at chosen positions ``(text, prediction)`` of each text."""
+    # rows are variants times texts, the texts of a variant adjacent
     index = positions.to(rows.device).repeat(len(rows) // len(positions), 1)
     return rows.gather(1, index[..., None].expand(-1, -1, rows.shape[-1]))
 
@@ -134,6 +135,7 @@ def affine_of(module: nn.Module, received: Tensor, returned: Tensor | None = Non
     """
     rows, output = received, returned
     if output is None:
+        # any rows show whether a layer is linear; a fixed seed gives the same answer each time
         draw = torch.randn(1, 4, received.shape[-1], generator=torch.Generator().manual_seed(0))
         rows = draw.to(received)
         output = module.forward(rows)
@@ -178,11 +180,13 @@ def _stored(module: nn.Module) -> tuple[Tensor, Tensor] | None:
     weight = plain(layer.weight)
     if weight.is_meta or not is_plain(weight):
         return None
+    # GPT-2's Conv1D stores (in, out), nn.Linear (out, in)
     matrix = weight if isinstance(module, Conv1D) else weight.T
     return matrix, matrix.new_zeros(matrix.shape[1]) if layer.bias is None else layer.bias
 
 
 def _at_identity(module: nn.Module, like: Tensor) -> tuple[Tensor, Tensor]:
+    # f(e_i) - f(0) is row i of the matrix, f(0) the bias
     rows = torch.cat([torch.eye(like.shape[-1]), torch.zeros(1, like.shape[-1])]).to(like)
     returned = module.forward(rows[None])[0]
     return returned[:-1] - returned[-1], returned[-1]
@@ -254,6 +258,7 @@ def _widened(modules: Iterable[nn.Module]) -> Generator[None]:
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor holds its numbers, not codes."""
+    # subclasses (torchao, bitsandbytes) hold codes under the shape of the weights; fp8 has one byte
     return type(tensor) in {nn.Parameter, Tensor} and tensor.is_floating_point() and tensor.itemsize > 1
 
 

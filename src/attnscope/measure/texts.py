@@ -219,14 +219,14 @@ class TextReader(Reader):
         wanted = min(OPERATIONS / operations, windows / TURNS)
         return max(UNIT if pool is None else 1, int(wanted // (pool or self.batch_size)))
 
-    def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
-        nodes, settings = super().summarise(measured), self.settings
+    def result(self, nodes: dict[str, xr.Dataset], attributes: dict[str, str]) -> xr.Dataset:
+        settings = self.settings
         if self.session.is_shared and self.folder is None and set(DEFAULT) <= set(self.names):
             more = (*map(settings.get, ("clusters", "pool", "rows", "until")), self.words, self.grouping)
             whole = nodes[self.command]
             if not any(more) and not self.chosen and whole.sizes["window"] <= _SHARED:
                 self.session.keep(_key_of([*self.windows], self.band, self.batch_size, self.reach), whole)
-        return nodes
+        return super().result(nodes, attributes)
 
     def items(self) -> Iterable[Window]:
         return self.windows

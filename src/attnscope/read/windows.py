@@ -116,6 +116,7 @@ class Windows:
                 yield waiting[first:last]
                 first, new, full = first + self._stride, len(waiting) - last, True
             waiting = waiting[first:]
+        # a rest of less than half a window is left out, unless the text has no other
         if waiting is not None and new and (not full or 2 * len(waiting) >= self._content):
             yield waiting
 
@@ -154,6 +155,7 @@ class Frame:
             spans=Spans(spans),
             source=text.name,
             start=start,
+            # made when a page shows them, not for each window
             shown=ShownTokens(lambda: (*names[:before], *tokens.shown, *names[before:])),
             text=text.content if tokens.is_aligned else "",
             by=text.by,
@@ -267,6 +269,7 @@ def shifted(said: Window, tokenizer: Any, start: Start) -> Window:
     here = (said.start, said.start)
     ids, special, spans = (first, *said.ids[:-1]), (True, *said.special[:-1]), (here, *said.spans[:-1])
     shown = ShownTokens(lambda: (str(tokenizer.convert_ids_to_tokens(first)), *said.tokens[:-1]))
+    # teacher forcing: position i reads token i - 1 and predicts token i
     return replace(said, ids=ids, special=special, spans=spans, shown=shown)
 
 

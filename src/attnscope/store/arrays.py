@@ -31,12 +31,14 @@ def packed(dataset: xr.Dataset) -> bytes:
     variables = outline["coords"] | outline["data_vars"]
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED, compresslevel=_DEFLATE) as archive:
+        # in the order of names: equal datasets give equal bytes
         for name in sorted(dataset.variables, key=str):
             values = dataset.variables[name].values
             if values.dtype.kind in _STRINGS:  # of any length, and with any character at their ends
                 variables[name]["data"] = values.tolist()
                 continue
             archive.compression = zipfile.ZIP_DEFLATED if _shrinks(values) else zipfile.ZIP_STORED
+            # the size is unknown before the array is written, and may pass 4 GiB
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, values, allow_pickle=False)
         archive.compression = zipfile.ZIP_DEFLATED
@@ -46,6 +48,7 @@ def packed(dataset: xr.Dataset) -> bytes:
 
 
 def _shrinks(values: np.ndarray) -> bool:
+    # the first entries stand for all: float noise does not shrink, counts and zeros do
     sample = np.asarray(values.flat[:_SAMPLE]).tobytes()
     return len(zlib.compress(sample, _DEFLATE)) < _WORTH * len(sample)
 
@@ -72,6 +75,7 @@ def _variable(archive: zipfile.ZipFile, name: str, told: Any) -> xr.Variable:
             raise ValueError(f"the strings of {name}")
         return xr.Variable(dims, values, attrs)
     dtype = np.dtype(told["dtype"])
+    # sizes are compared before anything is unpacked: a small archive may claim to hold terabytes
     member = archive.getinfo(f"{name}.npy")
     if dtype.kind not in _NUMBERS or not 0 <= member.file_size - math.prod(shape) * dtype.itemsize <= _HEADER:
         raise ValueError(f"the size of {name}")

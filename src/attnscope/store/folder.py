@@ -168,6 +168,7 @@ class OwnedFolder:
             for name, content in contents.items():
                 ready[name] = self._prepared(content)
             if not self._undefined.issuperset(ready):
+                # marked before they are replaced: after a crash it is known which files may be of either state
                 self._undefined.update(ready)
                 self._drop(ready)
                 self._mark()
@@ -245,6 +246,7 @@ class OwnedFolder:
             return None
         try:
             with open_regular(self.path_of(name)) as file:
+                # one byte more than expected shows a longer file without reading all of it
                 content: bytes = file.read(expected.size + 1)
         except OSError:
             return None
@@ -261,6 +263,7 @@ class OwnedFolder:
         path = self.path_of(name)
         with suppress(OSError):
             size = path.stat().st_size
+            # a growing file may be longer than its checksum covers: the rest was not confirmed yet
             fits = size >= expected.size and (size == expected.size or name in self._growing)
             if fits and Checksum.of(path, expected.size) == expected:
                 return True
@@ -295,8 +298,10 @@ class OwnedFolder:
         final = self.path_of(name)
         missing = [folder for folder in final.parents if not folder.exists()]
         final.parent.mkdir(parents=True, exist_ok=True)
+        # a new folder is on the disk only once its parent is
         for folder in missing:
             files.sync(folder.parent)
+        # atomic on one file system: a reader finds the old file or the new one
         path.replace(final)
         files.sync(final.parent)
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import xarray as xr
 
@@ -167,8 +167,13 @@ def run(job: Job, out: Out, task: Task | None = None, *, repair: bool = False) -
         if named is not None:
             return _in_folder(job, local_folder(named), task, repair=repair)
         share = Share(lambda _: True, unit=job.unit, notes=job.notes)
-        nodes = job.summarise(filter(lambda results: results is not None, _results(job, task, share)))
+        nodes = job.summarise(filter(_is_measured, _results(job, task, share)))
         return job.result(nodes, job.attributes | job.notes)
+
+
+def _is_measured(results: xr.Dataset | None) -> TypeGuard[xr.Dataset]:
+    """Whether a batch was not skipped."""
+    return results is not None
 
 
 def _in_folder(job: Job, path: Path, task: Task | None, *, repair: bool) -> Any:
