@@ -8,7 +8,7 @@ from transformers import RobertaForMaskedLM
 
 from attnscope.explanation.study import Study
 from attnscope_yamamoto2023 import claims as module
-from attnscope_yamamoto2023.claims import CLAIMS, LEAST_CHANCE, Verdict, _verdict, claims
+from attnscope_yamamoto2023.claims import CLAIMS, LEAST_CHANCE, Measured, Verdict, _verdict, claims
 from tests.explanation.planted_roberta import SMALL, config_of, planted_roberta, random_ids
 
 COPIES = "untrained copies"
@@ -64,4 +64,8 @@ def test_an_untrained_model_has_none_that_needs_copies():
 def test_a_claim_without_enough_copies_does_not_hold():
     planted = found_in(planted_roberta(SMALL), copies=2)
     assert planted["table"].verdict == "as by chance"
+    copies = [Measured(value, "", meets=True) for value in (2.0, 0.5, 1.0)]
+    by_copies = next(claim for claim in CLAIMS if claim.null == COPIES)
+    verdict = _verdict(by_copies, Measured(1.0, "", meets=True), copies)
+    assert (verdict.verdict, verdict.chance, verdict.copies) == ("as by chance", 3 / 4, "3 of 3")
     assert _verdict(CLAIMS[0], "no head", []) == Verdict(CLAIMS[0], "not defined", "no head", None)
