@@ -26,7 +26,7 @@ _OWN = "weight on the model's own output in the last third of the new tokens"
 _EQUAL = "the same weight on every key that a query sees"
 _POSITIONS = "a head with the same weight at each distance and on the first token"
 _GROWTH = "growth of the share on the own output, minus the larger growth of uniform and positions"
-_TURN = with_ends("turn", "shift", "change", _GROWTH, interval=True)
+_TURN = with_ends("turn", "shift", "change", _GROWTH, significant="beyond_chance", interval=True)
 _HEADS = (
     *HEAD,
     Quantity("attention", detail="data"),
@@ -94,7 +94,15 @@ def report(results: xr.Dataset) -> Report:
             heads_by(rows, lambda row: _SHIFTS * bool(row["beyond_chance"]), _SHIFTS) if tested else {},
         ),
         tables=[
-            Table("heads", "Heads that shift to the model's own output", (*_HEADS, *spans), heads, terminal=10),
+            Table(
+                "heads",
+                "Heads that shift to the model's own output",
+                (*_HEADS, *spans),
+                heads,
+                terminal=10,
+                corrected="for all heads",
+                least=f"{FEW} texts whose outputs end differently",
+            ),
             Table("spans", "Spans: mean weight over all texts and new tokens", _SPANS, uses),
             Table("texts", "Texts", _TEXTS, _texts(results), terminal=0, page=0),
         ],

@@ -247,19 +247,23 @@ def _first_pair(pairs: xr.Dataset) -> str:
 
 def _headline(rows: Sequence[Row], pairs: xr.Dataset) -> str:
     kinds, moved = _kinds(rows), MOVED[pairs.attrs["direction"]]
-    largest = max(rows, key=lambda row: abs(row["effect"]))
-    name, digits = name_of(largest), "+.3g" if "metric" in pairs.attrs else "+.2f"
-    effect = f"{largest['effect']:{digits}}{unit_of(pairs.attrs)}".replace("-", "−")
-    most = f"largest at {name}, {effect}"
+    shown, most_of_all = [row for row in rows if row["shown"]], max(rows, key=lambda row: abs(row["effect"]))
+    largest = max(shown or rows, key=lambda row: abs(row["effect"]))
+    digits = "+.3g" if "metric" in pairs.attrs else "+.2f"
+    size, size_of_all = (
+        f"{row['effect']:{digits}}{unit_of(pairs.attrs)}" if row["recovered"] is None else f"{row['recovered']:.0%}"
+        for row in (largest, most_of_all)
+    )
+    size, size_of_all = size.replace("-", "−"), size_of_all.replace("-", "−")
+    most = f"largest at {name_of(largest)}, {size}"
     if largest["recovered"] is not None:
-        share = f"{largest['recovered']:.0%}".replace("-", "−")
-        most = f"largest at {name}: {share} of the difference {moved}"
+        most = f"largest at {name_of(largest)}: {size} of the difference {moved}"
     if largest["shown"] is None:
         return f"No test possible: intervals need {LEAST} or more pairs of one kind; the effect is {most}"
-    significant = sum(bool(row["shown"]) for row in rows)
-    if not significant:
+    if not shown:
         return f"No patch of {len(rows)} {kinds} has a significant effect"
-    return f"Patches of {significant} of {len(rows)} {kinds} have a significant effect, {most}"
+    found = f"Patches of {len(shown)} of {len(rows)} {kinds} have a significant effect, {most}"
+    return found if largest is most_of_all else f"{found}; {name_of(most_of_all)} has {size_of_all}, not significantly"
 
 
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:

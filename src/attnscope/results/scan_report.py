@@ -168,7 +168,8 @@ _LABELS = (
 )
 #: Of a bound for independent rows; first and special tokens have a threshold instead.
 _LABELLED = (
-    "labels: p < 0.01 for all heads together if rows are independent; keys that all rows share have no such bound"
+    "labels of offsets: less than a 1% chance of any false one if rows are independent; labels of the first or of "
+    "special tokens need a share of the weight, and have no test"
 )
 #: What a head with a label attends to.
 _OBJECTS = {
@@ -205,6 +206,8 @@ def _headline(results: xr.Dataset) -> str:
     fixed = counts.total()
     if not fixed:
         return f"None of {number} heads shows a fixed pattern"
+    if fixed == number and len(counts) > _LISTED:
+        return f"All {number} heads show a fixed pattern"
     (name, most), *_ = counts.most_common(1)
     attend, show, others = (["", "s"][one == 1] for one in (most, fixed, number - fixed))
     if name in _OBJECTS and (most == fixed or (len(counts) > _LISTED and 2 * most >= fixed)):

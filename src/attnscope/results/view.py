@@ -249,8 +249,8 @@ class View:
             "script-src 'unsafe-inline'; img-src data:\">"
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f'<meta name="color-scheme" content="light dark"><title>{html.escape(self.name)}</title><style>'
-            f"body {{ margin: 1rem }}\n{style}</style></head><body>"
-            f'<header><h1 style="font:650 20px system-ui">{html.escape(self.name)}</h1>{note}</header>'
+            f"body {{ margin: 1rem; font: 14px/1.5 system-ui, sans-serif }}\n{style}</style></head><body>"
+            f'<header><h1 style="font-size:20px">{html.escape(self.name)}</h1>{note}</header>'
             '<main id="view"></main>'
             f'<script type="application/json" id="data">{parts.script_json(data)}</script>'
             f'<script type="application/json" id="words">{parts.script_json(words)}</script>'

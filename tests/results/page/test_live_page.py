@@ -106,7 +106,7 @@ def test_a_second_text_is_compared_and_its_heads_are_patched(live, tasks):
     page.locator(".predicted p", has_text="in the second text.").wait_for()
     page.get_by_label("Maps of", exact=True).select_option("difference")
     page.get_by_label("Layer 1, head 3", exact=True).click()
-    page.locator(".finding", has_text="mean difference").wait_for()
+    page.locator(".typical", has_text="mean difference").wait_for()
     page.get_by_role("button", name="Patch head 1.3 from the second text").click()
     said = page.locator(".predicted p", has_text="of the difference between the texts returns").text_content()
     question = {"text": TEXT, "other": OTHER, "removed": [[1, 3]], "by": "other"}
@@ -173,7 +173,7 @@ def test_differences_are_not_called_attention(live):
     page.get_by_role("button", name="Compare with a second text").click()
     page.get_by_label("Second text", exact=True).fill(OTHER)
     page.get_by_label("Maps of", exact=True).select_option("difference")
-    page.locator(".finding", has_text="mean difference of the weight").wait_for()
+    page.locator(".typical", has_text="mean difference of the weight").wait_for()
     page.locator(".note", has_text="the weight differs most at").wait_for()
     page.locator(".scale-name", has_text="difference of the weights of the two texts").wait_for()
 

@@ -48,6 +48,11 @@ function sayEffect(index) {
   return sentences.join(" ");
 }
 
+function sayExample({ weight, pieces }) {
+  const [query, key] = ["query", "key"].map((name) => pieces.find(([, mark]) => mark === name)?.[0].trim());
+  return query && key ? t`Its largest weight in the first windows: ${two(weight)}, from “${query}” (underlined) to “${key}” (framed).` : t`Its largest weight in the first windows: ${two(weight)}, from the underlined token to the framed one.`;
+}
+
 drawAbove((index, box) => {
   const roles = rolesOf(index), width = innerWidth < 1150 ? widthOf(box, 620) : (widthOf(box, 1240) - 28) / 2, example = data.own.examples[numberOf(index)];
   const figure = (title, rows, more, ...below) => rows.length && html("figure", {}, html("figcaption", {}, title), html("div", { class: "chart" }, drawBars(rows, { label: title, width, ...more })), ...below);
@@ -61,7 +66,7 @@ drawAbove((index, box) => {
   return [
     html("p", { class: "says" }, sayRole(index, roles)), html("p", { class: "says" }, sayEffect(index)),
     example && html("blockquote", {}, html("p", { translate: "no" }, html("bdi", {}, ...example.pieces.map(([part, mark]) => (mark ? html("mark", { class: mark }, part) : part)))),
-      html("p", { class: "hint" }, t`Its largest weight in the first windows: ${two(example.weight)}, from the underlined token to the framed one.`)),
+      html("p", { class: "hint" }, sayExample(example))),
     html("div", { class: "pair" }, ...[
       figure(t`Roles`, bars, { low: 0, high: 1 }, legendOf(marks)),
       html("div", {}, ...[

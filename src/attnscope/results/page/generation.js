@@ -37,13 +37,18 @@ function drawLines(index) {
     const found = all.map((step) => [step, shareAt(name, step, index, span)]).filter(([, value]) => value !== null);
     if (found.length) picture.append(svg("polyline", { points: found.map(([step, value]) => `${x(step)},${y(value)}`).join(" "), fill: "none", "stroke-linejoin": "round", ...more }));
   };
+  const beyond = all.map((step) => { const [weight, ...others] = ["weight", "equal", "positions"].map((name) => shareAt(name, step, index, state.span) ?? 0), most = Math.max(...others); return [step, most, Math.max(most, weight)]; });
+  picture.append(svg("polygon", { points: [...beyond.map(([step, , high]) => [step, high]), ...beyond.toReversed().map(([step, low]) => [step, low])].map(([step, value]) => `${x(step)},${y(value)}`).join(" "), fill: colourOf(state.span), opacity: 0.25 }));
   made.spans.forEach((_, span) => line("weight", span, { stroke: colourOf(span), "stroke-width": span === state.span ? 2.6 : 1.6 }));
   line("equal", state.span, { stroke: "var(--muted)", "stroke-dasharray": "4 3" });
   line("positions", state.span, { stroke: "var(--mark)", "stroke-dasharray": "1.5 2.5" });
   picture.append(svg("line", { x1: x(state.step), x2: x(state.step), y1: top - 6, y2: height - bottom, stroke: "var(--text)", opacity: 0.55 }),
     svg("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, t`new token`));
-  const named = made.spans[state.span];
-  box.replaceChildren(picture, legendOf([...made.spans.map((span, i) => [colourOf(i), span]), ["var(--muted)", t`${named}: uniform attention, dashed`], ["var(--mark)", t`${named}: positions alone, dotted`]]));
+  const named = made.spans[state.span], turn = data.quantities.find(({ key }) => key.endsWith(".turn")), grown = turn?.text[index];
+  const says = state.span !== OWN ? t`Shaded: more weight on ${named} than uniform attention and the head's positions give.`
+    : t`Shaded: more weight on the own output than uniform attention and the head's positions give, which rise as the output grows.`;
+  const counts = state.span === OWN && grown ? ` ${t`Only growth beyond both counts: ${grown} for this head over all texts.`}` : "";
+  box.replaceChildren(html("p", { class: "hint" }, says + counts), picture, legendOf([...made.spans.map((span, i) => [colourOf(i), span]), ["var(--muted)", t`${named}: uniform attention, dashed`], ["var(--mark)", t`${named}: positions alone, dotted`]]));
 }
 
 function sayToken(index) {

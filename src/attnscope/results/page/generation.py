@@ -30,7 +30,7 @@ def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
     turn = next((one["key"] for one in heads["quantities"] if one["key"].endswith(".turn")), None)
     for one in heads["quantities"]:
         one["signed"] |= one["key"] == turn  # a shift to the own output, or away from it
-    heads["opens"] |= {"labels": turn is None or heads["labels"] is not None, "quantity": turn}  # else the curves
+    heads["opens"] |= {"labels": turn is None, "quantity": turn}  # else the curves
     turning, spans, _texts = map(page_table, report.tables)
     return write_page(
         path,

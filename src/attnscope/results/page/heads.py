@@ -78,7 +78,12 @@ def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None
     drawn = [one["key"] for one in quantities if one["values"]]
     first = next((key for key in drawn if key.endswith(f".{report.colour}")), next(iter(effects), None))
     group = next((one["group"] for one in quantities if one["key"] == first), "")
-    by_sign = first in effects and first.endswith(f".{report.colour}") and _are_signs(groups, first, quantities, cells)
+    by_sign = (
+        bool(first)
+        and first in effects
+        and first.endswith(f".{report.colour}")
+        and _are_signs(groups, first, quantities, cells)
+    )
     quantities.sort(key=lambda one: one["group"] != group)  # what the finding is about comes first
     return {
         "layers": layers,

@@ -120,7 +120,8 @@ function sizeMap() {
     canvas.cell = Math.max(4, Math.floor(Math.min(room / heads, 16))) * zoom;
     return;
   }
-  const gap = heads > 12 ? 2 : 3, size = strip ? (isSmall() ? 44 : 26) : Math.max(isSmall() ? 26 : 12, Math.min(most, Math.floor(room / heads) - gap));
+  const gap = heads > 12 ? 2 : 3, high = isSmall() ? most : Math.floor((innerHeight - 380) / data.layers.length) - gap; // so that all layers are in view
+  const size = strip ? (isSmall() ? 44 : 26) : Math.max(isSmall() ? 26 : 14, Math.min(most, high, Math.floor(room / heads) - gap));
   grid.style.gap = `${gap}px`;
   grid.style.gridTemplateColumns = `max-content repeat(${heads}, ${size}px)`;
   grid.style.setProperty("--cell", `${size}px`);
@@ -210,7 +211,7 @@ function paintMap(pointed = null) {
   });
   if (labels) drawLegend();
   else if (one) pointAt = drawScale(byId("scale"), { ...scale, label: one.units ? `${one.name} (${one.units})` : one.name });
-  const named = said && (said.help ? `${said.name} (${said.help})` : said.name), cell = said ? t`Number: ${named}` : !curves || !isSmall() || data.generated ? "" : curves.columns ? t`Cell: mean weight by offset in patches` : document.querySelector("#grid button canvas") ? t`Cell: mean weight by offset, one scale for all heads; without a fixed pattern, the attention map of the first window` : t`Cell: mean weight by offset, one scale for all heads`;
+  const named = said && (said.help ? `${said.name} (${said.help})` : said.name), cell = said ? t`Number: ${named}` : !curves || !isSmall() || data.generated ? (labels && !isSmall() && !canvas && data.texts > 1 ? t`Height of a colour: share of ${data.noun}s with the label` : "") : curves.columns ? t`Cell: mean weight by offset in patches` : document.querySelector("#grid button canvas") ? t`Cell: mean weight by offset, one scale for all heads; without a fixed pattern, the attention map of the first window. A diagonal in it is below the threshold of a label: 30% of the weight, beyond chance.` : t`Cell: mean weight by offset, one scale for all heads`;
   if (byId("significance")) {
     byId("significance").hidden = !one?.shown?.some((shown) => shown !== null);
     byId("hatched").hidden = data.there.every(Boolean);

@@ -101,15 +101,16 @@ function mount(root, source, changed = () => {}) {
     await showToken(state.token);
   }
 
-  /** What the head mostly does in this text; the token that shows it best, unless the reader chose one. */
+  /** What the head mostly does in this text: the title, unless the reader chose a token, which then is. */
   function sayTypical() {
     if (!map) return;
     const most = typical(map, map.n, map.m, names[sides().queries].map((name) => /^<.+>$|^\[[A-Z]+\]$/.test(name))), there = names[sides().keys];
     if (!picked) state.token = most.query;
     const own = sides().queries === sides().keys;
     const where = most.offset === null ? t`on “${there[most.key]}”` : (own && { "-1": t`on the previous token`, 0: t`on the token itself`, 1: t`on the next token` }[most.offset]) || t`at offset ${say(most.offset)}`;
-    const said = meta.isDifference ? t`mean difference of the weight ${where}: ${share(most.share)}` : t`mean weight ${where}: ${share(most.share)}`;
-    parts.title.append(html("span", { class: "finding" }, map.tile > 1 ? "" : said));
+    const said = meta.isDifference ? t`mean difference of the weight ${where}: ${share(most.share)}` : t`All tokens together: ${share(most.share)} of the weight ${where}`;
+    parts.title.append(html("span", { class: picked ? "typical" : "finding" }, map.tile > 1 ? "" : said));
+    parts.note.classList.toggle("finding", picked);
   }
 
   function drawText() {

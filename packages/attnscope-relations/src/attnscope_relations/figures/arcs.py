@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -104,7 +105,9 @@ def sentence_arcs(title: str, sentences: Sequence[Sentence], *, several: bool = 
         [_step(levels(arcs)) * max(levels(arcs), default=0) for arcs in (one.above, one.below)] for one in sentences
     ]
     parts = [above + below + 2 * _WORD for above, below in heights]
-    total = sum(parts) + _BETWEEN * len(parts) + 2 * _KEY + 2 * _MARGIN
+    keys = _keys(sentences, several=several)
+    columns = style.legend_columns(figure, [str(key.get_label()) for key in keys], most=len(keys))
+    total = sum(parts) + _BETWEEN * len(parts) + (1 + math.ceil(len(keys) / columns)) * _KEY + 2 * _MARGIN
     figure.set_figheight(total / _INCH)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, room + 2 * _MARGIN), ylim=(0, total))
@@ -114,7 +117,7 @@ def sentence_arcs(title: str, sentences: Sequence[Sentence], *, several: bool = 
     for sentence, written, wide, (above, _), height in zip(sentences, names, widths, heights, parts, strict=True):
         _draw(axes, sentence, written, wide, (room, top - above - _WORD))
         top -= height + _BETWEEN
-    axes.legend(handles=_keys(sentences, several=several), loc="lower left", ncols=3, borderaxespad=0.3)
+    axes.legend(handles=keys, loc="lower left", ncols=columns, borderaxespad=0.3)
     return figure
 
 
