@@ -8,7 +8,7 @@ from transformers import RobertaForMaskedLM
 
 from attnscope.explanation.study import Study
 from attnscope_yamamoto2023 import claims as module
-from attnscope_yamamoto2023.claims import CLAIMS, LEAST_CHANCE, Measured, Verdict, _verdict, claims
+from attnscope_yamamoto2023.claims import AS_UNTRAINED, CLAIMS, LEAST_CHANCE, Measured, Verdict, _verdict, claims
 from tests.explanation.planted_roberta import SMALL, config_of, planted_roberta, random_ids
 
 COPIES = "untrained copies"
@@ -41,8 +41,9 @@ def found_in(model, copies):
 def test_planted_claims_hold_next_to_untrained_copies():
     found = found_in(planted_roberta(SMALL), copies=19)
     assert [*found] == [claim.name for claim in CLAIMS]
-    for name in ("table", "words", "columns", "fades", "cancel", "dimensions"):
+    for name in ("words", "columns", "fades", "cancel", "dimensions"):
         assert found[name].verdict == "holds", found[name]
+    assert found["table"].verdict == AS_UNTRAINED  # noise has some peak there too, and a lower one
     assert "92.2%" in found["dimensions"].text
     # one head is right, and no other head's estimate could be worse: nothing is shown
     assert found["shift"].verdict == found["sum"].verdict == "as by chance"
@@ -69,3 +70,13 @@ def test_a_claim_without_enough_copies_does_not_hold():
     verdict = _verdict(by_copies, Measured(1.0, "", meets=True), copies)
     assert (verdict.verdict, verdict.chance, verdict.copies) == ("as by chance", 3 / 4, "3 of 3")
     assert _verdict(CLAIMS[0], "no head", []) == Verdict(CLAIMS[0], "not defined", "no head", None)
+
+
+def test_a_criterion_that_untrained_copies_meet_too_shows_nothing():
+    own = Measured(2.0, "a peak", meets=True)
+    copies = [Measured(1.0, "", meets=number < 10) for number in range(19)]
+    assert _verdict(CLAIMS[0], own, copies) == Verdict(CLAIMS[0], AS_UNTRAINED, "a peak", 0.05, "10 of 19")
+    copies[9] = Measured(1.0, "", meets=False)
+    assert _verdict(CLAIMS[0], own, copies).verdict == "holds"
+    copies[0] = Measured(3.0, "", meets=True)
+    assert _verdict(CLAIMS[0], own, copies).verdict == "as by chance"

@@ -34,11 +34,12 @@ Scale = Literal["root", "none", "width", "model", "tokens", "times", "after"]
 Softmax = Literal["keys", "queries", "texts", "heads", "none"]
 Scores = Literal["QK", "KQ", "QQ"]
 Content = Literal["V", "K", "Q", "X"]
-Mask = Literal["none", "causal", "after", "zero", "itself", "earlier"]
+Mask = Literal["none", "causal", "after", "zero", "itself", "earlier", "inverted"]
 Split = Literal["heads", "one", "rows"]
 Merge = Literal["columns", "rows", "mean", "sum", "no"]
 Output = Literal["map", "none"]
 Residual = Literal["none", "added"]
+Axis = Literal["tokens", "texts"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Way:
     merge: Merge = "columns"
     output: Output = "map"
     residual: Residual = "none"
+    axis: Axis = "tokens"
 
 
 class Mistake(NamedTuple):
@@ -139,6 +141,11 @@ MISTAKES: dict[tuple[str, str], Mistake] = {
         "Rows are queries and columns are keys: −∞ is above the diagonal, where the key comes later.",
         _TRIANGLE,
     ),
+    ("mask", "inverted"): Mistake(
+        "The mask is inverted: it hides the tokens that a query may attend to.",
+        "In nn.MultiheadAttention and masked_fill, True hides a token; in scaled_dot_product_attention, True shows it.",
+        _TRIANGLE,
+    ),
     ("softmax", "queries"): Mistake(
         "Softmax runs over the queries (dim=-2) instead of the keys.",
         "The weights of one query add up to 1: softmax(S, dim=-1).",
@@ -212,6 +219,11 @@ MISTAKES: dict[tuple[str, str], Mistake] = {
         "X is added to the output.",
         "The residual connection belongs to the block around attention: return the output without + x.",
         (r"\+", "return"),
+    ),
+    ("axis", "texts"): Mistake(
+        "Texts attend to each other: the axes of texts and tokens are exchanged.",
+        "nn.MultiheadAttention reads (token, text, d_model), unless it is made with batch_first=True.",
+        ("MultiheadAttention", r"transpose|permute"),
     ),
 }  # fmt: skip
 
@@ -290,7 +302,10 @@ def module_of(path: Path) -> tuple[nn.Module, str]:
     if made:
         return _last(made), text
     if not classes:
-        raise AttnscopeError(f"{path} defines no class of torch.nn.Module; expected one, such as class SelfAttention")
+        raise AttnscopeError(
+            f"{path} defines no class of torch.nn.Module; expected one, such as class SelfAttention. For "
+            "nn.MultiheadAttention, write a class whose forward(x) calls it"
+        )
     chosen = _last([one for one in classes if "attention" in one.__name__.lower()] or classes)
     return _made(chosen), text
 
@@ -347,7 +362,16 @@ def _letter(name: str) -> str:
 
 
 def layers_of(module: nn.Module, x: Tensor) -> Layers:
-    """The maps of a module, by the names of its layers, else in their order."""
+    """The maps of a module, by the names of its layers, else in their order; those of its nn.MultiheadAttention."""
+    ready_made = next((one for one in module.modules() if isinstance(one, nn.MultiheadAttention)), None)
+    if ready_made is not None:
+        if ready_made.in_proj_weight is None:
+            raise AttnscopeError(
+                f"{type(module).__name__!r} has nn.MultiheadAttention with kdim or vdim; expected one for "
+                "self-attention: nn.MultiheadAttention(d_model, heads, batch_first=True)"
+            )
+        q, k, v = nn.functional.linear(x, ready_made.in_proj_weight, ready_made.in_proj_bias).chunk(3, -1)
+        return Layers(q, k, v, ready_made.out_proj, (ready_made.num_heads,))
     linear = {name: one for name, one in module.named_modules() if isinstance(one, nn.Linear)}
     maps: dict[str, Any] = {name: one for name, one in linear.items() if one.in_features == x.shape[-1]}
     maps |= {
@@ -398,6 +422,10 @@ def _numbers_of_heads(module: nn.Module, width: int) -> tuple[int, ...]:
 
 def attend(layers: Layers, way: Way, heads: int, x: Tensor, fill: float) -> Tensor:
     """The output in a way, of shape ``(text, token, width)``, or with heads where they are not merged."""
+    if way.axis == "texts":
+        q, k, v = (part.transpose(0, 1) for part in layers[:3])
+        exchanged = layers._replace(q=q, k=k, v=v)
+        return attend(exchanged, replace(way, axis="tokens"), heads, x.transpose(0, 1), fill).transpose(0, 1)
     texts, tokens, _ = x.shape
 
     def split(part: Tensor) -> Tensor:
@@ -421,8 +449,8 @@ def attend(layers: Layers, way: Way, heads: int, x: Tensor, fill: float) -> Tens
     }
     scores = first @ second.mT * factors[way.scale]
     later = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
-    if way.mask in {"causal", "itself", "earlier"}:
-        hidden = {"causal": later, "itself": ~later.mT, "earlier": later.mT}[way.mask]
+    if way.mask in {"causal", "itself", "earlier", "inverted"}:
+        hidden = {"causal": later, "itself": ~later.mT, "earlier": later.mT, "inverted": ~later}[way.mask]
         scores = scores.masked_fill(hidden, fill)
     if way.mask == "zero":
         scores = scores.masked_fill(later, 0.0)
@@ -451,8 +479,8 @@ def ways(layers: Layers, heads: int, *, masked: bool) -> Iterator[Way]:
     kinds: Mapping[str, Any] = {
         "scores": get_args(Scores), "scale": get_args(Scale), "softmax": get_args(Softmax),
         "content": get_args(Content), "split": get_args(Split), "merge": get_args(Merge), "output": get_args(Output),
-        "residual": get_args(Residual),
-        "mask": ("none", "after", "zero", "itself", "earlier") if masked else (),
+        "residual": get_args(Residual), "axis": get_args(Axis),
+        "mask": ("none", "after", "zero", "itself", "earlier", "inverted") if masked else (),
     }  # fmt: skip
     single = [(name, value) for name, values in kinds.items() for value in values if value != getattr(right, name)]
     of_heads = {("split", "one"), ("split", "rows"), ("merge", "rows"), ("scale", "model")}
@@ -542,7 +570,7 @@ def _mistakes_of(way: Way, *, masked: bool) -> tuple[Mistake, ...]:
 def _difference(layers: Layers, way: Way, heads: int, x: Tensor, output: Tensor) -> float:
     """The largest difference of an output from a way, relative to its size; infinite for another shape."""
     least = inf
-    for fill in (-inf, -1e9) if way.mask in {"causal", "itself", "earlier"} else (-inf,):
+    for fill in (-inf, -1e9) if way.mask in {"causal", "itself", "earlier", "inverted"} else (-inf,):
         try:
             expected = attend(layers, way, heads, x, fill)
         except RuntimeError:  # a way that these shapes do not have

@@ -4,8 +4,8 @@ A claim **holds** if the number meets the criterion and its null hardly ever doe
 no criteria: they are ours. Two kinds of null are used: untrained copies of the model, which read the same texts, and
 the model itself with one thing put in random order (the text's tokens, the heads, the shifts of columns).
 
-p tests the size of the number. `Verdict.copies` counts the untrained copies that meet the criterion: where most do,
-meeting it shows nothing.
+p tests the size of the number, not the criterion. Where most untrained copies meet the criterion too, meeting it shows
+nothing: the verdict is then "holds, as in untrained models", and `Verdict.copies` has their number.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
 LEAST_CHANCE = 0.05
+HOLDS, AS_UNTRAINED, BY_CHANCE = "holds", "holds, as in untrained models", "as by chance"
+FAILS, NOT_DEFINED = "does not hold", "not defined"
 ORDERS = 199  # random orders of the nulls that need no other model
 NEAR = 10  # largest offset of the profiles, tokens
 FEW, MANY = 4, 12  # periodic columns of a positional head
@@ -356,7 +358,7 @@ class Verdict:
     """A claim on one model."""
 
     claim: Claim
-    verdict: str  # holds, does not hold, as by chance, not defined
+    verdict: str  # HOLDS, AS_UNTRAINED, BY_CHANCE, FAILS or NOT_DEFINED
     text: str
     chance: float | None
     copies: str = ""  # untrained copies that meet the criterion
@@ -409,13 +411,17 @@ def _measured(study: Study, tested: Sequence[Claim]) -> dict[str, Measured | str
 
 def _verdict(claim: Claim, own: Measured | str, others: Sequence[Measured | str]) -> Verdict:
     if isinstance(own, str):
-        return Verdict(claim, "not defined", own, None)
-    chance, copies = own.chance, ""
+        return Verdict(claim, NOT_DEFINED, own, None)
+    chance, copies, meeting = own.chance, "", 0
     if claim.null == _COPIES:
         values = [other for other in others if isinstance(other, Measured)]
         chance = (1 + sum(other.value >= own.value for other in values)) / (1 + len(others))
-        copies = f"{sum(other.meets for other in values)} of {len(others)}"
+        meeting = sum(other.meets for other in values)
+        copies = f"{meeting} of {len(others)}"
     if not own.meets:
-        return Verdict(claim, "does not hold", own.text, chance, copies)
-    rare = chance is None or chance <= LEAST_CHANCE
-    return Verdict(claim, "holds" if rare else "as by chance", own.text, chance, copies)
+        verdict = FAILS
+    elif chance is not None and chance > LEAST_CHANCE:
+        verdict = BY_CHANCE
+    else:
+        verdict = AS_UNTRAINED if 2 * meeting > len(others) else HOLDS
+    return Verdict(claim, verdict, own.text, chance, copies)

@@ -112,6 +112,18 @@ CROSS = (
     .replace("W_k(x)", "W_k(key)")
     .replace("W_v(x)", "W_v(value)")
 )
+READY_MADE = """
+class SelfAttention(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(d_model, num_heads, batch_first=True)
+
+    def forward(self, x):
+        hidden = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
+        output, weights = self.attention(x, x, x, attn_mask=hidden)
+        return output
+"""
+UNMASKED = READY_MADE.replace(", attn_mask=hidden", "")
 EINSUM = 'torch.einsum("bid,bjd->bij", Q, K)'
 MASKED = 'scores = scores.masked_fill(mask == 0, float("-inf"))'
 RIGHT = {
@@ -131,6 +143,15 @@ RIGHT = {
     "a mask that is added": (SEVERAL.replace(MASKED, "scores = scores + mask"), 2, True),
     "a large negative number": (SEVERAL.replace('float("-inf")', "-1e9"), 2, True),
     "one text at a time": (MATRICES.replace(EINSUM, "Q @ K.T").replace("dim=2", "dim=1"), 1, False),
+    "nn.MultiheadAttention": (UNMASKED, 2, False),
+    "nn.MultiheadAttention with a mask": (READY_MADE, 2, True),
+    "nn.MultiheadAttention with the token axis first": (
+        UNMASKED.replace(", batch_first=True", "").replace("(x, x, x)", "(*[x.transpose(0, 1)] * 3)").replace(
+            "return output", "return output.transpose(0, 1)"
+        ),
+        2,
+        False,
+    ),
     "an instance": (SEVERAL + "\nattention = MultiHeadAttention(12, 3)\n", 3, True),
 }  # fmt: skip
 SCALE1, SOFT1, OUT1 = " / self.embed_dim**0.5", "F.softmax(scores, dim=-1)", "torch.matmul(attn_weights, V)"
@@ -174,6 +195,11 @@ WRONG = [
     (LIST, "dim=-1) @ self.value(x)", "dim=-1) @ k", "content K"),
     (LIST, "torch.cat([h(x) for h in self.heads], dim=-1)", "sum(h(x) for h in self.heads)", "merge sum"),
     (SEVERAL, MERGE2, "(weights @ k).transpose(1, 2).reshape(b, t, d)", "content K"),
+    (UNMASKED, ", batch_first=True", "", "axis texts"),
+    (UNMASKED, "return output", "return output + x", "residual added"),
+    (READY_MADE, ".triu(1)", ".tril()", "mask inverted"),
+    (READY_MADE, ".triu(1)", ".triu()", "mask itself"),
+    (CAUSAL, "mask == 0", "mask == 1", "mask inverted"),
 ]  # fmt: skip
 
 
@@ -206,6 +232,11 @@ def test_a_wrong_module_has_its_mistake_named(source, right, wrong, expected, tm
     names = {mistake: " ".join(key) for key, mistake in MISTAKES.items()}
     assert verdict.mistakes is not None
     assert [names[one] for one in verdict.mistakes] == expected.split(", ")
+
+
+def test_the_line_of_a_module_of_pytorch_is_where_it_is_made(tmp_path):
+    (line,) = verdict_on(UNMASKED.replace(", batch_first=True", ""), tmp_path).lines
+    assert line.endswith("self.attention = nn.MultiheadAttention(d_model, num_heads)")
 
 
 def test_two_mistakes_are_both_named(tmp_path):
@@ -324,12 +355,22 @@ def test_the_line_to_look_for_is_named(tmp_path):
     ("source", "message"),
     [
         ("x = 1", r"defines no class of torch.nn.Module; expected one, such as class SelfAttention"),
+        ("attention = nn.MultiheadAttention(8, 2)", r"write a class whose forward\(x\) calls it"),
+        (UNMASKED.replace("batch_first=True", "kdim=4"), r"with kdim or vdim; expected one for self-attention"),
         ("def f(:", r"mine.py failed: .* Correct the file"),
         (CONFIGURED, r"SelfAttention\(config=8\)' failed: .* Add a line at the end"),
         (ONE.replace("self.W_q(x)", "self.W_q(y)"), r"X of shape \(2, 7, 8\) makes .* fail: .* Correct its forward"),
         (ONE.replace("return output, attn_weights", "pass"), r"returns NoneType; expected its output, a tensor"),
     ],
-    ids=["no class", "no Python", "a configuration", "a wrong name", "no output"],
+    ids=[
+        "no class",
+        "PyTorch's own",
+        "keys of another width",
+        "no Python",
+        "a configuration",
+        "a wrong name",
+        "no output",
+    ],
 )
 def test_a_file_that_cannot_be_checked(source, message, tmp_path):
     with pytest.raises(AttnscopeError, match=message):

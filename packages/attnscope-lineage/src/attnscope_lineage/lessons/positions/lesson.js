@@ -337,11 +337,8 @@ draw("training", (box) => {
   return update;
 });
 
-const MARKS = { holds: "✓", "does not hold": "✗", "as by chance": "≈", "met untrained": "≈", "not defined": "–" };
-/** Untrained copies that meet the criterion, and all of them; a criterion that most of them meet shows nothing. */
-const copiesOf = ({ copies }) => copies.split(" of ").map(Number);
-const shown = (row) => { const [met, all] = copiesOf(row); return row.verdict === "holds" && met > all / 2 ? "met untrained" : row.verdict; };
-const verdictName = (verdict) => ({ holds: t`holds`, "met untrained": t`met, but also by most untrained models`, "does not hold": t`does not hold`, "as by chance": t`as by chance`, "not defined": t`not defined` })[verdict];
+const MARKS = { holds: "✓", "does not hold": "✗", "as by chance": "≈", "holds, as in untrained models": "≈", "not defined": "–" };
+const verdictName = (verdict) => ({ holds: t`holds`, "holds, as in untrained models": t`holds, as in untrained models`, "does not hold": t`does not hold`, "as by chance": t`as by chance`, "not defined": t`not defined` })[verdict];
 
 draw("claims", (box) => {
   const { claims, verdicts } = lesson.numbers, names = Object.keys(verdicts);
@@ -356,16 +353,16 @@ draw("claims", (box) => {
       const pick = html("button", { type: "button", class: "claim-name", "aria-pressed": String(i === chosen) }, claim.statement);
       pick.addEventListener("click", () => { chosen = i; update(); });
       return html("tr", i === chosen ? { class: "chosen" } : {}, html("th", { scope: "row" }, pick), ...names.map((name) => {
-        const verdict = shown(verdicts[name].claims[i]);
-        return html("td", { class: `verdict-${verdict.replaceAll(" ", "-")}`, title: verdictName(verdict) }, html("span", { "aria-hidden": "true" }, MARKS[verdict]), html("span", { class: "unseen" }, verdictName(verdict)));
+        const { verdict } = verdicts[name].claims[i];
+        return html("td", { class: `verdict-${verdict.replaceAll(/\W+/g, "-")}`, title: verdictName(verdict) }, html("span", { "aria-hidden": "true" }, MARKS[verdict]), html("span", { class: "unseen" }, verdictName(verdict)));
       }));
     });
     replaced(place, html("table", { class: "claims" }, html("thead", {}, head), html("tbody", {}, ...lines)));
     const { name, place: section, statement, criterion, null: compared } = claims[chosen], reason = html("p");
     reason.innerHTML = why.get(name) ?? ""; // the prose of this page
     detail.replaceChildren(html("h3", {}, `${statement} (${section})`), html("ul", {}, ...names.map((one) => {
-      const row = verdicts[one].claims[chosen], verdict = shown(row), [met, all] = copiesOf(row);
-      const untrained = !row.copies ? "" : verdict === "met untrained" ? t`; ${met} of ${all} untrained models meet the criterion too: meeting it shows nothing` : t`; ${met} of ${all} untrained models meet the criterion`;
+      const row = verdicts[one].claims[chosen], { verdict } = row, [met, all] = row.copies.split(" of ").map(Number);
+      const untrained = !row.copies ? "" : verdict === "holds, as in untrained models" ? t`; ${met} of ${all} untrained models meet the criterion too: meeting it shows nothing` : t`; ${met} of ${all} untrained models meet the criterion`;
       return html("li", {}, html("strong", {}, `${one}: ${verdictName(verdict)} — `), row.text, row.p === null ? "" : t`; p = ${row.p.toFixed(3)}`, untrained);
     })), reason, html("p", {}, html("small", {}, sentences(t`Criterion: ${criterion}. Null: ${compared}.`, t`p is the share of the null, with this model counted in, whose number is at least as large: it tests the size of the number, not the criterion.`))));
   }
