@@ -25,7 +25,7 @@ from attnscope.catalogue import address_of, verbs
 from attnscope.cli import app
 from attnscope.detection.role import ROLES
 from attnscope.explanation.study import Analysis
-from attnscope.measure.quantities import EQUAL, OF_GROUPS, OF_OFFSETS, PATCH_STATISTICS, STATISTICS, SUMMARIES
+from attnscope.measure.quantities import DEFAULT, EQUAL, OF_GROUPS, OF_OFFSETS, PATCH_STATISTICS, STATISTICS, SUMMARIES
 from attnscope.report.schema import NO_NUMBERS, Table
 from attnscope.results.reports import report_of
 from attnscope_zoo.catalogue import build
@@ -285,7 +285,7 @@ def statistics() -> str:
             rows.append((f"`{name}`" + (f" over {along}" if along else ""), _cell(meaning), words.units, equal))
         return table(("name", "meaning", "unit", f"`{EQUAL}...`"), rows)
 
-    usual = {name: one for name, one in STATISTICS.items() if one.by_default}
+    usual = {name: one for name, one in STATISTICS.items() if name in DEFAULT}
     summaries = [
         (", ".join(f"`{part}`" for part in name.split(", ")), _cell(words.long_name), words.units)
         for name, words in SUMMARIES.items()

@@ -52,7 +52,7 @@ prepared = study("bundled", limit=4)
 print(cross_correlation(prepared).trace_peak_offset.sel(layer=0, range="near").values)  # of the four heads
 
 # %% angle
-from attnscope_yamamoto2023.positions.rotation import phase_map
+from attnscope_yamamoto2023.positions.rotation import phase_map  # of packages/attnscope-yamamoto2023
 
 delta = phase_map(prepared).line_shift.sel(layer=0)
 print((-delta).round(2).values)  # the offsets: attention is at minus the shift
