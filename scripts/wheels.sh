@@ -31,7 +31,7 @@ for package in . packages/*/; do "$work/build/bin/python" -m build -q --outdir "
 "$work/build/bin/twine" check --strict "$dist"/*
 wheel=$(echo "$dist"/attnscope-[0-9]*.whl)
 files=$("$work/build/bin/python" -m zipfile -l "$wheel")
-for name in attnscope/py.typed attnscope/bundled attnscope.po dist-info/licenses/LICENSE dist-info/licenses/NOTICE; do
+for name in attnscope/py.typed attnscope/bundled attnscope.mo dist-info/licenses/LICENSE dist-info/licenses/NOTICE; do
   grep -q "$name" <<<"$files" || { echo "the wheel has no $name"; exit 1; }
 done
 ! grep -E '^(tests|docs|benchmarks|scripts)/' <<<"$files" || { echo "the wheel has files that only the repository needs"; exit 1; }

@@ -11,6 +11,7 @@ import ast
 import html
 import os
 import re
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -37,21 +38,24 @@ def language() -> str:
     return _current
 
 
-_ENTRY = re.compile(r'^(msgid|msgid_plural|msgstr(?:\[0\])?) ((?:"(?:[^"\\]|\\.)*"\n?)+)', re.MULTILINE)
+_ENTRY = re.compile(r'^(msgid|msgstr) ((?:"(?:[^"\\]|\\.)*"\n?)+)', re.MULTILINE)
 
 
-def read_catalogue(path: Path) -> dict[str, str]:
-    """The entries of a .po file that are translated; a plural has two messages."""
-    messages: dict[str, str] = {}
-    sources: list[str] = []
-    for keyword, quoted in _ENTRY.findall(path.read_text(encoding="utf-8")):
-        text = "".join(map(ast.literal_eval, quoted.splitlines()))
-        if keyword.startswith("msgid"):
-            sources.append(text)
-        else:
-            messages |= dict.fromkeys(filter(None, sources), text) if text else {}
-            sources = []
-    return messages
+def read_catalogue(folder: Path) -> dict[str, str]:
+    """The entries that are translated: compiled in an installed package, the source in a checkout."""
+    compiled = folder / "attnscope.mo"
+    if compiled.exists():
+        data = compiled.read_bytes()
+        _, _, count, *tables = struct.unpack_from("<5I", data)
+        where = [[struct.unpack_from("<2I", data, table + 8 * entry) for entry in range(count)] for table in tables]
+        texts = [[data[start : start + size].decode() for size, start in strings] for strings in where]
+    else:
+        source = (folder / "attnscope.po").read_text(encoding="utf-8")
+        entries = [
+            (keyword, "".join(map(ast.literal_eval, quoted.splitlines()))) for keyword, quoted in _ENTRY.findall(source)
+        ]
+        texts = [[text for keyword, text in entries if keyword == wanted] for wanted in ("msgid", "msgstr")]
+    return {message: translated for message, translated in zip(*texts, strict=True) if message and translated}
 
 
 _LONG = 3  # words of a message whose values may be lists
@@ -104,9 +108,9 @@ class _Catalogue(NamedTuple):
 
 @cache
 def catalogue(name: str) -> _Catalogue:
-    messages = read_catalogue(Path(__file__).parent / "locale" / name / "LC_MESSAGES" / "attnscope.po")
+    messages = read_catalogue(Path(__file__).parent / "locale" / name / "LC_MESSAGES")
     templates = [_Template.of(message) for message in messages if PLACEHOLDER.search(message)]
-    return _Catalogue(messages, sorted(templates, key=lambda one: -one.size))
+    return _Catalogue(messages, sorted(templates, key=lambda one: (-one.size, one.message)))
 
 
 _ENGLISH = r"(?<![\w'\"“./\\=-])[A-Za-z]?[a-z]{2,}(?![\w'\"”/\\=]|\.\w)"
