@@ -1,5 +1,7 @@
 """Results show themselves: a summary and a page, of which nothing can reach the notebook around it."""
 
+from html.parser import HTMLParser
+
 import numpy as np
 import pytest
 import torch
@@ -25,6 +27,33 @@ def results():
         "roles": attnscope.roles(texts=TEXTS, only="previous_token", controls="none"),
         "examples": attnscope.examples(texts=TEXTS, heads=(0, 1), k=2),
     }
+
+
+class Sanitiser(HTMLParser):
+    """A summary as an editor shows it that allows neither scripts nor styles nor addresses."""
+
+    ALLOWED = frozenset({"b", "code", "div", "em", "img", "li", "p", "table", "tbody", "td", "th", "thead", "tr", "ul"})
+
+    def __init__(self, summary):
+        super().__init__()
+        self.text, self.pictures, self.dropped = [], 0, set()
+        self.feed(summary)
+
+    def handle_starttag(self, tag, attributes):
+        names = {name for name, _ in attributes}
+        self.dropped |= {tag} - self.ALLOWED | {name for name in names if name.startswith("on")}
+        self.pictures += tag == "img" and dict(attributes)["src"].startswith("data:image/svg+xml;base64,")
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_a_summary_is_whole_behind_a_sanitiser(results):
+    shown = Sanitiser(results["scan"].attnscope._repr_html_())
+    assert shown.dropped == set()
+    assert shown.pictures == 1
+    assert "6 of 12 heads show a fixed pattern" in "".join(shown.text)
+    assert Sanitiser("<p onclick='x'><script>x</script>").dropped == {"onclick", "script"}
 
 
 @pytest.mark.parametrize("command", ["scan", "diff", "intervene", "patch", "explain", "roles", "examples"])

@@ -37,7 +37,9 @@ FUNCTIONS = {
     "window": M.sliding_window_causal_mask_function(3),
     "both ways": M.sliding_window_bidirectional_mask_function(2),
     "chunks": M.chunked_causal_mask_function(4, torch.tensor([0, 1])),
-    "packed": M.packed_sequence_compatibility_function(M.causal_mask_function, PLACES, PACKED),
+    "packed": M.and_masks(
+        M.packed_sequence_mask_function(PACKED), M.remap_positions_for_packed_sequence(M.causal_mask_function, PLACES)
+    ),
     "images": M.or_masks(M.causal_mask_function, M.blockwise_overlay(BLOCKS)),
     "holes": lambda text, head, query, key: (key - query) % 2 == 0,
 }

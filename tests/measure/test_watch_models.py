@@ -151,7 +151,7 @@ class AcrossInside(nn.Module):
 @pytest.mark.parametrize(
     ("model", "given", "message"),
     [
-        (Prefixed(), IDS, "model has a cache of keys in past_key_values"),
+        (Prefixed(), IDS, "model has a cache of keys"),
         (Memory(), torch.randn(2, 5, 8), "from 5 tokens to 8 keys, 3 of which are not its tokens"),
         (MemoryOfHeads(), torch.randn(2, 5, 8), "attend attends from 5 tokens to 8 keys, 3 of"),
         (MultiHeadMemory().eval(), torch.randn(2, 5, 8), "has 3 keys before its own tokens"),

@@ -8,7 +8,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -508,12 +508,12 @@ class ModuleCalls:
                 return inner(*args, **options)
             if not self.running or isinstance(module, transformers.PreTrainedModel):  # perhaps in another's prompt
                 # reject a pass over cached keys: its queries would count as the first tokens of a text
-                cache = options.get("past_key_values")
+                cache = cache_of(options)
                 if hasattr(cache, "get_seq_length") and (
                     cached_tokens(cache) or getattr(cache, "is_compileable", False)
                 ):
                     raise AttnscopeError(
-                        f"{name} has a cache of keys in past_key_values (also the virtual tokens of prefix tuning), so "
+                        f"{name} has a cache of keys (also the virtual tokens of prefix tuning), so "
                         "the positions of its queries are unknown. Leave it out, or call generate() within the context"
                     )
             if is_called_attention(module):
@@ -692,6 +692,11 @@ class _ModuleCalls(_SoftmaxCalls):
         elif func is functional.multi_head_attention_forward:
             self.see(of_multi_head(*args, **options))
         return output
+
+
+def cache_of(arguments: Mapping[str, Any]) -> Any:
+    """The cache that a model is called with; transformers 5.24 renamed it."""
+    return arguments.get("cache", arguments.get("past_key_values"))
 
 
 def cached_tokens(cache: Any) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.capture.forward import check_finite, decoder_start
-from attnscope.capture.functional import cached_tokens
+from attnscope.capture.functional import cache_of, cached_tokens
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import verify
@@ -154,7 +154,7 @@ class GenerationObserver:
         if read is None:
             raise AttnscopeError("found a pass without token ids or embeddings, so its text is unknown")
         batch, queries = read.shape[:2]
-        past = self._past(arguments.get("past_key_values"))
+        past = self._past(cache_of(arguments))
         end = past + queries
         self.prompt = end if self.prompt is None else self.prompt
         start = max(self.prompt - 1, past or self._end)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from attnscope.capture.functional import cache_of
 from attnscope.options import Share
 from attnscope.report.reads import reads
 from attnscope.support.checked import checked
@@ -75,7 +76,7 @@ def kvpress(card: xr.Dataset, *, limited: Share = 0.5, role: str | None = None) 
 
         def forward_hook(self, module: Any, input: Any, kwargs: dict[str, Any], output: Any) -> Any:  # noqa: A002
             # transformers no longer passes the positions in the cache, by which kvpress knows the prompt
-            seen = kwargs["past_key_values"].get_seq_length(module.layer_idx)
+            seen = cache_of(kwargs).get_seq_length(module.layer_idx)
             return super().forward_hook(module, input, {"cache_position": torch.tensor([seen - 1])} | kwargs, output)
 
     return CardPress(head_compression_ratio=limited)

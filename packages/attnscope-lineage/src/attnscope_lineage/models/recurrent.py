@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,6 +101,7 @@ class RecurrentCache:
     """The decoder between two steps: its state, the last context, and the encoded source."""
 
     is_compileable = False
+    is_linear = (True,)  # generate cuts off no tokens that it has
 
     def __init__(self) -> None:
         self.steps = 0
@@ -269,4 +271,5 @@ class RecurrentForConditionalGeneration(Translator):
     ) -> None:
         """States replace keys and values."""
         if generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = RecurrentCache()
+            arguments = inspect.signature(self.prepare_inputs_for_generation).parameters
+            model_kwargs["cache" if "cache" in arguments else "past_key_values"] = RecurrentCache()

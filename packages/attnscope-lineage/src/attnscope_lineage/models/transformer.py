@@ -85,9 +85,7 @@ class TransformerDecoder(Stack):
         start = 0 if cache is None else int(cache.get_seq_length())
         states = self.add_positions(self.embedding(tokens), start)
         queries, keys = tokens.shape[1], start + tokens.shape[1]
-        own_mask = create_causal_mask(
-            config=self.config, inputs_embeds=states, attention_mask=None, past_key_values=cache
-        )
+        own_mask = create_causal_mask(self.config, states, None, cache)
         source_mask = create_bidirectional_mask(
             config=self.config, inputs_embeds=states, attention_mask=attention_mask, encoder_hidden_states=source
         )

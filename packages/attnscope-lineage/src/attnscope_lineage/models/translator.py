@@ -48,9 +48,10 @@ class Translator(TiedModel, GenerationMixin):
         attention_mask: Int[Tensor, "batch source"] | None = None,
         decoder_input_ids: Int[Tensor, "batch target"] | None = None,
         encoder_outputs: BaseModelOutput | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         labels: Int[Tensor, "batch target"] | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        past_key_values: Any = None,
         **others: Any,
     ) -> Seq2SeqLMOutput:
         """Logits of the next target token at every position, and the mean loss in nats if there are labels.
@@ -61,8 +62,8 @@ class Translator(TiedModel, GenerationMixin):
             The source; the mask is 0 at the padding at its end. Without `input_ids`, `encoder_outputs` is read.
         decoder_input_ids
             The target up to each position; by default made from `labels`.
-        past_key_values
-            What the decoder has read so far, in `generate`.
+        cache
+            What the decoder has read so far, in `generate`. Before 5.24, transformers calls it `past_key_values`.
         labels
             The target tokens; -100 at padding.
         num_items_in_batch
@@ -87,12 +88,12 @@ class Translator(TiedModel, GenerationMixin):
             attention_mask = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.decoder_inputs(labels)
-        decoded: Decoded = self.decoder(decoder_input_ids, states, attention_mask, past_key_values)
+        read = past_key_values if cache is None else cache
+        decoded: Decoded = self.decoder(decoder_input_ids, states, attention_mask, read)
         logits = self.lm_head(decoded.hidden)
         return Seq2SeqLMOutput(
             loss=None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch),
             logits=logits,
-            past_key_values=past_key_values,
             cross_attentions=decoded.source_weights,
             decoder_attentions=decoded.target_weights,
             encoder_last_hidden_state=states,
