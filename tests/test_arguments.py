@@ -246,8 +246,45 @@ def test_what_users_give_in_their_place_is_taken():
     assert told(np.int64(3), 1, [3, 10]) == (3, 1, [3, 10])
     assert told(share=np.float32(0.5), band=np.array([3, 10])) == (None, 0.5, [3, 10])
     assert [type(value) for value in told(np.int64(3), np.float32(0.5))] == [int, float, type(None)]
-    with pytest.raises(TypeError, match="unexpected keyword argument 'bands'"):
+    with pytest.raises(TypeError, match=r"told\(\) has no argument 'bands': use band$"):
         told(bands=3)
+
+
+MEASURES_ALL = (
+    "scan() has no argument 'layers', since it measures all heads: select from the result, as in "
+    "result.sel(layer=0, head=3)"
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: attnscope.scan(text="The tide."), "scan() has no argument 'text': use texts"),
+        (lambda: attnscope.scan(corpus=["The tide."]), "scan() has no argument 'corpus': use texts"),
+        (lambda: attnscope.scan(model_name="gpt2"), "scan() has no argument 'model_name': use model"),
+        (lambda: attnscope.scan(tokeniser="gpt2"), "scan() has no argument 'tokeniser': use tokenizer"),
+        (lambda: attnscope.scan(max_length=8), "scan() has no argument 'max_length': use window"),
+        (lambda: attnscope.scan(out_dir="runs"), "scan() has no argument 'out_dir': use out"),
+        (lambda: attnscope.scan(layers=[0]), MEASURES_ALL),
+        (lambda: attnscope.examples(head="2.3"), "examples() has no argument 'head': use heads"),
+        (lambda: attnscope.weights("bundled", "The tide.", layers=1), "weights() has no argument 'layers': use layer"),
+        (lambda: attnscope.patch(clean="a", corrupted="b"), "patch() has no argument 'clean': use pairs"),
+        (lambda: attnscope.view(text="The tide."), "view() has no argument 'text': use texts"),
+        (lambda: attnscope.Session(text="The tide."), "Session() has no argument 'text': use texts"),
+    ],
+)
+def test_an_argument_that_a_newcomer_tries_names_the_one_to_use(call, says):
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert str(caught.value) == says
+
+
+@pytest.mark.parametrize("pairs", ["The tide comes in.", ["The tide comes in.", "The tide goes out."]])
+def test_texts_in_place_of_pairs_get_the_form_of_a_pair(pairs):
+    with pytest.raises(
+        AttnscopeError, match=r'^found a text in place of pairs\. Write \{"clean": "\.\.\.", "corrupted"'
+    ):
+        attnscope.patch("bundled", pairs)
 
 
 def test_what_is_left_out_of_the_shared_parameters_reaches_a_verb_as_its_default():
@@ -257,7 +294,7 @@ def test_what_is_left_out_of_the_shared_parameters_reaches_a_verb_as_its_default
     )
     reached = taking_shared(limit=3)
     assert (reached["limit"], reached["seed"], reached["device"], reached["trust_remote_code"]) == (3, 0, None, False)
-    with pytest.raises(TypeError, match=r"taking_shared\(\) got an unexpected keyword argument 'limits'"):
+    with pytest.raises(TypeError, match=r"taking_shared\(\) has no argument 'limits': use limit$"):
         taking_shared(limits=3)
     with pytest.raises(AttnscopeError, match=r"limit .* is 0"):
         taking_shared(limit=0)

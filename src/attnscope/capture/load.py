@@ -392,6 +392,8 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 def usable_device(name: str | None) -> torch.device:
     """The device of that name; by default a GPU if there is one, else the CPU."""
     advice = "Choose cpu, or cuda if there is a GPU"
+    if name is not None and name.startswith("gpu"):
+        raise AttnscopeError(f"device {name!r} cannot be used: a GPU is cuda, or mps if it is Apple's. {advice}")
     with explaining(f"device {name!r} cannot be used", advice):
         default = "cuda" if torch.cuda.is_available() else "cpu"
         device = torch.device(default if name is None else name)

@@ -40,6 +40,7 @@ _TARGETS = ("target", "corrupted_target")
 _SIDES, _ALL = 2, 4  # numbers of files: texts alone, or answers too
 _MEND = "Or set answer and wrong (--answer and --wrong) for all pairs"
 _OF_A_TASK = 50  # pairs
+_FORM = 'Write {"clean": "...", "corrupted": "...", "answer": " are", "wrong": " is"}, a line of a .jsonl file for each'
 
 #: A file of JSON Lines, two or four text files, the name of a task, or pairs as `Pair`, mappings or a data frame.
 Pairs = str | Path | pd.DataFrame | Iterable[Path] | Iterable[Pair | Mapping[str, Any]]
@@ -57,7 +58,9 @@ def pairs_of_input(
         pairs = pairs_from(TASKS[task], _OF_A_TASK, seed=0)
     items: list[Any] = [pairs] if isinstance(pairs, Path) else _listed(pairs)
     for item in items:
-        if isinstance(item, str):  # a name without an ending, which is no file
+        if isinstance(item, str):  # a text, or a name without an ending, which is no file
+            if " " in item:
+                raise AttnscopeError(f"found a text in place of pairs. {_FORM}")
             raise AttnscopeError(f"found no file {item}; expected files of texts, or a task alone: {', '.join(TASKS)}")
     if all(isinstance(item, Path) for item in items):
         named = _in_files(items)
@@ -136,6 +139,8 @@ def task_named(pairs: object) -> str | None:
     named: Any = pairs[0] if isinstance(pairs, list) and len(cast("list[Any]", pairs)) == 1 else pairs
     if isinstance(named, str) and named not in TASKS and Path(named).is_file():
         raise AttnscopeError(f"pairs is the string {named!r}; in Python a file is a pathlib.Path: give Path({named!r})")
+    if isinstance(named, str) and " " in named:
+        raise AttnscopeError(f"found a text in place of pairs. {_FORM}")
     if isinstance(named, str) and named not in TASKS:
         raise AttnscopeError(
             f"found no file {named}, and no task of that name; expected a pathlib.Path of JSON Lines, a list of pairs, "

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache, partial, wraps
 from pathlib import Path
 from types import NoneType, UnionType
@@ -68,6 +69,20 @@ _WORDS: dict[Any, tuple[str, str]] = {
     NoneType: ("None", "None"),
 }
 _COUNTS = ("no", "one", "two", "three")
+#: Arguments that a newcomer tries first, and the ones that have their value: of several, the first that a function has.
+_TRIED = {
+    ("corpus", "data", "dataset", "files", "prompts", "sentence", "sentences", "text"): (
+        ("texts", "text", "pairs", "prompt", "runs")
+    ),
+    ("model_id", "model_name", "model_path", "name"): ("model",),
+    ("clean", "corrupted", "text", "texts"): ("pairs",),
+    ("head", "layer", "layers"): ("heads", "layer", "head"),
+    ("heads",): ("head",),
+    ("max_length", "seq_len"): ("window",),
+    ("max_samples", "n", "num_samples"): ("limit",),
+    ("folder", "out_dir", "output", "output_dir", "path"): ("out",),
+    ("cuda", "gpu"): ("device",),
+}
 
 
 @overload
@@ -103,10 +118,14 @@ def _checked(function: Callable[P, R], defaults: Mapping[str, object], around: A
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> R:
+        name = function.__qualname__.removesuffix(".__init__").rpartition(".")[-1]
+        strange = [one for one in named if one not in signature.parameters]
+        if strange and (shared or not takes_more):
+            raise TypeError(f"{name}() has no argument {strange[0]!r}{_advice(strange[0], list(signature.parameters))}")
         try:
             bound = signature.bind(*arguments, **named)
         except TypeError as error:
-            raise TypeError(f"{function.__name__}() {error}") from None
+            raise TypeError(f"{name}() {error}") from None
         for name, value in bound.arguments.items():
             parameter = signature.parameters[name]
             if parameter.kind is not parameter.VAR_KEYWORD:
@@ -122,6 +141,17 @@ def _checked(function: Callable[P, R], defaults: Mapping[str, object], around: A
     call.__signature__ = signature.replace(parameters=listed)  # pyright: ignore[reportAttributeAccessIssue]
     call.declaration = signature  # pyright: ignore[reportAttributeAccessIssue]
     return call
+
+
+def _advice(tried: str, names: list[str]) -> str:
+    """The argument to use in place of one that there is none of."""
+    others = [other for tries, others in _TRIED.items() if tried in tries for other in others if other in names]
+    others += get_close_matches(tried, names, n=1)
+    if others:
+        return f": use {others[0]}"
+    if tried in {"head", "heads", "layer", "layers"}:
+        return ", since it measures all heads: select from the result, as in result.sel(layer=0, head=3)"
+    return f". Its arguments: {', '.join(names)}"
 
 
 def declaration(function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
