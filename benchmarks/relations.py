@@ -1,6 +1,6 @@
 """`attnscope relations` on what is known: planted heads, models without relations, and its time.
 
-    python benchmarks/relations.py zoo                  # planted heads: AUROC of the score less its baselines
+    python benchmarks/relations.py zoo                  # planted heads: AUROC of the score less its controls
     python benchmarks/relations.py null                 # random weights of 8 families: how many relations are linked
     python benchmarks/relations.py time ~/attnscope-models/all-MiniLM-L6-v2 --sentences 2000
 
@@ -36,7 +36,7 @@ from attnscope_zoo.zoo import PlantedModel
 
 RELATIONS = ("det", "nsubj", "obj", "obl", "amod", "advmod", "case", "conj", "mark", "aux", "cc", "nmod")
 FAMILIES = ("bert", "gpt2", "llama", "t5", "roberta", "bart", "gemma2", "albert")
-POSITION = 0.9  # score of a baseline from which the texts do not tell a relation from a position
+POSITION = 0.9  # score of a control from which the texts do not tell a relation from a position
 
 
 def treebank(count: int, seed: int = 0) -> list[LinkedText]:
@@ -80,7 +80,7 @@ def planted_links(planted: PlantedModel) -> list[LinkedText]:
 
 
 def planted_heads(each: int) -> None:
-    """AUROC of every relation: heads planted for it against the others, by score less the largest baseline.
+    """AUROC of every relation: heads planted for it against the others, by score less the largest control.
 
     Relations are left out that lie at one place in all texts, and those whose head puts less than half of its weight on
     its keys by construction.

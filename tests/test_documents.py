@@ -89,6 +89,20 @@ def test_both_readmes_have_the_same_outline_and_length():
     assert len(ENGLISH.splitlines()) <= 150
 
 
+def test_every_picture_is_shown_and_a_command_draws_it():
+    """CONTRIBUTING.md names the command of each picture, and a page shows it."""
+    (line,) = re.findall(
+        r"^\* Commands draw every picture.*?(?=^\*)", PAGES["CONTRIBUTING.md"], re.DOTALL | re.MULTILINE
+    )
+    names = re.findall(r"`([\w*./-]+\.(?:png|svg))`", line)
+    images = ROOT / "docs" / "images"
+    pictures = {path.relative_to(images).as_posix() for path in images.rglob("*") if path.is_file()}
+    assert pictures == {
+        path.relative_to(images).as_posix() for name in names for path in images.glob(name.removeprefix("docs/images/"))
+    }
+    assert {*filter(lambda name: not any(f"images/{name}" in page for page in PAGES.values()), pictures)} == set()
+
+
 def anchors(page):
     """Anchors of the headings of a page, as GitHub names them."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)

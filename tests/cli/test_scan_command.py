@@ -103,7 +103,7 @@ def test_groups_come_in_the_table_as_json_and_csv_and_on_the_page(tmp_path):
     asked = ("scan", "--limit", "2", "--groups", "rules.jsonl", "--figures", "none")
     found = attnscope(*asked, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
-    assert "groups of tokens: for each pair, the head furthest above both baselines" in found.stdout
+    assert "groups of tokens: for each pair, the head furthest above both controls" in found.stdout
     (run,) = (tmp_path / "attnscope-runs").iterdir()
     assert 'id="groups"' in (run / "report.html").read_text()
     again = attnscope(*asked, "--json", cwd=tmp_path)

@@ -300,7 +300,7 @@ def _mean(values: np.ndarray | None) -> float | None:
 
 
 def groups_table(results: xr.Dataset) -> tuple[Table, list[str]]:
-    """The pairs of groups with the largest weights above both baselines, and sentences about them."""
+    """The pairs of groups with the largest weights above both controls, and sentences about them."""
     every = group_pairs(results)
     pairs = [pair for pair in every if pair["above"] > 0]
     sentences = [f"{describe_group_pairs(every)}."]
@@ -308,19 +308,19 @@ def groups_table(results: xr.Dataset) -> tuple[Table, list[str]]:
         first = pairs[0]
         weight, equal, positions = (f"{first[name]:.2f}" for name in ("weight", "equal", "positions"))
         sentences.append(
-            f"Furthest above both baselines is head {first['layer']}.{first['head']}, {first['query']} on "
+            f"Furthest above both controls is head {first['layer']}.{first['head']}, {first['query']} on "
             f"{first['key']}: weight {weight}, uniform {equal}, positions {positions}."
         )
     heads = results.sizes["layer"] * results.sizes["head"]
     reading = f"Each row is the largest of {heads} heads; its interval is for that head alone. "
     reading += explain_no_interval(pairs)
-    title = "groups of tokens: for each pair, the head furthest above both baselines"
+    title = "groups of tokens: for each pair, the head furthest above both controls"
     rows = [with_nulls(pair) for pair in pairs]
     return Table("groups", title, _PAIRS, rows, reading=reading.strip(), terminal=10, page=30), sentences
 
 
 def _group_columns(results: xr.Dataset) -> dict[str, np.ndarray]:
-    """For each pair of groups: the weight, and both baselines."""
+    """For each pair of groups: the weight, and both controls."""
     means = MeanGroupWeights.of(results)
     names = {int(number): str(results.group_query.values[number]) for number in means.present}
     kinds = {"group_weight": means.weight, "equal_group_weight": means.equal, "position_group_weight": means.positions}

@@ -126,7 +126,7 @@ def test_the_offset_is_chosen_on_the_other_half():
     found = relations(None, texts, untrained=False, only=["subject"])
     assert int(found.best_offset[0]) == 1
     assert float(found.offset_score[0]) == 1
-    assert not bool(found.shown.any())  # nothing can be above a baseline that is always right
+    assert not bool(found.shown.any())  # nothing can be above a control that is always right
 
 
 def test_untrained_weights_link_nothing():

@@ -1,4 +1,4 @@
-"""Scores, baselines and tests of relations on sums that are written out, and which words count."""
+"""Scores, controls and tests of relations on sums that are written out, and which words count."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ QUERIES = 20  # of each document
 
 
 def summed(right, *, exchanged=0.0, offset=0.0, chance=0.0, seed=0):
-    """The summary of one relation, from shares ``(document, head)`` of right queries and those of baselines."""
+    """The summary of one relation, from shares ``(document, head)`` of right queries and those of controls."""
     right = np.asarray(right, float)
     documents, heads = right.shape
     cells = ("window", "relation", "layer", "head")
@@ -57,11 +57,11 @@ def shares(seed, mean=0.8, documents=24):
     return np.clip(np.random.default_rng(seed).normal(mean, 0.05, (documents, 3)), 0, 1)
 
 
-@pytest.mark.parametrize("baseline", ["exchanged", "offset", "chance"])
-def test_a_head_must_be_above_every_baseline(baseline):
-    assert bool(summed(shares(0), **{baseline: 0.6}).linked)
-    assert not bool(summed(shares(0), **{baseline: 0.85}).linked)
-    p = float(summed(shares(0), **{baseline: 0.85}).held_out_p)
+@pytest.mark.parametrize("control", ["exchanged", "offset", "chance"])
+def test_a_head_must_be_above_every_control(control):
+    assert bool(summed(shares(0), **{control: 0.6}).linked)
+    assert not bool(summed(shares(0), **{control: 0.85}).linked)
+    p = float(summed(shares(0), **{control: 0.85}).held_out_p)
     assert p == 1
 
 

@@ -17,7 +17,7 @@ from attnscope.bundled import MODEL
 from attnscope.results.export import export
 from attnscope.results.reports import figures_of, report_of, write_page
 from attnscope.results.scan_report import sample_of
-from attnscope_lineage.links import Gold, baselines, read_gold, score_alignments
+from attnscope_lineage.links import Gold, controls, read_gold, score_alignments
 from attnscope_relations import relations
 from attnscope_relations.shown import texts_of
 from tests.cli.command import attnscope as command
@@ -175,7 +175,7 @@ def test_a_decoder_alone_is_measured_over_both_sides_of_a_prompt(decoder, tokeni
         aligned = [frozenset((int(s), t) for t, s in enumerate(of[layer, head].argmax(-1))) for of in weights]
         assert float(found.error_rate[layer, head]) == pytest.approx(rates_of(aligned, gold), abs=1e-12)
     lengths = [(len(text.split()), len(text.split())) for text in SOURCES]
-    diagonal = baselines([frozenset()] * len(SOURCES), Gold(gold.sure, gold.possible), lengths).diagonal
+    diagonal = controls([frozenset()] * len(SOURCES), Gold(gold.sure, gold.possible), lengths).diagonal
     assert float(found.error_rate_diagonal) == pytest.approx(diagonal, abs=1e-12)
 
 

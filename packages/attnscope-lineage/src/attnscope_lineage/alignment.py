@@ -22,8 +22,8 @@ from attnscope_lineage.links import (
     Forcing,
     Gold,
     Links,
-    baselines,
-    baselines_in_words,
+    controls,
+    controls_in_words,
     links,
     links_of_line,
     pharaoh,
@@ -55,7 +55,7 @@ def _parts(work: Work, measured: xr.Dataset) -> dict[str, xr.Dataset]:
     lengths = _lengths(measured)
     if gold is not None:
         score = score_alignments(alignments, gold.sure, gold.possible)
-        level = baselines(alignments, gold, lengths, nodes["heads"]["error_rate"].size if "heads" in nodes else 1)
+        level = controls(alignments, gold, lengths, nodes["heads"]["error_rate"].size if "heads" in nodes else 1)
         pairs = zip(gold.possible, lengths, strict=True)
         outside = sum(len(possible) - len(within(possible, *of_pair)) for possible, of_pair in pairs)
         nodes["scores"] = xr.Dataset(vars(score) | vars(level) | {"gold_links_outside": outside})
@@ -164,7 +164,7 @@ def report(tree: xr.DataTree) -> Report:
         error_rate, precision, recall = (percent(scores[name]) for name in ("error_rate", "precision", "recall"))
         sentences = [
             f"{pairs}: error rate {error_rate}, precision {precision}, recall {recall}.",
-            f"Baselines: {baselines_in_words(scores)}.",
+            f"Controls: {controls_in_words(scores)}.",
         ]
         headline = f"Alignment error rate {error_rate} over {pairs}"
     heads = compared_heads(tree)
@@ -305,10 +305,10 @@ class AligningHead:
     # layer and head of the decoder, from 0, chosen by the error rate on every second sentence pair
     layer: int
     head: int
-    scores: xr.Dataset  # its links against the gold ones, on the other sentence pairs, and the baselines there
+    scores: xr.Dataset  # its links against the gold ones, on the other sentence pairs, and the controls there
 
     def rates(self) -> dict[str, float]:
-        """Error rate with its interval, precision, recall and the baselines, by name."""
+        """Error rate with its interval, precision, recall and the controls, by name."""
         names = ("error_rate", "precision", "recall", "diagonal", "chance", "chance_level")
         rates = {name: self.scores[name].item() for name in names}
         return rates | {f"error_rate_{end}": self.scores[end].item() for end in ("lower", "upper")}

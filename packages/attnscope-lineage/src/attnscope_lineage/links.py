@@ -335,7 +335,7 @@ _SKEWED, _VERY_SKEWED = 0.1, 0.5  # skewness of an error rate
 
 
 @dataclass(frozen=True)
-class Baselines:
+class Controls:
     """Error rates to hold an alignment's against."""
 
     # AER if each target word were linked to the source word at the same place of its sentence
@@ -356,8 +356,8 @@ class Baselines:
     below: float = math.nan
 
 
-def baselines_in_words(scores: Mapping[str, float]) -> str:
-    """The baselines next to an error rate, in words; the arrays of `Baselines` and the error rate by name."""
+def controls_in_words(scores: Mapping[str, float]) -> str:
+    """The controls next to an error rate, in words; the arrays of `Controls` and the error rate by name."""
     diagonal, above = f"diagonal {percent(scores['diagonal'])}", scores["above"]
     if math.isnan(above):
         diagonal += " (too few sentence pairs for a test)" if math.isfinite(scores["error_rate"]) else ""
@@ -370,9 +370,7 @@ def baselines_in_words(scores: Mapping[str, float]) -> str:
     return f"{diagonal}; random words {percent(scores['chance'])}, {best}below {level} in 1 of 100"
 
 
-def baselines(
-    aligned: Sequence[Links], gold: Gold, lengths: Sequence[tuple[int, int]], chosen_of: int = 1
-) -> Baselines:
+def controls(aligned: Sequence[Links], gold: Gold, lengths: Sequence[tuple[int, int]], chosen_of: int = 1) -> Controls:
     """Error rates that need no model: of the diagonal, and of random links."""
     diagonal = [
         frozenset(((2 * target + 1) * sources // (2 * targets), target) for target in range(targets) if sources)
@@ -391,7 +389,7 @@ def baselines(
     above, below = _interval(rate - of_diagonal, part - part_of_diagonal, _OUTSIDE / chosen_of)
     best = mean + float(special.ndtri((1 - _BELOW) ** (1 / chosen_of))) * math.sqrt(variance)
     chance, level = ((1 - right / whole) if whole else math.nan for right in (mean, best))
-    return Baselines(of_diagonal, chance, level, chosen_of, lower, upper, above, below)
+    return Controls(of_diagonal, chance, level, chosen_of, lower, upper, above, below)
 
 
 def _by_pair(aligned: Sequence[Links], gold: Gold) -> tuple[float, Float[np.ndarray, " pair"]]:

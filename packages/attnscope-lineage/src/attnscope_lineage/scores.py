@@ -427,7 +427,7 @@ def _difference(metric: str) -> tuple[Quantity, Quantity]:
 
 
 def _error_rate_note(scores: xr.Dataset) -> str:
-    """Explain the alignment error rates of a comparison, and give the baselines."""
+    """Explain the alignment error rates of a comparison, and give the controls."""
     text = (
         "AER: alignment error rate of the best head, on sentences not used to choose it, with its 95% interval over "
         "sentences."
@@ -436,8 +436,8 @@ def _error_rate_note(scores: xr.Dataset) -> str:
     if diagonal.isnull().all():
         return text
     shares = [percent(float(values.mean())) for values in (diagonal, chance, level)]
-    baselines = f"Baselines: diagonal {shares[0]}, random words {shares[1]} (below {shares[2]} in 1 of 100)."
-    return f"{text} {baselines}"
+    controls = f"Controls: diagonal {shares[0]}, random words {shares[1]} (below {shares[2]} in 1 of 100)."
+    return f"{text} {controls}"
 
 
 def _cut_sentences(scores: xr.Dataset) -> list[str]:

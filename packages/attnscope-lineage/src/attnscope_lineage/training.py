@@ -414,7 +414,7 @@ class Training:
         )
 
     def _alignment_error(self) -> dict[str, float]:
-        """Alignment error rate of a model with attention on the generated task, and the baselines."""
+        """Alignment error rate of a model with attention on the generated task, and the controls."""
         data = self.data
         if not isinstance(data, Pairs) or not isinstance(data.valid, TaskText):
             return {}

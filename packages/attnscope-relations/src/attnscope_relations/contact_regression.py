@@ -65,7 +65,7 @@ def contacts_together(reader: RelationReader, results: xr.Dataset, precision: xr
     scores = _scores(features, fold, fits)
     sums, proteins = _precision(reader, scores, of_window, present)
     separation = ranked_by_separation(results, membership(units), halves_of(int(of_window.max()) + 1, seed))
-    baselines = {
+    controls = {
         "separation": _by_unit({number: separation[number] for number in windows}, of_window, present),
         "exchanged": _by_unit(
             {number: reader.proteins.exchanged(number, scores[number])[:, 0] for number in windows}, of_window, present
@@ -79,13 +79,13 @@ def contacts_together(reader: RelationReader, results: xr.Dataset, precision: xr
     fresh = reader.with_fresh_weights(partial(gathered, reader, windows)) if reader.untrained else None
     if fresh is not None:
         of_fresh = _scores(fresh, fold, _fits(reader, fresh, fold, seed))
-        baselines["untrained"], _ = _precision(reader, of_fresh, of_window, present)
+        controls["untrained"], _ = _precision(reader, of_fresh, of_window, present)
     each = np.repeat(proteins[:, None], len(CUTS), 1)
-    differences = [(sums - values)[..., None, None] for values in baselines.values()]
+    differences = [(sums - values)[..., None, None] for values in controls.values()]
     p = np.max([chances(difference, each)[:, 0, 0] for difference in differences], 0)
     means = [interval_of(sums[:, at], proteins, seed) for at in range(len(CUTS))]
     mean = np.array([float(one[0]) for one in means])
-    above = mean - np.max([values.sum(0) / proteins.sum() for values in baselines.values()], 0)
+    above = mean - np.max([values.sum(0) / proteins.sum() for values in controls.values()], 0)
     weights, bias = _fitted(reader, features, windows, seed)
     heads = [site.heads for site in reader.measured]
     variables: dict[str, Any] = {
@@ -98,8 +98,8 @@ def contacts_together(reader: RelationReader, results: xr.Dataset, precision: xr
         "contact_weight": (("layer", "head"), of_layers(weights, heads)),
         "contact_bias": bias,
     }
-    if "untrained" in baselines:
-        variables["contact_untrained"] = ("cut", baselines["untrained"].sum(0) / proteins.sum())
+    if "untrained" in controls:
+        variables["contact_untrained"] = ("cut", controls["untrained"].sum(0) / proteins.sum())
     if reader.ablate:
         at_length = precision.transpose("cut", "layer", "head").values[0]
         layer, head = np.unravel_index(np.nanargmax(at_length), at_length.shape)

@@ -1,4 +1,4 @@
-"""The report's tables of contacts: precision of the best head at each cut, next to baselines."""
+"""The report's tables of contacts: precision of the best head at each cut, next to controls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _METHOD = (
     "Contacts: the weights of a head from residue to residue are symmetrised and corrected by their average product, "
     f"and pairs of residues that are {SEPARATION} or more apart are ranked by them; precision is the share of contacts "
-    "among the first L, L/2 or L/5 pairs of a protein of L residues (Rao et al. 2021). Baselines: the same for "
+    "among the first L, L/2 or L/5 pairs of a protein of L residues (Rao et al. 2021). Controls: the same for "
     "contacts of other proteins; pairs ranked by how often their separation is a contact in the other half of the "
     "proteins; all pairs. "
 )
@@ -61,31 +61,31 @@ def contact_sentences(result: xr.Dataset) -> list[str]:
     others = f"pairs ranked by their separation {best['separation']:.2f}, all pairs {best['chance']:.2f}"
     sentences = [f"Head {head} ranks contacts best: precision {precision} at L; {others}."]
     if best["shown"]:
-        sentences.append(f"It is significantly, and by {SIZE:g} or more, above every baseline.")
+        sentences.append(f"It is significantly, and by {SIZE:g} or more, above every control.")
     elif best["shown"] is not None:
-        sentences.append(f"It is not significantly, or not by {SIZE:g}, above every baseline.")
+        sentences.append(f"It is not significantly, or not by {SIZE:g}, above every control.")
     if "contact_together" in result:
         precision = f"{float(result.contact_together.sel(cut='L')):.2f}"
         if bool(result.contact_shown.sel(cut="L")):
             sentences.append(
-                f"All heads together: precision {precision} at L, by {SIZE:g} or more above every baseline."
+                f"All heads together: precision {precision} at L, by {SIZE:g} or more above every control."
             )
         else:
-            sentences.append(f"All heads together: precision {precision} at L, not shown to be above every baseline.")
+            sentences.append(f"All heads together: precision {precision} at L, not shown to be above every control.")
     return sentences
 
 
 def contact_headline(result: xr.Dataset) -> str:
-    """The head that ranks contacts best, and whether it is above the baselines."""
+    """The head that ranks contacts best, and whether it is above the controls."""
     best = _best(result)[0]
     head, precision = f"{best['layer']}.{best['head']}", f"{best['precision']:.2f}"
     if best["shown"]:
-        return f"Head {head} ranks contacts: precision {precision} at L, above every baseline"
-    return f"No head ranks contacts better than every baseline: the best, {head}, has precision {precision} at L"
+        return f"Head {head} ranks contacts: precision {precision} at L, above every control"
+    return f"No head ranks contacts better than every control: the best, {head}, has precision {precision} at L"
 
 
 def contact_heads(result: xr.Dataset) -> dict[str, list[tuple[int, int]]]:
-    """The heads that rank contacts significantly better than every baseline, the best first."""
+    """The heads that rank contacts significantly better than every control, the best first."""
     heads = [(row["layer"], row["head"]) for row in _heads(result) if row["shown"]]
     return {RELATION: heads} if heads else {}
 
@@ -129,7 +129,7 @@ def _heads(result: xr.Dataset) -> list[schema.Row]:
     return [row | {"shown": bool(row["shown"]) if row["tested"] else None} for row in rows]
 
 
-_BASELINES = ("separation", "exchanged", "chance")
+_CONTROLS = ("separation", "exchanged", "chance")
 _AT = {"L": "at_l", "L/2": "at_half", "L/5": "at_fifth"}
 _PRECISION = "share of contacts among the pairs that the head ranks highest"
 _CONTACTS = (
@@ -151,11 +151,11 @@ _CONTACTS = (
         low="together_low",
         high="together_high",
     ),
-    schema.Quantity("separation", unit="share", meaning="baseline: pairs ranked by how often their separation is one"),
-    schema.Quantity("exchanged", unit="share", meaning="baseline: contacts of other proteins", detail="page"),
-    schema.Quantity("chance", unit="share", meaning="baseline: share of contacts among all pairs", detail="page"),
+    schema.Quantity("separation", unit="share", meaning="control: pairs ranked by how often their separation is one"),
+    schema.Quantity("exchanged", unit="share", meaning="control: contacts of other proteins", detail="page"),
+    schema.Quantity("chance", unit="share", meaning="control: share of contacts among all pairs", detail="page"),
     schema.Quantity("untrained", unit="share", meaning="held out, with fresh weights"),
-    schema.Quantity("above", unit="above", meaning="precision less the largest baseline", significant="shown"),
+    schema.Quantity("above", unit="above", meaning="precision less the largest control", significant="shown"),
     schema.Quantity("proteins", unit="count", meaning="proteins with contacts", detail="page"),
 )
 _CONTACT_HEADS = (
@@ -164,8 +164,8 @@ _CONTACT_HEADS = (
     schema.Quantity("at_half", "at L/2", "share", "the same of half as many pairs"),
     schema.Quantity("at_fifth", "at L/5", "share", "the same of a fifth as many pairs"),
     schema.Quantity(
-        "above", "precision, above", "above", "precision at L less the largest baseline", significant="shown"
+        "above", "precision, above", "above", "precision at L less the largest control", significant="shown"
     ),
     schema.Quantity("untrained", unit="share", meaning="precision at L of the same head with fresh weights"),
-    schema.Quantity("p", unit="p", meaning="largest p-value of the tests against the baselines"),
+    schema.Quantity("p", unit="p", meaning="largest p-value of the tests against the controls"),
 )

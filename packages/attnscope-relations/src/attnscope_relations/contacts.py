@@ -189,14 +189,14 @@ _WORDS = {
     "precision_exchanged": "The same share for contacts of other proteins",
     "precision_chance": "Share of contacts among all pairs",
     "precision_separation": "The same share for pairs ranked by how often their separation is a contact elsewhere",
-    "precision_above": "Precision less that of the best baseline",
+    "precision_above": "Precision less that of the best control",
 }
 
 
 def precision_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -> dict[str, Any]:
-    """Precision of every head over proteins, next to baselines, as variables; nothing without contacts.
+    """Precision of every head over proteins, next to controls, as variables; nothing without contacts.
 
-    Baselines and tests are those of `summary_of`: contacts of other proteins, chance, and in place of the fixed offset
+    Controls and tests are those of `summary_of`: contacts of other proteins, chance, and in place of the fixed offset
     the pairs ranked by their separation, whose shares of contacts are those of the other half of the proteins.
     """
     if "window_precision" not in results:
@@ -213,18 +213,18 @@ def precision_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -
     exchanged = by_unit(member, results.window_precision_exchanged.transpose(*precision.dims))
     has_others = by_unit(member, results.window_precision_exchanged.notnull().any(precision.dims[1:]))
     by_separation = member @ np.nan_to_num(ranked_by_separation(results, member, halves))
-    baselines = {
+    controls = {
         "separation": np.broadcast_to(by_separation[..., None, None], sums.shape),
         "exchanged": each[..., None, None] * share(exchanged, np.repeat(has_others[:, None], len(CUTS), 1)),
         "chance": np.broadcast_to(by_unit(member, density)[:, None, None, None], sums.shape),
     }
     whole = proteins.sum() * np.ones(len(CUTS))
     mean = share(sums.sum(0), whole)
-    means = {name: share(np.nansum(values, 0), whole) for name, values in baselines.items()}
+    means = {name: share(np.nansum(values, 0), whole) for name, values in controls.items()}
     if not has_others.any():
         means["exchanged"] = np.full_like(mean, np.nan)
     above = mean - np.fmax.reduce([*means.values()])
-    p = np.stack([chances(sums - values, each) for values in baselines.values()])
+    p = np.stack([chances(sums - values, each) for values in controls.values()])
     p = np.where(np.isnan(p).any(0), np.nan, p.max(0))
     intervals = [interval_of(sums[:, at], proteins, seed) for at in range(len(CUTS))]
     of_chosen, best = of_best(sums.reshape(*each.shape, -1), each, halves)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 Measured = TypeVar("Measured")
 
 _RESIDUES = 200  # tokens of a model of proteins, at most: letters and special tokens
-_OTHERS = 2  # texts with which each exchanges its links: one alone would be a noisy baseline
+_OTHERS = 2  # texts with which each exchanges its links: one alone would be a noisy control
 
 
 class RelationReader(TextReader):

@@ -1,4 +1,4 @@
-"""The report of `relations`: of each relation the best head, next to baselines."""
+"""The report of `relations`: of each relation the best head, next to controls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _METHOD = (
     "Tokens are merged to words: queries are averaged, keys summed (Clark et al. 2019). A head is right for a query if "
     "its largest weight on another word is on one that the query belongs to. The best head of a relation is chosen on "
-    "one half of the documents and scored on the other, next to three baselines: a fixed offset, chosen in the same "
+    "one half of the documents and scored on the other, next to three controls: a fixed offset, chosen in the same "
     "way; exchanged links, those of other texts of the same length (or of a lone text, moved along it); a random "
     "visible word. It links the relation if it is right by "
     f"{SIZE:g} or more above all of them, and significantly: p is the largest of three (an intersection-union test, "
@@ -44,7 +44,7 @@ _METHOD = (
 
 @reads("relations")
 def report(result: xr.Dataset) -> schema.Report:
-    """The best head of every relation, and all heads that are above every baseline."""
+    """The best head of every relation, and all heads that are above every control."""
     if result.attrs.get("reads") == "sounds":
         return speech_report(result)
     unseen = result.relation.values[(result.queries == 0).values].tolist()
@@ -131,7 +131,7 @@ def _notes(result: xr.Dataset) -> list[str]:
 
 
 def _further(row: schema.Row) -> tuple[bool, bool, float, float]:
-    """Linked relations and heads first, then tested ones, furthest above the baselines first; then by weight."""
+    """Linked relations and heads first, then tested ones, furthest above the controls first; then by weight."""
     above = np.inf if row["above"] is None else -row["above"]
     return not row["shown"], row["shown"] is None, above, -(row["weight"] or 0.0)
 
@@ -142,7 +142,7 @@ def _by_score(row: schema.Row) -> tuple[float, float]:
 
 
 def _first_of_each(heads: list[schema.Row], first: schema.Row) -> list[schema.Row]:
-    """Heads with the relation for which they are furthest above the baselines, that of the first row first."""
+    """Heads with the relation for which they are furthest above the controls, that of the first row first."""
     of_head: dict[tuple[int, int], schema.Row] = {}
     for row in heads:
         if row["shown"]:
@@ -220,9 +220,9 @@ def _untested(result: xr.Dataset) -> str:
 
 
 def _sentences(rows: list[schema.Row], linked: list[schema.Row], every: list[schema.Row]) -> list[str]:
-    """How many heads link how many relations, and which is furthest above the baselines."""
+    """How many heads link how many relations, and which is furthest above the controls."""
     if not linked:
-        return [f"No head is significantly, and by {SIZE:g} or more, above every baseline for any relation."]
+        return [f"No head is significantly, and by {SIZE:g} or more, above every control for any relation."]
     heads = {(row["layer"], row["head"]) for row in [*linked, *every] if row["shown"]}
     of = {row["relation"] for row in linked}
     several, relations = count(len(heads), "head"), count(len(rows), "relation")
@@ -231,7 +231,7 @@ def _sentences(rows: list[schema.Row], linked: list[schema.Row], every: list[sch
     )
     first = linked[0]
     return [
-        f"{number}, significantly and by {SIZE:g} or more above every baseline.",
+        f"{number}, significantly and by {SIZE:g} or more above every control.",
         f"Furthest above is {_first(first)}; {percent(first['held_out'])} where it was not chosen.",
     ]
 
@@ -248,8 +248,8 @@ def _headline(linked: list[schema.Row]) -> str:
     if not linked:
         return ""
     row = linked[0]
-    head, baseline = f"{row['layer']}.{row['head']}", percent(row["held_out"] - row["above"])
-    return f"Head {head} links {row['relation']}: right for {_share(row)} of its queries; the best baseline {baseline}"
+    head, control = f"{row['layer']}.{row['head']}", percent(row["held_out"] - row["above"])
+    return f"Head {head} links {row['relation']}: right for {_share(row)} of its queries; the best control {control}"
 
 
 _OWN_NOTES = ("proteins", "cut", "untrained", "together", "contacts", "ablation")
@@ -266,7 +266,7 @@ _SCORE = schema.Quantity(
     low="score_low",
     high="score_high",
 )
-_ABOVE = schema.Quantity("above", unit="above", meaning="held-out score less the largest baseline", significant="shown")
+_ABOVE = schema.Quantity("above", unit="above", meaning="held-out score less the largest control", significant="shown")
 _UNTRAINED = schema.Quantity(
     "untrained", unit="share", meaning="score with fresh weights, of the best head of the other half"
 )
@@ -284,15 +284,15 @@ _RELATIONS = (
         low="held_out_low",
         high="held_out_high",
     ),
-    schema.Quantity("offset_score", "offset", "share", "baseline: a fixed offset, chosen on the other half"),
+    schema.Quantity("offset_score", "offset", "share", "control: a fixed offset, chosen on the other half"),
     schema.Quantity("offset", "best offset", "tokens", "the best fixed offset over all documents", detail="page"),
     schema.Quantity(
-        "exchanged", unit="share", meaning="baseline: links of other texts of the same length, or moved in a lone one"
+        "exchanged", unit="share", meaning="control: links of other texts of the same length, or moved in a lone one"
     ),
-    schema.Quantity("chance", unit="share", meaning="baseline: a random visible word", detail="page"),
+    schema.Quantity("chance", unit="share", meaning="control: a random visible word", detail="page"),
     _UNTRAINED,
     _ABOVE,
-    schema.Quantity("linked", "heads", "count", "heads that are above every baseline", detail="page"),
+    schema.Quantity("linked", "heads", "count", "heads that are above every control", detail="page"),
     replace(_WEIGHT, detail="page"),
     replace(_UNIFORM, detail="page"),
     schema.Quantity("queries", unit="count", meaning="queries with a link of this relation", detail="page"),
@@ -304,9 +304,9 @@ _OF_HEAD = (
         "exchanged", unit="share", meaning="score for links of other texts of the same length", detail="data"
     ),
     schema.Quantity("untrained", unit="share", meaning="score of the same head with fresh weights", detail="data"),
-    schema.Quantity("p", unit="p", meaning="largest p-value of the tests against the baselines", detail="data"),
+    schema.Quantity("p", unit="p", meaning="largest p-value of the tests against the controls", detail="data"),
 )
-_ABOVE_ALL = replace(_ABOVE, meaning="score less the largest baseline")
+_ABOVE_ALL = replace(_ABOVE, meaning="score less the largest control")
 _HEADS = (*schema.HEAD, schema.Quantity("relation"), _SCORE, _ABOVE_ALL, _WEIGHT, *_OF_HEAD)
 _UNTESTED = (
     *schema.HEAD,

@@ -57,7 +57,7 @@ class ShownText:
 
 
 def in_order(results: xr.Dataset) -> list[int]:
-    """Numbers of the relations: linked ones first, then those whose best head is furthest above the baselines."""
+    """Numbers of the relations: linked ones first, then those whose best head is furthest above the controls."""
     above, weight = (results[name].max(("layer", "head")).values for name in ("above", "weight"))
     above = np.where(np.isfinite(results.held_out_p), results.held_out_above, above)
     keys = (-np.nan_to_num(weight), -np.nan_to_num(above, nan=-np.inf), ~results.linked.values)

@@ -281,7 +281,7 @@ class SpeechReader(SoundReader):
                 f"window_{name}": (("window", "relation", "layer", "head"), values[None, None])
                 for name, values in of_heads.items()
             }
-            variables |= self._baselines(number, frames)
+            variables |= self._controls(number, frames)
             variables["window_words"] = ("window", np.array([float(len(np.unique(spoken.words[spoken.known])))]))
         return xr.Dataset(
             variables | {"length": ("window", [frames]), "tokens": ("window", [len(spoken.known)])},
@@ -328,7 +328,7 @@ class SpeechReader(SoundReader):
         """Which frames are near the word of each token, ``(token, frame)``."""
         return _is_near((np.arange(frames) + 0.5) * self.seconds, times[:, None])
 
-    def _baselines(self, number: int, frames: int) -> dict[str, Any]:
+    def _controls(self, number: int, frames: int) -> dict[str, Any]:
         """Sums over the tokens of what needs no weights."""
         times = self.spoken[number].times
         near = self._near(times, frames).mean(-1).sum()

@@ -33,7 +33,7 @@ _HEADS = ("layer", "head")
 
 
 def summary_of_times(results: xr.Dataset, untrained: xr.Dataset | None, reader: SpeechReader) -> xr.Dataset:
-    """Scores of heads next to baselines, and errors of the begins of words by heads and by sets of heads."""
+    """Scores of heads next to controls, and errors of the begins of words by heads and by sets of heads."""
     seed = reader.settings["seed"]
     units, called = units_in(results)
     member = membership(units)

@@ -1,4 +1,4 @@
-"""Attention along links, summed up over texts: scores, baselines, tests, and heads chosen on the other half."""
+"""Attention along links, summed up over texts: scores, controls, tests, and heads chosen on the other half."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnscope.statistics.tests import mean_chances
 from attnscope.statistics.units import LEAST, membership, units_in
 from attnscope.support.errors import AttnscopeError
 
-SIZE = 0.1  # share of queries above every baseline from which a head counts: smaller ones are significant in many texts
+SIZE = 0.1  # share of queries above every control from which a head counts: smaller ones are significant in many texts
 TIE = 1e-6  # of a weight, beside a query that is right
 _CELLS = ("relation", "layer", "head")
 _WORDS = {
@@ -23,15 +23,15 @@ _WORDS = {
     "exchanged_weight": "The same weight for links of other texts of the same length",
     "chance": "The same share for a random visible word",
     "uniform": "The same weight under uniform attention",
-    "above": "Share of queries less that of the best baseline",
+    "above": "Share of queries less that of the best control",
 }
 
 
 def summary_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -> xr.Dataset:
-    """Scores of every head for every relation, next to baselines, from sums over the queries of each window.
+    """Scores of every head for every relation, next to controls, from sums over the queries of each window.
 
     The fixed offset, and the best head, are chosen on one half of the documents and scored on the other. A relation is
-    `linked` if the head that is so chosen is significantly above all baselines, and by `SIZE`: p is the largest of
+    `linked` if the head that is so chosen is significantly above all controls, and by `SIZE`: p is the largest of
     three (an intersection-union test, Berger 1982), and the false discovery rate over relations is 0.05 (Benjamini and
     Hochberg 1995). In a linked relation a head is `shown` if both halves choose it, or if it passes the same test of
     its own, with the false discovery rate over heads at 0.05 times the share of relations that are linked (Benjamini
@@ -55,24 +55,24 @@ def summary_of(results: xr.Dataset, untrained: xr.Dataset | None, seed: int) -> 
     right, weight = (share(sums[name].sum(0), whole) for name in ("right", "weight"))
     others = exchanged.sum(0)
     of_offset, offset = of_best(sums["at_offset"], queries, halves)
-    baselines = {
+    controls = {
         "offset": np.broadcast_to(_extended(of_offset, right.ndim), sums["right"].shape),
         "exchanged": _extended(queries, right.ndim) * share(sums["exchanged_right"], exchanged),
         "chance": np.broadcast_to(sums["chance"][..., None], sums["right"].shape),
     }
-    means = {name: share(np.nansum(values, 0), whole) for name, values in baselines.items()}
+    means = {name: share(np.nansum(values, 0), whole) for name, values in controls.items()}
     if not others.any():
         means["exchanged"] = np.full_like(right, np.nan)
-    largest = np.fmax.reduce([*means.values()])  # NaN: a baseline that is not to be had
-    p = _largest_chance([sums["right"] - values for values in baselines.values()], queries)
+    largest = np.fmax.reduce([*means.values()])  # NaN: a control that is not to be had
+    p = _largest_chance([sums["right"] - values for values in controls.values()], queries)
     interval = [interval_of(sums["right"][:, at], queries[:, at], seed) for at in range(len(whole))]
     by_head = {name: sums[name].reshape(*queries.shape, -1) for name in ("right", "weight")}
     chosen, best = best_of(by_head["right"], queries, halves, by_head["weight"])
     of_chosen = taken(by_head["right"], chosen, halves)
-    of_baselines = [taken(values.reshape(by_head["right"].shape), chosen, halves) for values in baselines.values()]
-    held_out_p = _largest_chance([of_chosen - values for values in of_baselines], queries)
+    of_controls = [taken(values.reshape(by_head["right"].shape), chosen, halves) for values in controls.values()]
+    held_out_p = _largest_chance([of_chosen - values for values in of_controls], queries)
     held_out_above = share(of_chosen.sum(0), whole) - np.fmax.reduce(
-        [share(np.nansum(values, 0), whole) for values in of_baselines]
+        [share(np.nansum(values, 0), whole) for values in of_controls]
     )
     linked = significant(held_out_p) & (held_out_above >= SIZE)
     shown = np.zeros(right.shape, bool)

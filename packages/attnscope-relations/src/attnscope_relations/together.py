@@ -138,7 +138,7 @@ def _choices(reader: RelationReader, attended: Mapping[int, Attended], relation:
     choices: list[Choice] = []
     for text, of_text in attended.items():
         if reader.proteins.proteins[text] is not None:
-            continue  # contacts depend on separation more than on an offset: their regression has that baseline
+            continue  # contacts depend on separation more than on an offset: their regression has that control
         for query in reader.queries[text]:
             if query.relation != relation:
                 continue
@@ -289,11 +289,11 @@ def summarised(
         for name, of_method in sums.items():
             means[:, relation, METHODS.index(name)] = interval_of(of_method, queries, seed)
         weights[relation, : len(one.weights)], best[relation] = one.weights, one.feature
-        baselines = [name for name in sums if name not in {"together", "one head"}]
-        p[relation] = np.max([_chance(sums["together"] - sums[name], queries) for name in baselines])
+        controls = [name for name in sums if name not in {"together", "one head"}]
+        p[relation] = np.max([_chance(sums["together"] - sums[name], queries) for name in controls])
         gained = sums["together"] - sums["one head"]
         p_of_gain[relation], gain[:, relation] = _chance(gained, queries), interval_of(gained, queries, seed)
-        above[relation] = means[0, relation, 0] - max(means[0, relation, METHODS.index(name)] for name in baselines)
+        above[relation] = means[0, relation, 0] - max(means[0, relation, METHODS.index(name)] for name in controls)
     cells = ("relation", "by")
     variables: dict[str, Any] = {
         "together": (cells, means[0], {"long_name": "Share of queries whose chosen word is right", "units": "share"}),

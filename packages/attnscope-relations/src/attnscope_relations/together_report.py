@@ -50,11 +50,11 @@ def together_sentences(result: xr.Dataset) -> list[str]:
         of = count(int(tested.sum()), "relation")
         if shown:
             sentences.append(
-                f"All heads together link {shown} of {of}, above every baseline; for {gains} they are significantly "
+                f"All heads together link {shown} of {of}, above every control; for {gains} they are significantly "
                 "better than the best head."
             )
         else:
-            sentences.append("All heads together link no relation, significantly and above every baseline.")
+            sentences.append("All heads together link no relation, significantly and above every control.")
     elif "contact_together" not in result:
         files = "files of proteins" if "precision" in result else "documents"
         sentences.append(f"Heads are not put together: --together needs {LEAST} or more {files} with links.")
@@ -173,10 +173,10 @@ _TOGETHER = (
     schema.Quantity("layer", unit="count", detail="data"),
     schema.Quantity("head", "which", "head", "the head that is best alone over all documents"),
     schema.Quantity("direction", meaning=_DIRECTION, detail="page"),
-    schema.Quantity("offset", unit="share", meaning="baseline: a fixed offset, chosen on other documents"),
-    schema.Quantity("chance", unit="share", meaning="baseline: a random visible word", detail="page"),
-    schema.Quantity("untrained", unit="share", meaning="baseline: all heads together with fresh weights"),
-    schema.Quantity("above", unit="above", meaning="together less the largest baseline", significant="shown"),
+    schema.Quantity("offset", unit="share", meaning="control: a fixed offset, chosen on other documents"),
+    schema.Quantity("chance", unit="share", meaning="control: a random visible word", detail="page"),
+    schema.Quantity("untrained", unit="share", meaning="control: all heads together with fresh weights"),
+    schema.Quantity("above", unit="above", meaning="together less the largest control", significant="shown"),
     schema.Quantity(
         "gain", unit="above", meaning="together less one head", low="gain_low", high="gain_high", significant="gains"
     ),

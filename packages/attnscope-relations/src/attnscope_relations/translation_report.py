@@ -40,7 +40,7 @@ def translation_sentences(result: xr.Dataset) -> list[str]:
 
 
 def translation_tables(result: xr.Dataset) -> list[schema.Table]:
-    """The best head's error rate next to baselines, and that of every head."""
+    """The best head's error rate next to controls, and that of every head."""
     if "error_rate" not in result:
         return []
     names = ("error_rate", "error_rate_low", "error_rate_high", "error_rate_exchanged", "error_rate_untrained")
@@ -66,7 +66,7 @@ def _best(result: xr.Dataset) -> schema.Row:
 
 _RATE = "1 - (|A and S| + |A and P|) / (|A| + |S|): the smaller, the better"
 _ERROR = schema.Quantity("error_rate", "error rate", "percent", _RATE, low="low", high="high", interval=True)
-_EXCHANGED = schema.Quantity("exchanged", unit="percent", meaning="baseline: links of other pairs of the same length")
+_EXCHANGED = schema.Quantity("exchanged", unit="percent", meaning="control: links of other pairs of the same length")
 _BEST = (
     *schema.HEAD,
     _ERROR,
@@ -79,8 +79,8 @@ _BEST = (
         high="held_out_high",
         interval=True,
     ),
-    schema.Quantity("diagonal", unit="percent", meaning="baseline: the source word at the same place of its sentence"),
-    schema.Quantity("chance", "random words", "percent", "baseline: random source words"),
+    schema.Quantity("diagonal", unit="percent", meaning="control: the source word at the same place of its sentence"),
+    schema.Quantity("chance", "random words", "percent", "control: random source words"),
     _EXCHANGED,
     schema.Quantity("untrained", unit="percent", meaning="the same head with fresh weights"),
     schema.Quantity(

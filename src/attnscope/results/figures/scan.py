@@ -39,7 +39,7 @@ _OVERVIEWS = (
 _FULL = {"tokens": 1.0, "nats": 0.1}  # end of a colour scale, at least
 _HEADS = 4  # shown in maps and profiles: those that put most weight on one offset
 _TOKENS = 15  # of a map
-_OF_GROUPS = 3  # heads in the figure of groups: those furthest above both baselines
+_OF_GROUPS = 3  # heads in the figure of groups: those furthest above both controls
 
 
 def figures(report: Report) -> dict[str, Figure]:

@@ -23,7 +23,7 @@ function sayRole(index, roles) {
     return t`Head ${number} has the role “${title}”: score ${two(score)}, ${beside}.` + (others && ` ${t`Other roles: ${others}.`}`);
   }
   const [best] = roles.filter((role) => above(role) > 0).sort((a, b) => above(b) - above(a));
-  return best ? t`Head ${number} reaches the threshold of no role; furthest above its baselines is “${best.title}”: ${two(best.score)}, uniform attention and untrained weights at most ${two(Math.max(best.most ?? 0, best.equal))}.`
+  return best ? t`Head ${number} reaches the threshold of no role; furthest above its controls is “${best.title}”: ${two(best.score)}, uniform attention and untrained weights at most ${two(Math.max(best.most ?? 0, best.equal))}.`
     : t`Head ${number} reaches the threshold of no role, and no score is above uniform attention and untrained weights.`;
 }
 

@@ -39,7 +39,7 @@ def test_the_tables_fit_a_terminal_and_name_the_files(compared, place):
         "additive",
         "BLEU",
         "AER",
-        "Baselines: diagonal",
+        "Controls: diagonal",
         "By source length",
         "results: out",
         "out/report.html",

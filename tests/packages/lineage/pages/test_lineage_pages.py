@@ -9,7 +9,7 @@ import xarray as xr
 
 from attnscope.report.schema import text_of
 from attnscope.results.reports import report_of, write_page
-from attnscope_lineage.links import AlignmentScore, Baselines
+from attnscope_lineage.links import AlignmentScore, Controls
 from tests.packages.lineage.pages.planted_comparison import NAMES, planted
 
 # --- alignments ---
@@ -32,7 +32,7 @@ def made(pairs=3, words=4, head=1, error_rates=((0.9, 0.256),), *, judged=True):
         "links": xr.Dataset({"line": ("link", range(1, 1235))}, {"layer": 0, "head": head}),
     }
     if judged:
-        scores = AlignmentScore(0.256, 0.75, 0.7, 3000), Baselines(0.5, 0.8, 0.7)
+        scores = AlignmentScore(0.256, 0.75, 0.7, 3000), Controls(0.5, 0.8, 0.7)
         nodes["scores"] = xr.Dataset(vars(scores[0]) | vars(scores[1]) | {"gold_links_outside": 6})
         nodes["heads"] = xr.Dataset({"error_rate": (("layer", "head"), list(error_rates))})
     for i in range(pairs):
@@ -101,7 +101,7 @@ def test_the_table_says_what_was_found(compared):
     assert fixed[:4] == [NAMES[0], "30.5 29.0 to 32.0", "55.2 53.8 to 56.8", ""]
     assert additive[3:5] == ["+67.7 +66.2 to +69.2", "0.001"]
     assert transformer[-1].startswith("40.0%")
-    assert "Baselines: diagonal 50.0%, random words 80.0% (below 75.0% in 1 of 100)." in compared
+    assert "Controls: diagonal 50.0%, random words 80.0% (below 75.0% in 1 of 100)." in compared
 
 
 def test_the_best_is_held_against_the_first_or_the_first_against_the_second_best():

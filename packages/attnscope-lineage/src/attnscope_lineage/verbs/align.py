@@ -70,7 +70,7 @@ def align(
         ``pairs``: words and links of each sentence pair, as lines of Pharaoh's format; with every head evaluated, the
         ``links_of_heads (pair, layer, head)``. ``links``: the links one by one (words counted from 0), with layer and
         head as coordinates unless they are means. With gold alignments ``scores``: error rate, precision, recall and
-        baselines (see `attnscope_lineage.links.Baselines`), and ``gold_links_outside``, links beyond the end of their
+        controls (see `attnscope_lineage.links.Controls`), and ``gold_links_outside``, links beyond the end of their
         sentence; with every head evaluated ``heads``: its rates ``(layer, head)``. ``shown``: by line, the stored
         sentence pairs, with gold alignments evenly from the best to the worst.
 

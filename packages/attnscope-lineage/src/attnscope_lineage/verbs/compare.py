@@ -118,7 +118,7 @@ def compare(
             ``training_tokens_per_second`` (target tokens, median of the log), ``training_seconds``,
             ``training_tokens``; on the generated task ``alignment_error_rate``, ``alignment_precision`` and
             ``alignment_recall`` (see `best_aligning_head`), with ``alignment_error_rate_lower`` and
-            ``alignment_error_rate_upper``, the interval over sentence pairs; as baselines, ``alignment_diagonal`` and
+            ``alignment_error_rate_upper``, the interval over sentence pairs; as controls, ``alignment_diagonal`` and
             ``alignment_chance`` (random words), and ``alignment_chance_level``, below which random words fall in 1 of
             100 cases.
         ``curves``

@@ -40,7 +40,7 @@ def train(
         On the validation text at the end: ``loss`` (nats per token), for translation ``bleu`` (greedy), and on the
         generated task, for a model with attention, ``alignment_error_rate`` of its best head against the known
         alignments (between 0 and 1; see `best_aligning_head`) with its interval, ``alignment_error_rate_lower`` and
-        ``alignment_error_rate_upper``, with the baselines ``alignment_diagonal``, ``alignment_chance`` (random words)
+        ``alignment_error_rate_upper``, with the controls ``alignment_diagonal``, ``alignment_chance`` (random words)
         and ``alignment_chance_level`` (below which random words fall in 1 of 100 cases). The learning curve:
         ``validation_loss`` and ``validation_bleu (validation_update)``; ``training_loss``, ``learning_rate``,
         ``tokens_per_second``, ``tokens`` (target tokens seen), ``seconds`` and ``epoch (training_update)``, an entry

@@ -35,13 +35,13 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
         "map": (
             "Heads by relation",
             (
-                "Each head has the colour and name of the relation for which it is furthest above the baselines. Grey: "
-                "above every baseline for none."
+                "Each head has the colour and name of the relation for which it is furthest above the controls. Grey: "
+                "above every control for none."
             ),
         ),
         "scores": (
             "Scores of all heads",
-            "One panel for each relation, one cell for each head, all on one scale. Dots: above every baseline.",
+            "One panel for each relation, one cell for each head, all on one scale. Dots: above every control.",
         ),
     }
     for name, text in _mapped(report.result):

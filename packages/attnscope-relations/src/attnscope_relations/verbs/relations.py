@@ -121,7 +121,7 @@ def relations(
     ] = None,
     **reading: Unpack[StudyReading],
 ) -> "xr.Dataset":
-    """Find the heads that link what belongs together: syntax, coreference, or two words, next to baselines.
+    """Find the heads that link what belongs together: syntax, coreference, or two words, next to controls.
 
     Tokens are merged to words: queries are averaged and keys summed (Clark et al. 2019). A head is right for a query
     with a link if its largest weight on another word is on one that the query belongs to.
@@ -132,12 +132,12 @@ def relations(
         Over ``(relation, layer, head)``: ``score``, the share of queries for which the head is right, with its interval
         over documents (``score_low``, ``score_high``); ``weight``, the mean weight on what a query belongs to;
         ``exchanged`` and ``exchanged_weight``, the same for links of other texts of the same length; ``untrained``, the
-        score with fresh weights; ``above``, the score less the largest baseline; ``p``; ``shown``, whether the head
+        score with fresh weights; ``above``, the score less the largest control; ``p``; ``shown``, whether the head
         links the relation. Over ``(relation, layer)``: ``chance``, the score of a random visible word; ``uniform``, the
         weight under uniform attention. Over ``relation``: ``offset_score`` of the best fixed offset, chosen on the
         other half of the documents; ``best_layer`` and ``best_head``; ``held_out``, the score of the head that is best
-        in the other half, with its interval; ``held_out_above``, that less the largest baseline; ``held_out_p``;
-        ``linked``, whether it is significantly above all baselines, corrected for all relations, and by 0.1 or more;
+        in the other half, with its interval; ``held_out_above``, that less the largest control; ``held_out_p``;
+        ``linked``, whether it is significantly above all controls, corrected for all relations, and by 0.1 or more;
         ``queries`` and ``units``, their number and that of the documents. ``window_right`` and others are sums over
         each text.
 

@@ -8,8 +8,8 @@ import pytest
 from attnscope.support.errors import AttnscopeError
 from attnscope_lineage.links import (
     Gold,
-    baselines,
-    baselines_in_words,
+    controls,
+    controls_in_words,
     links,
     pharaoh,
     read_gold,
@@ -106,7 +106,7 @@ def test_chance_is_what_random_links_come_to(each):
     gold = made_up_gold(rng)
     draws = [random_links(rng, each=each) for _ in range(4000)]
     rates = np.array([score_alignments(links, gold.sure, gold.possible).error_rate for links in draws])
-    found = baselines(draws[0], gold, LENGTHS)
+    found = controls(draws[0], gold, LENGTHS)
     assert found.chance == pytest.approx(rates.mean(), abs=4 * rates.std() / 4000**0.5)
     # 2.33 standard deviations below the mean; the standard error of one over 4,000 draws is 1.1%
     assert (found.chance - found.chance_level) / 2.3263 == pytest.approx(rates.std(), rel=0.05)
@@ -126,21 +126,21 @@ def of_corpus(rng, pairs):
 
 def test_the_interval_holds_the_rate_of_many_more_pairs():
     rng = np.random.default_rng(2)
-    found = [baselines(*of_corpus(rng, 40)) for _ in range(400)]
+    found = [controls(*of_corpus(rng, 40)) for _ in range(400)]
     held = np.mean([one.lower <= 0.6 <= one.upper for one in found])
     assert 0.92 < held < 0.98  # nominal 0.95, give or take 0.011
-    assert np.isnan(baselines(*of_corpus(rng, 5)).lower)
+    assert np.isnan(controls(*of_corpus(rng, 5)).lower)
 
 
 def test_the_diagonal_is_called_better_only_where_it_is_reported():
     rng = np.random.default_rng(3)
     made, gold, lengths = of_corpus(rng, 40)
     rate = score_alignments(made, gold.sure, gold.possible).error_rate
-    found = baselines(made, gold, lengths)
+    found = controls(made, gold, lengths)
     assert found.above > 0
-    assert "diagonal 0.0% (significantly better)" in baselines_in_words(vars(found) | {"error_rate": rate})
-    few = baselines(made[:5], Gold(gold.sure[:5], gold.possible[:5]), lengths[:5])
-    assert "diagonal 0.0% (too few sentence pairs" in baselines_in_words(vars(few) | {"error_rate": rate})
+    assert "diagonal 0.0% (significantly better)" in controls_in_words(vars(found) | {"error_rate": rate})
+    few = controls(made[:5], Gold(gold.sure[:5], gold.possible[:5]), lengths[:5])
+    assert "diagonal 0.0% (too few sentence pairs" in controls_in_words(vars(few) | {"error_rate": rate})
     # gold links beside the diagonal in as many pairs as links are: neither is better but by chance
     told = 0
     for _ in range(200):
@@ -151,7 +151,7 @@ def test_the_diagonal_is_called_better_only_where_it_is_reported():
         )
         sure = [one if rng.random() < 0.5 else other for _ in range(30)]
         aligned = [other] * 30
-        told += baselines(aligned, Gold(sure, sure), [(size, size)] * 30).above > 0
+        told += controls(aligned, Gold(sure, sure), [(size, size)] * 30).above > 0
     assert told <= 12  # nominal 5 of 200; 13 or more would come by chance in 1 of 500
 
 
@@ -179,8 +179,8 @@ def test_the_best_of_many_random_heads_goes_as_low_as_is_reported():
     def drawn():
         return [links for _ in range(20) for links in random_links(rng)]
 
-    level = baselines(drawn(), many, lengths, chosen_of=8).chance_level
-    assert level < baselines(drawn(), many, lengths).chance_level
+    level = controls(drawn(), many, lengths, chosen_of=8).chance_level
+    assert level < controls(drawn(), many, lengths).chance_level
     lowest = [min(score_alignments(drawn(), many.sure, many.possible).error_rate for _ in range(8)) for _ in range(60)]
     assert np.mean(np.array(lowest) < level) <= 0.08  # nominal 0.01; 5 of 60 or more would come by chance in 1 of 1,000
 
@@ -188,7 +188,7 @@ def test_the_best_of_many_random_heads_goes_as_low_as_is_reported():
 def test_the_best_of_many_heads_needs_a_wider_interval():
     rng = np.random.default_rng(4)
     made, gold, lengths = of_corpus(rng, 20)
-    one, best = baselines(made, gold, lengths), baselines(made, gold, lengths, chosen_of=16)
+    one, best = controls(made, gold, lengths), controls(made, gold, lengths, chosen_of=16)
     assert np.isfinite(one.lower)
     assert np.isnan([best.lower, best.upper]).all()  # the best of 48 equal heads: 95% held the truth in 36% to 58%
     assert best.above < one.above < one.below < best.below
