@@ -7,8 +7,14 @@ import pytest
 
 _DATA = "tests/data/relations"
 
-# tests/test_texts.py runs the lines of the last two
-collect_ignore = ["conf.py", "generate.py", "start/from-the-texts.md", "start/from-the-texts.ja.md"]
+# tests/test_texts.py runs the lines of two, tests/packages/relations/test_speech.py those of the last
+collect_ignore = [
+    "conf.py",
+    "generate.py",
+    "start/from-the-texts.md",
+    "start/from-the-texts.ja.md",
+    "start/whisper-words.md",
+]
 
 
 @pytest.fixture(autouse=True)

@@ -29,6 +29,7 @@ class Verb(NamedTuple):
     files: str = ""  # module with `files`, which writes its heads as other tools read them
     stored: Literal["by window", "at once", "in steps"] = "by window"  # how its run folder grows
     unit: str = "window"  # what the progress of a run counts
+    after: str = ""  # commands for the next question, which the terminal names
 
 
 VERBS = {
@@ -36,19 +37,23 @@ VERBS = {
         "Look", "Dataset", ("window", "head"), command="attnscope.cli.scan", report="attnscope.results.scan_report",
         figures="attnscope.results.figures.scan", page="attnscope.results.page.scan",
         load="attnscope.measure.stored:load_scan",
+        after="attnscope explain (why), attnscope intervene (whether it matters)",
     ),
     "generate": Verb(
         "Look", "Dataset", ("span_weight",), command="attnscope.cli.generate",
         report="attnscope.comparison.generated", page="attnscope.results.page.generation",
         load="attnscope.measure.generation:load_generation", unit="prompt",
+        after="attnscope scan --groups roles (which roles of a chat attend to which)",
     ),
     "roles": Verb(
         "Look", "Dataset", ("role",), command="attnscope.cli.roles", report="attnscope.detection.report",
         figures="attnscope.results.figures.roles", load="attnscope.store.runs:load_part",
+        after="attnscope intervene --heads RUN:ROLE (whether they matter)",
     ),
     "examples": Verb(
         "Look", "Dataset", ("example", "feature"), report="attnscope.detection.example_report",
         load="attnscope.store.runs:load_part",
+        after="attnscope relations (whether it holds in all texts)",
     ),
     "watch": Verb("Look"),
     "measure_weights": Verb("Look"),
@@ -59,14 +64,17 @@ VERBS = {
     "explain": Verb(
         "Explain", "DataTree", command="attnscope.cli.explain", report="attnscope.explanation.report",
         figures="attnscope.results.figures.explain", load="attnscope.explanation.explain:load_explanation",
+        after="attnscope intervene (whether it matters)",
     ),
     "intervene": Verb(
         "Test", "DataTree", ("effects",), report="attnscope.intervention.verdicts",
         figures="attnscope.results.figures.intervene", load="attnscope.store.runs:load_tree",
+        after="attnscope patch (which heads carry a difference between two texts)",
     ),
     "patch": Verb(
         "Test", "DataTree", ("patched",), report="attnscope.intervention.patch_findings",
         figures="attnscope.results.figures.patch", load="attnscope.store.runs:load_tree", unit="pair",
+        after="attnscope edges (through which connections)",
     ),
     "pairs": Verb("Test"),
     "edit": Verb("Test"),
@@ -74,6 +82,7 @@ VERBS = {
     "diff": Verb(
         "Compare", "Dataset", ("statistic",), report="attnscope.comparison.diff",
         figures="attnscope.results.figures.diff", load="attnscope.store.runs:load_part",
+        after="attnscope examples --head HEAD (where a head that changed attends)",
     ),
     "contrasts": Verb("Compare", "Dataset", ("p",)),
     "expect": Verb("Compare"),

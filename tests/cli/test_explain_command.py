@@ -32,7 +32,9 @@ def test_the_default_does_everything_and_again_answers_from_what_it_has(tmp_path
     assert sentence in " ".join(said.split())
     assert sentence in " ".join(lede.split())
     assert "already finished" not in said
-    assert "Weights are not explanations. Legend: add --legend or open the report." in " ".join(said.split())
+    assert "A weight is a mixing coefficient, not an explanation. Legend: add --legend or open the report." in " ".join(
+        said.split()
+    )
     assert run.name.startswith("explain-small-mlm-")
     assert {"run.json", "verdict.npz", "report.html", "figures"} <= {path.name for path in run.iterdir()}
     assert {path.suffix for path in (run / "figures").iterdir()} == {".svg"}

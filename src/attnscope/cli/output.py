@@ -386,6 +386,7 @@ def show(
     signature: Mapping[str, Any] | None = None,
 ) -> None:
     """Print a report as JSON, CSV or LaTeX; else as tables, with the paths of results and page."""
+    from attnscope.catalogue import verbs
     from attnscope.report import render
     from attnscope.report.signature import Signature
 
@@ -403,8 +404,9 @@ def show(
             if value is not None:
                 link = f"link {page.resolve().as_uri()}" if value is page and page is not None else ""  # to click
                 console.print(Text.assemble(translate(name), (str(value), link)), soft_wrap=True)
-        if report.command == "scan":
-            console.print(translate("Next: attnscope explain (why), attnscope intervene (whether it matters)"))
+        verb = verbs().get(report.command)
+        if page is not None and verb is not None and verb.after:
+            console.print(translate("Next: ") + translate(verb.after), soft_wrap=True)
 
 
 def finish(

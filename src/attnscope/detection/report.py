@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-_NAMED = 3  # kinds of heads in the headline
 _LISTED = 5  # heads of a role in its row
 _DRAWN = ("repeated", "needle")  # probes that do not read the windows of the corpus
 
@@ -109,26 +108,21 @@ def controls_of(roles: xr.Dataset) -> list[str]:
     return [str(name) for name in roles.control.values] if "control" in roles.coords else []
 
 
-def counts_sentence(rows: Sequence[Row], controls: Sequence[str]) -> str:
-    """How many heads have each role, next to the controls."""
+def counts_sentences(roles: xr.Dataset, rows: Sequence[Row]) -> list[str]:
+    """How many heads have a role, and the most with the weights of a control."""
     counted = [row for row in rows if row["reached"] is not None]
+    number, reached = int(roles["score"].notnull().any("role").sum()), sum(map(len, heads_by_role(roles).values()))
     if not counted:
-        return "No threshold is published for these roles."
-    best = (f" ({max(row[name] for name in controls)})" if controls else "" for row in counted)
-    counts = [f"{row['title']} {row['reached']}{most}" for row, most in zip(counted, best, strict=True)]
-    most = f" (most with {' or '.join(controls)} weights in parentheses)" if controls else ""
-    return f"Heads at the threshold of a role{most}: {', '.join(counts)}."
-
-
-def headline_of(roles: xr.Dataset) -> str:
-    """How many heads have which roles, each head once."""
-    by_role = sorted(heads_by_role(roles).items(), key=lambda one: -len(one[1]))
-    number = int(roles["score"].notnull().any("role").sum())
-    if not by_role:
-        return f"None of {number} heads reaches the threshold of a role"
-    listed = ", ".join(f"{names.replace(', ', ' and ')} ({len(heads)})" for names, heads in by_role[:_NAMED])
-    listed += f", {len(by_role) - _NAMED} more kinds" if len(by_role) > _NAMED else ""
-    return f"Of {number} heads: {listed}; {number - sum(len(heads) for _, heads in by_role)} without a role"
+        return ["No threshold is published for these roles."]
+    counts = [f"{row['title']} {row['reached']}" for row in counted if row["reached"]]
+    first = f"{reached} of {number} heads {'has' if reached == 1 else 'have'} a published role: {', '.join(counts)}."
+    controls = controls_of(roles)
+    most = max((row[name] for row in counted for name in controls), default=0)
+    weights = " or ".join(controls)
+    second = f"With {weights} weights, at most {most} {'head has' if most == 1 else 'heads have'} the same role."
+    if not most:
+        second = f"With {weights} weights, no head has one."
+    return [first if reached else f"None of {number} heads has a published role.", *([second] if controls else [])]
 
 
 def roles_of_heads(roles: xr.Dataset) -> xr.DataArray:
@@ -149,15 +143,12 @@ def heads_by_role(roles: xr.Dataset) -> dict[str, list[tuple[int, int]]]:
 @reads("roles")
 def report(roles: xr.Dataset) -> Report:
     """Which roles heads have."""
-    rows, controls = role_rows(roles), controls_of(roles)
+    rows = role_rows(roles)
     return Report(
         title=f"Roles of the heads of {roles.attrs['model']}",
         read=", ".join(texts_read(roles)),
         finding=Finding(
-            [counts_sentence(rows, controls)],
-            "scores at the threshold of a role; no test",
-            heads_by_role(roles),
-            headline=headline_of(roles),
+            counts_sentences(roles, rows), "scores at the threshold of a role; no test", heads_by_role(roles)
         ),
         tables=role_tables(roles, rows),
         result=roles,

@@ -215,7 +215,7 @@ class Role:
 _CLARK = "Clark et al. 2019, What Does BERT Look At?"
 _SINK = "Gu et al. 2024, When Attention Sink Emerges in Language Models (sail-sg/Attention-Sink)"
 _LENS = "TransformerLens, head_detector"
-_ONE_SIDED = "every layer sees both sides or another text"
+_ONE_SIDED = "no layer is causal"
 
 
 class _Roles(dict[str, Role]):

@@ -11,6 +11,7 @@ from attnscope.catalogue import IN_PACKAGES
 from attnscope.explanation.analyses import verdict
 from attnscope.explanation.catalogue import analyses_of, known_analyses
 from attnscope.explanation.study import GROUPS, WHERE
+from attnscope.measure.stored import WEIGHTS_NOTE
 from attnscope.report.reads import reads, signed
 from attnscope.report.schema import Finding, Quantity, Report, Row, Table, heads_by
 from attnscope.store.runs import skipped_note, skipped_of
@@ -24,7 +25,7 @@ _NAMES = (
     Quantity("attention", group=WHERE),
 )
 CARE = {
-    "Weights are not explanations.": "To test whether the output depends on a head, use attnscope intervene.",
+    WEIGHTS_NOTE: "To test whether the output depends on a head, use attnscope intervene.",
     "Scores are not weights.": "A peak in the summed scores does not imply attention at that offset.",
     "Compare every peak with its chance level.": "The largest of many heads or columns is large by chance. Grey bands, "
     "dashed lines and shuffled tokens show how large.",

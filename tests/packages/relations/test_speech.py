@@ -31,6 +31,7 @@ from attnscope_relations.warping import filtered, first_frames
 from attnscope_relations.word_times import said_in
 from tests.cli.command import attnscope as command
 from tests.speech_models import save_wav2vec2, save_whisper
+from tests.test_documents import PAGES, run
 
 FRAME = 0.02
 SENTENCES = (
@@ -156,6 +157,15 @@ def test_scores_are_those_of_eager_attention_written_out(whisper, sounds):
     np.testing.assert_allclose(found.error, np.sum(late, 0) / said, atol=1e-6)
     np.testing.assert_allclose(found.set_error.sel(set=ALL), np.sum(together) / said, atol=1e-6)
     assert float(found.set_size.sel(set=ALL)) == 2
+
+
+def test_the_tutorial_runs_on_a_small_twin(whisper, sounds, tmp_path, monkeypatch):
+    shutil.copytree(whisper, tmp_path / "whisper-tiny.en")
+    shutil.copytree(sounds, tmp_path / "sounds")
+    monkeypatch.chdir(tmp_path)
+    failed, tried = run(PAGES["docs/start/whisper-words.md"])
+    assert tried > 4
+    assert not failed
 
 
 @pytest.mark.parametrize("head", [0, 1])

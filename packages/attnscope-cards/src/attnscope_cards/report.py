@@ -9,9 +9,7 @@ import xarray as xr
 
 from attnscope.detection.report import (
     CARE,
-    controls_of,
-    counts_sentence,
-    headline_of,
+    counts_sentences,
     heads_by_role,
     methods_of,
     role_notes,
@@ -32,11 +30,11 @@ from attnscope_cards.head_files import STREAMS, pooled
 @reads("card")
 def report(card: xr.Dataset) -> schema.Report:
     """What is known of every head."""
-    counts, controls = role_rows(card), controls_of(card)
+    counts = role_rows(card)
     agreement = {column: card.get(column) for one in _AGREEMENT[1:] for column in one.columns}
     by_role = schema.rows_of(agreement, card.title)
     scores, *others = role_tables(card, counts)
-    sentences = [counts_sentence(counts, controls), *_cache_sentences(card)]
+    sentences = [*counts_sentences(card, counts), *_cache_sentences(card)]
     if "auroc" in card:
         ranked = [row for row in by_role if row["auroc"] is not None]
         best = min(ranked, key=lambda row: (row["auroc_p"], -abs(row["auroc"] - 0.5)))
@@ -65,9 +63,7 @@ def report(card: xr.Dataset) -> schema.Report:
         colour=next(iter(kept), ""),
         title=f"Card of the heads of {card.attrs['model']}",
         read=", ".join(texts_read(card)),
-        finding=schema.Finding(
-            sentences, certainty, groups, headline=(_cache_sentences(card) or [headline_of(card)])[0]
-        ),
+        finding=schema.Finding(sentences, certainty, groups, headline=(_cache_sentences(card) or sentences)[0]),
         tables=[
             schema.Table("heads", "Heads", _heads(card), rows, best=[row for row in rows if row in first]),
             *(

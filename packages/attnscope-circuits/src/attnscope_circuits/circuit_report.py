@@ -108,7 +108,8 @@ def _strongest(pairs: list[Row]) -> str:
     for kind in ("key", "query", "value"):
         row = next((row for row in pairs if row["kind"] == kind), None)
         if row is not None:
-            parts.append(f"{kind} {row['from']} → {row['to']} ({significant(row['composition'], 2)})")
+            pair = f"{row['from']} → {row['to']} ({significant(row['composition'], 2)})"
+            parts.append({"key": f"key {pair}", "query": f"query {pair}", "value": f"value {pair}"}[kind])
     random = significant(pairs[0]["random"], 2)
     return f"Strongest composition: {', '.join(parts)}; random matrices {random}."
 

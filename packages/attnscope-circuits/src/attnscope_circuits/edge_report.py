@@ -86,8 +86,8 @@ def report(found: xr.Dataset) -> Report:
     cpr, by_chance = (f"{float(found.cpr.sel(order=name)):.2f}" for name in ("raising", "random"))
     cmd, far = (f"{float(found.cmd.sel(order=name)):.2f}" for name in ("changing", "random"))
     third = (
-        f"Area under the curve (CPR): {cpr} with the best edges, {by_chance} with random ones. "
-        f"Area up to 1 (CMD): {cmd} with the largest edges, {far} with random ones."
+        f"Averaged over sizes, circuits of the best edges keep {cpr} of the difference (CPR), random ones {by_chance}. "
+        f"Circuits of the largest edges are {cmd} away from all of it (CMD), random ones {far}."
     )
     tested = "edges, order and size of circuits are chosen on one half of the pairs and tested on the other"
     if distinct < LEAST:

@@ -8,5 +8,6 @@ VERBS = {
         report="attnscope_relations.report", figures="attnscope_relations.figures.relations",
         page="attnscope_relations.page.relations", load="attnscope.measure.stored:load_scan",
         files="attnscope_relations.exports",
+        after="attnscope intervene --heads HEAD (whether it matters)",
     ),
 }  # fmt: skip
