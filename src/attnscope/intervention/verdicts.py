@@ -509,16 +509,17 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     heads, effects = tree["heads"].to_dataset(), tree["effects"].to_dataset()
     ablations = [str(name) for name in heads.ablation.values]
     texts, unit = int(heads.attrs["texts"]), str(heads.attrs["intervals_over"])
-    sentences = [*_describe_guess(effects, tree.attrs), _describe_loss(effects, tree.attrs)]
+    largest = _describe_largest(rows, ablations, unit_of({"unit": unit_of_loss(tree.attrs)}))
     if np.isfinite(heads.effect_low.values).any():
         over = count(heads.attrs["documents"], "document") if unit == "documents" else count(texts, "window")
-        sentences += _describe_significant(rows, ablations, over)
+        found = [*_describe_significant(rows, ablations, over), *largest]
     else:
         distinct = len(set(units_of(effects.source.values.tolist())[0]))  # equal texts count once
-        sentences.append(f"There are no intervals: they need {_LEAST}, and there {are(distinct)}.")
+        found = [*largest, f"There are no intervals: they need {_LEAST}, and there {are(distinct)}."]
     return [
-        *sentences,
-        *_describe_largest(rows, ablations, unit_of({"unit": unit_of_loss(tree.attrs)})),
+        *_describe_guess(effects, tree.attrs),
+        *found,
+        _describe_loss(effects, tree.attrs),
         *_describe_metric(tree, rows, ablations),
         *_describe_search(tree, rows, ablations),
         *_describe_forbidden(tree, rows),
