@@ -166,7 +166,7 @@ def test_few_windows_give_no_interval(tmp_path):
     assert told["roles"][0]["low"] is told["heads"][0]["low"] is None
     assert told["heads"][0]["score"] == float(looks.score[0, 0])
     page = write_page(report, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert html.escape(report.finding.sentences[0]) in page.split("<nav")[0]
+    assert html.escape(report.finding.sentences[0].rstrip(".")) in page.split("<nav")[0]
     assert "nan" not in page.split("<table")[1].split("</table>")[0]
 
 

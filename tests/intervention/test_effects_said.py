@@ -25,7 +25,7 @@ def test_the_largest_of_many_is_reported_as_not_significant_where_none_is():
     said = sentences("intervene", tree)
     assert _largest(said).endswith(" ablation). It is not significant (corrected for all heads and ablations).")
     assert " to " not in _largest(said)
-    assert said[1].startswith("None of 6 heads significantly changes the loss")
+    assert said[0].startswith("None of 6 heads significantly changes the loss")
 
 
 def test_the_largest_is_named_and_whether_it_is_significant_and_then_the_largest_that_is():

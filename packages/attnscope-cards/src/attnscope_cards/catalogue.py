@@ -7,6 +7,6 @@ VERBS = {
         "Look", "Dataset", ("role", "half_score"), function="attnscope_cards.verbs.card",
         report="attnscope_cards.report", figures="attnscope_cards.figures", load="attnscope.store.runs:load_part",
         files="attnscope_cards.head_files",
-        after="attnscope runs export RUN --to duo (a file for other tools)",
+        after="attnscope card --check (whether the loss stays with less cache)",
     ),
 }  # fmt: skip
