@@ -251,7 +251,7 @@ def _in_packages(title: str, *packages: str) -> str:
     for module in chain.from_iterable(pkgutil.iter_modules(path, f"{package}.") for package, path in paths):
         for name, one in vars(import_module(module.name)).items():
             full, doc = f"{module.name}.{name}", inspect.getdoc(one) or ""
-            if isinstance(one, Analysis) and one.name == name:
+            if isinstance(one, Analysis) and name.islower() and one.alone.__module__ == module.name:
                 _, *settings = inspect.signature(one.alone).parameters
                 takes = ", ".join(["model", "texts", *["*"][: len(settings)], *settings])
                 lines = str(NumpyDocstring(doc, Config(napoleon_use_rtype=False))).splitlines()

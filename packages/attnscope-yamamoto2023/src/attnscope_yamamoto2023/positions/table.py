@@ -177,7 +177,32 @@ class OtherTable:
 def position_models(*models: Model, trust_remote_code: bool = False) -> Analysis:
     """Compare the position table of a model with those of others, for ``attnscope.explain(analyses=...)``.
 
-    Other models read no text. In text ``position_models=MODEL,MODEL``.
+    On the command line ``--analyses position_models=MODEL,MODEL``.
+
+    Parameters
+    ----------
+    models
+        See `attnscope.scan`; they read no text.
+    trust_remote_code
+        See `attnscope.scan`.
+
+    Returns
+    -------
+    Analysis
+        Its Dataset has the dimension ``model``, first the one that is explained, and the variables of
+        `position_spectrum` and `position_pca`, NaN beyond a shorter table; ``positions`` is the number of rows.
+
+    Raises
+    ------
+    AttnscopeError
+        If a model has no table of absolute positions.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> tree = attnscope.explain(limit=2, window=16, analyses=[position_models("bundled:pronoun")])
+    >>> tree["position_models"].model.values.tolist()
+    ['small-mlm', 'pronoun']
     """
     others: list[OtherTable] = []
     for model in models:
