@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +22,7 @@ from attnscope.report.schema import Finding, Quantity, Report, Row, Table, rows_
 from attnscope.statistics.intervals import FEW, SKEWED, long_tail, outside, reach
 from attnscope.statistics.units import LEAST
 from attnscope.support.checks import shortly, unexpected
-from attnscope.support.errors import AttnscopeError, explaining
+from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count as counted
 from attnscope.support.numbers import percent
 from attnscope_lineage.parallel_text import Lines, has_entries, is_unsegmented, lines_of_text
@@ -130,27 +132,42 @@ def additive_statistics(
 
 
 class CometMetric:
-    """COMET (Rei et al. 2020) with statistics that add up: the sum of the scores of sentences, and their number."""
+    """COMET (Rei et al. 2020) with statistics that add up: the sum of the scores of sentences, and their number.
 
-    def __init__(self, name: str, sources: Sequence[str]) -> None:
-        comet = import_module("comet")
-        with explaining(f"cannot load the COMET model {name}", "Pass the file of its checkpoint, or a name of COMET's"):
-            self._model: Any = comet.load_from_checkpoint(name if Path(name).is_file() else comet.download_model(name))
-        self._sources = sources
-        self.signature = f"model:{Path(name).name}|version:{getattr(comet, '__version__', 'unknown')}"
+    Its command scores, in an environment of its own: COMET needs an older transformers than attnscope.
+    """
+
+    def __init__(self, name: str, sources: Sequence[str], command: str) -> None:
+        self._name, self._sources, self._command = name, sources, command
+        self.signature = f"model:{Path(name).name}"
 
     def statistics(self, hypotheses: Sequence[str], references: list[list[str]]) -> np.ndarray:
         """Score of each sentence, its mean over references, and 1: (sentence, statistic)."""
+        scores = np.mean([self._scores(hypotheses, lines) for lines in references], 0)
+        return np.column_stack([scores, np.ones(len(scores))])
+
+    def _scores(self, hypotheses: Sequence[str], reference: Sequence[str]) -> list[float]:
         import torch  # heavy
 
-        each: list[Any] = []
-        for lines in references:
-            triples = zip(self._sources, hypotheses, lines, strict=True)
-            entries = [{"src": source, "mt": hypothesis, "ref": line} for source, hypothesis, line in triples]
-            gpus = int(torch.cuda.is_available())
-            each.append(self._model.predict(entries, batch_size=16, gpus=gpus, progress_bar=False)["scores"])
-        scores = np.array(each, dtype=np.float64).mean(0)
-        return np.column_stack([scores, np.ones(len(scores))])
+        texts = {"source": self._sources, "hypothesis": hypotheses, "reference": reference}
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        with tempfile.TemporaryDirectory() as folder:
+            files = {name: Path(folder, name) for name in (*texts, "scores.json")}
+            for name, lines in texts.items():
+                files[name].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            options = {"-s": files["source"], "-t": files["hypothesis"], "-r": files["reference"]}
+            options |= {"--model": self._name, "--gpus": int(torch.cuda.is_available())}
+            options["--to_json"] = files["scores.json"]
+            call = [self._command, *(str(part) for option in options.items() for part in option), "--quiet"]
+            ended = subprocess.run(call, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+            if ended.returncode or not files["scores.json"].exists():
+                reason = (ended.stderr.strip() or ended.stdout.strip()).rpartition("\n")[-1]
+                raise AttnscopeError(
+                    f"comet-score with the model {self._name} failed: {reason}. Pass the file of its checkpoint, or a "
+                    "name of COMET's"
+                )
+            (sentences,) = json.loads(files["scores.json"].read_text(encoding="utf-8")).values()
+        return [sentence["COMET"] for sentence in sentences]
 
     def _compute_score_from_stats(self, statistics: Sequence[float]) -> SimpleNamespace:  # the name of sacreBLEU
         total, count = statistics
@@ -158,11 +175,15 @@ class CometMetric:
 
 
 def comet_metric(name: str, sources: Sequence[str] | None) -> CometMetric:
-    if find_spec("comet") is None:
-        raise AttnscopeError("COMET is not installed: pip install unbabel-comet, or leave out comet (--comet)")
+    command = shutil.which("comet-score")
+    if command is None:
+        raise AttnscopeError(
+            "found no command comet-score: pipx install unbabel-comet, which has an environment of its own, or leave "
+            "out comet (--comet)"
+        )
     if sources is None:
         raise AttnscopeError("COMET reads the sentences that were translated: pass texts (--text FILE)")
-    return CometMetric(name, sources)
+    return CometMetric(name, sources, command)
 
 
 def compare_systems(

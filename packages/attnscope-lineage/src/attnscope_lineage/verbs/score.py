@@ -60,8 +60,8 @@ def score(
     comet: Annotated[
         str | None,
         "Also score with this COMET model: a name such as Unbabel/wmt22-comet-da, which is downloaded, or the file of "
-        "its checkpoint. It reads `texts` too, and needs ``pip install unbabel-comet``. Of several references, the "
-        "mean.",
+        "its checkpoint. It reads `texts` too, and needs its command ``comet-score`` (``pipx install unbabel-comet``: "
+        "in an environment of its own, since it needs an older transformers). Of several references, the mean.",
     ] = None,
     language: Annotated[
         str | None, "Name the language of the targets, such as ja; for moses en by default. Also ``ja-JP``."
