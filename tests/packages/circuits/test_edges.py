@@ -477,7 +477,7 @@ def test_the_headline_names_the_ranking_with_the_smallest_circuit(copied):
     assert "keeps 98%" in first.sentences[0]
     first = finding_of([0.85, 0.79, 1], [0.3, 0.976, 1])
     assert "has 10.0% of the edges" in first.headline
-    assert first.headline.endswith("those that raise the metric most.")
+    assert first.headline.endswith("those that work most for the answer.")
     for kept in (0.5, 1.5):
         last = finding_of([0.1, 0.1, 1], [0.1, kept, 1])
         assert last.headline.startswith(

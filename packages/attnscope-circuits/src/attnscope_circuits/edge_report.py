@@ -42,7 +42,7 @@ ORDERS = {
 }
 _KEPT = [with_ends(name, one[0], "percent", one[1], interval=name == "raising") for name, one in ORDERS.items()]
 _CIRCUITS = (Quantity("size", "share of edges", "percent"), Quantity("edges", unit="count"), *_KEPT)
-_RANKED = {"raising": "those that raise the metric most", "changing": "those with the largest scores"}
+_RANKED = {"raising": "those that work most for the answer", "changing": "those with the largest scores"}
 _SIGN = (
     "A negative change: the edge works for the answer, which loses with the corrupted activation. Positive: against it."
 )

@@ -64,7 +64,7 @@ def _size(report: Report) -> int:
 
 
 def _edges(report: Report) -> list[dict[str, Any]]:
-    """The edges of the circuit, at most 40, in its order: those that raise the metric most, or the largest."""
+    """The edges of the circuit, at most 40, in its order: those that work most for the answer, or the largest."""
     _, order = max(chosen_circuits(report.result).values())
     rows = sorted(report.rows, key=lambda row: row["score"]) if order == "raising" else report.rows
     return list(rows[: min(_size(report), _MOST)])
