@@ -1,6 +1,7 @@
 """Figures that are made but not drawn: laying out and drawing text takes most of the time of a page."""
 
 import hashlib
+import html
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -16,7 +17,7 @@ from matplotlib.text import Text
 
 @contextmanager
 def sketched():
-    """Within, the file of a figure names what is in the figure: other texts, lines or colours are another file.
+    """Within, the file of a figure has its texts and a digest: other texts, lines or colours are another file.
 
     For tests of which figures there are, and when they are written anew. `tests/results/figures` has how they look.
     """
@@ -25,7 +26,8 @@ def sketched():
         digest = hashlib.sha256()
         for part in _parts(figure):
             digest.update(part)
-        file.write(f"<svg><!-- {digest.hexdigest()} --></svg>".encode())
+        texts = "".join(f"<text>{html.escape(text.get_text())}</text>" for text in figure.findobj(Text))
+        file.write(f"<svg><!-- {digest.hexdigest()} -->{texts}</svg>".encode())
 
     with patch.object(Figure, "savefig", write), patch.object(ConstrainedLayoutEngine, "execute"):
         yield

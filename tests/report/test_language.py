@@ -13,8 +13,8 @@ from typer.main import get_command
 
 from attnscope import AttnscopeError, scan, set_language, view
 from attnscope.cli import app
-from attnscope.cli.output import wrapped
 from attnscope.report import language
+from attnscope.report.language import wrapped
 from attnscope.report.schema import HEAD, Finding, Quantity, Report, Table
 from attnscope.results.figures.style import svg_of
 from attnscope.results.page.heads import of_report

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
 from attnscope.catalogue import function_of, verb_of, verbs, where_to_find
-from attnscope.cli.output import run, wrapped
+from attnscope.cli.output import run
 from attnscope.options import (
     IN_PYTHON,
     INPUT,
@@ -29,7 +29,7 @@ from attnscope.options import (
     path_of,
     run_folder,
 )
-from attnscope.report.language import LANGUAGES, language, set_language, translate
+from attnscope.report.language import LANGUAGES, language, set_language, translate, wrapped
 from attnscope.support.checked import alternatives, bare, declaration, marked
 from attnscope.support.errors import AttnscopeError
 

@@ -13,7 +13,6 @@ import logging
 import math
 import mmap
 import os
-import re
 import signal
 import sys
 import threading
@@ -24,12 +23,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from attnscope.report.language import language, translate
+from attnscope.report.language import language, translate, wrapped
 from attnscope.support.numbers import safe_cell
 
 if TYPE_CHECKING:
@@ -99,19 +97,6 @@ def print_written(path: Path) -> None:
 
 
 #: What no line of Japanese ends within: a word in Latin letters, or a letter with the marks before and after it.
-_UNIT = re.compile(r"\s+|[（「“(]*(?:[!-\u2e7f]+|\S)[、。）」：ー々ぁぃぅぇぉっゃゅょァィゥェォッャュョ]*")
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Lines of a text in Japanese, which has no spaces between words; a mark that ends a part begins none."""
-    lines = [""]
-    for unit in _UNIT.findall(text):
-        if lines[-1].strip() and cell_len(lines[-1] + unit.rstrip()) > width:
-            lines.append("")
-        lines[-1] += unit if lines[-1] or len(lines) == 1 else unit.lstrip()
-    return [line.rstrip() for line in lines]
-
-
 class CleanConsole(Console):
     """A console on which text is in the user's language and cannot do more than be read."""
 

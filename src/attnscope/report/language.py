@@ -17,6 +17,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
+
 from attnscope.support.errors import AttnscopeError
 
 LANGUAGES = ("en", "ja")
@@ -134,6 +136,19 @@ def translate(text: str) -> str:
 def fits(text: str, words: int = 2) -> bool:
     """Whether a text is a value, not a sentence in English: a number, a name, a quotation, or translated."""
     return re.search(_ENGLISH + rf"(?: {_ENGLISH})" * words, re.sub(r"“.*?”|'.*?'|\".*?\"", "", text)) is None
+
+
+_UNIT = re.compile(r"\s+|[（「“(]*(?:[!-\u2e7f]+|\S)[、。）」：ー々ぁぃぅぇぉっゃゅょァィゥェォッャュョ]*")
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of a text in Japanese, which has no spaces between words; a mark that ends a part begins none."""
+    lines = [""]
+    for unit in _UNIT.findall(text):
+        if lines[-1].strip() and cell_len(lines[-1] + unit.rstrip()) > width:
+            lines.append("")
+        lines[-1] += unit if lines[-1] or len(lines) == 1 else unit.lstrip()
+    return [line.rstrip() for line in lines]
 
 
 @lru_cache(maxsize=1 << 16)

@@ -111,7 +111,7 @@ def repeated_tokens(study: Study, *, tokens: int = _TOKENS, seed: Seed | None = 
         beside = padded_heads([once[site][:, :, number] for site in once], axis=1)
         mean, low, high = interval(np.moveaxis(weights - beside, 1, 0), range(_TEXTS), seed=seed)
         for end, values in {"": mean, "_low": low, "_high": high, "_weight": weights.mean(1)}.items():
-            variables[name + end] = labelled("layer head", values, f"{name} weight{_ENDS[end]}".capitalize(), "share")
+            variables[name + end] = labelled("layer head", values, _LABELS[name + end], "share")
     dataset = xr.Dataset(variables, layer_coordinates(twice), {"tokens": count, "texts": _TEXTS})
     dataset = dataset.assign_coords(head=np.arange(dataset.sizes["head"]))
     for name in _PLACES:
@@ -119,7 +119,16 @@ def repeated_tokens(study: Study, *, tokens: int = _TOKENS, seed: Seed | None = 
     return dataset
 
 
-_ENDS = {"": " minus control", "_low": ", lower end", "_high": ", upper end", "_weight": ""}
+_LABELS = {
+    "duplicate": "Duplicate weight minus control",
+    "duplicate_low": "Duplicate weight, lower end",
+    "duplicate_high": "Duplicate weight, upper end",
+    "duplicate_weight": "Duplicate weight",
+    "induction": "Induction weight minus control",
+    "induction_low": "Induction weight, lower end",
+    "induction_high": "Induction weight, upper end",
+    "induction_weight": "Induction weight",
+}
 
 
 def _words(study: Study) -> tuple[list[int], np.ndarray]:

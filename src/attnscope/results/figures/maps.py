@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.stored import unit_of
 from attnscope.results.figures import selection, style
 from attnscope.results.figures.panels import colour_bar, heat, largest, medians, panel_grid, zero_line
-from attnscope.results.figures.style import Figure
+from attnscope.results.figures.style import Figure, in_lines
 from attnscope.support.errors import AttnscopeError
 
 
@@ -294,7 +293,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
     text = f"Share of weight in {where}, mean over {count} {noun}{'s' * (count != 1)}. "
     text += "Distant bins contain more tokens: compare with uniform attention."
     text += " Grey: no such head." * bool(np.isnan(shares.share).any())
-    figure.suptitle(fill(text, int(width / _LETTER) - 2), x=0.01, ha="left")
+    figure.suptitle(in_lines(text, int(width / _LETTER) - 2), x=0.01, ha="left")
     return figure
 
 

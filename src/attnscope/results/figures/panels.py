@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from matplotlib.image import AxesImage
 
 from attnscope.report.schema import Effect
 from attnscope.results.figures.selection import check_heads, require
-from attnscope.results.figures.style import LEFT, RIGHT, Figure, figure_style, printed
+from attnscope.results.figures.style import LEFT, RIGHT, Figure, figure_style, in_lines, printed
 
 INK, NOISE, NOISE_BAND = "0.15", "0.45", "0.91"
 MEASURED, ALONE = "#0072B2", "#D55E00"  # what the model does, what is left of it
@@ -184,8 +183,8 @@ def estimate_panels(panels: Sequence[tuple[str, str, np.ndarray, np.ndarray]], l
     ):
         axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8)
         axes.plot(measured.ravel(), estimated.ravel(), "o", color=LEFT, markersize=2.8, alpha=0.75, mew=0)
-        axes.set_title("\n".join(fill(line, 90 // len(panels)) for line in title.split("\n")), fontsize=7)
-        axes.set_xlabel(fill(across, 90 // len(panels)))
+        axes.set_title("\n".join(in_lines(line, 90 // len(panels)) for line in title.split("\n")), fontsize=7)
+        axes.set_xlabel(in_lines(across, 90 // len(panels)))
     figure.axes[0].set_ylabel(label)
     return figure
 

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from attnscope.report.schema import Report, shown_label
 from attnscope.results.figures import panels, selection, style
 from attnscope.results.figures.attention import attention
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, patch_profiles, weight_maps
-from attnscope.results.figures.style import Figure
+from attnscope.results.figures.style import Figure, in_lines
 from attnscope.results.scan_report import sample_of
 
 _OVERVIEWS = (
@@ -135,7 +134,7 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
         title += f", mean over {count} {selection.noun_of(result)}{'s' * (count != 1)}"
     width = style.printed(heads * cell + 1.0)
     cell = min(cell, (width - 1.75) / heads)
-    title = fill(title, int((width - 0.7) / 0.068))  # inches that a letter takes
+    title = in_lines(title, int((width - 0.7) / 0.068))  # inches that a letter takes
     height = layers * cell + 0.9 + 0.14 * title.count("\n")
     figure = Figure(figsize=(width, height))
     room = (0.7 / width, 0.5 / height, heads * cell / width, layers * cell / height)

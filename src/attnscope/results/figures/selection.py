@@ -194,6 +194,7 @@ def captions_of(readings: Mapping[str, tuple[str, str, str]], *, tested: bool, o
 def rank_caption(agreement: xr.Dataset) -> str:
     """Rank correlation of an estimate with the measurement, and its chance, in two lines."""
     value, chance = float(agreement["rank_correlation"]), float(agreement["chance"])
-    rare = "under 1%" if chance < 0.01 else f"{chance:.0%}"  # noqa: PLR2004
-    as_high = "" if np.isnan(chance) else f"as high in {rare} of random orders"
+    as_high = "" if np.isnan(chance) else f"as high in {chance:.0%} of random orders"
+    if chance < 0.01:  # noqa: PLR2004
+        as_high = "as high in under 1% of random orders"
     return f"rank correlation {value:.2f}\n{as_high}".replace("-", "−")

@@ -17,6 +17,7 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import cycle, filterfalse
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,7 +29,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as AnyFigure
 from matplotlib.text import Text
 
-from attnscope.report.language import language, translate
+from attnscope.report.language import language, translate, wrapped
 from attnscope.report.schema import with_marked_spaces
 from attnscope.store.files import explained, write_output
 from attnscope.support.checks import FORMATS, check_formats
@@ -141,6 +142,11 @@ def drawable(token: str, *, longest: int = 14) -> str:
 def with_minus(text: str) -> str:
     """A text with the true minus in negative numbers, for pages and figures."""
     return re.sub(r"(?<![\w.\-])-(?=\.?\d)", "−", text)
+
+
+def in_lines(text: str, letters: int) -> str:
+    """A text in lines of up to `letters` Latin letters, in the language: a line alone would have no translation."""
+    return fill(text, letters) if language() == "en" else "\n".join(wrapped(translate(text), letters))
 
 
 def fit_fonts(texts: Iterable[Text]) -> None:
