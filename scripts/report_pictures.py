@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
@@ -49,10 +51,19 @@ def main() -> None:
         browser.close()
 
 
+@contextmanager
+def ended(server: subprocess.Popen[str]) -> Generator[None]:
+    """Ends a server also after an error, which would wait for it."""
+    try:
+        yield
+    finally:
+        server.terminate()
+
+
 def take_live(page: Page) -> None:
     """The live view of two sentences, with a head patched."""
     command = [sys.executable, "-m", "attnscope", "view", "bundled:tasks", "The car near the rivers", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, ended(server):  # noqa: S603
         assert server.stdout is not None  # noqa: S101
         (address,) = re.findall(r"http://\S+", server.stdout.readline())
         page.goto(address)
@@ -62,13 +73,12 @@ def take_live(page: Page) -> None:
         page.get_by_role("button", name="Patch each head alone").click()
         page.locator(".effects button").first.wait_for()
         page.wait_for_timeout(3000)
-        page.get_by_label("Layer 1, head 3", exact=True).click()
+        page.get_by_label("Layer 1, head 3").first.click()  # its effect follows
         page.get_by_role("button", name="Patch head 1.3 from the second text").click()
         page.locator("p", has_text="of the difference between the texts returns").wait_for()
         page.get_by_label("Key", exact=True).select_option("2")
         page.wait_for_timeout(500)
         page.screenshot(path=IMAGES / "live.png", full_page=True)
-        server.terminate()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The server of a live view: who may enter, what it serves, and that a newer question stops an older one."""
 
 import json
+import re
 import signal
 import socket
 import struct
@@ -22,6 +23,7 @@ from attnscope.results import view
 from attnscope_live.conversation import Conversation
 from attnscope_live.copied import Source
 from attnscope_live.opening import state_of
+from attnscope_live.server import serve
 from tests.command_processes import Started, wait_until
 from tests.packages.live.served import TOKEN, serving
 
@@ -203,3 +205,17 @@ def test_a_server_opens_where_an_address_is(monkeypatch):
     [(shown, start)] = started
     assert start == state | {"head": 0, "token": None}
     assert shown.loaded.name == "tasks"
+
+
+def test_the_address_can_be_reached_as_soon_as_it_is_printed():
+    class PrintedError(Exception):
+        pass
+
+    def tell(line):
+        port = int(re.search(r":(\d+)/", line)[1])
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        raise PrintedError
+
+    conversation = Conversation(load_model("bundled:tasks", device="cpu"), Source("bundled:tasks"))
+    with pytest.raises(PrintedError):
+        serve(conversation, {"text": "The car"}, tell, opens=False)

@@ -76,6 +76,7 @@ def _listening(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))
+        listening.listen()  # a browser that follows the address at once waits for the server
     except (OSError, OverflowError) as error:
         listening.close()
         raise AttnscopeError(f"port {port} cannot be used: leave --port out, or choose a free one") from error
