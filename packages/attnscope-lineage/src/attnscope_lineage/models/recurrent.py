@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -271,5 +272,5 @@ class RecurrentForConditionalGeneration(Translator):
     ) -> None:
         """States replace keys and values."""
         if generation_config.use_cache is not False:
-            arguments = inspect.signature(self.prepare_inputs_for_generation).parameters
+            arguments = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
             model_kwargs["cache" if "cache" in arguments else "past_key_values"] = RecurrentCache()
