@@ -272,5 +272,5 @@ class RecurrentForConditionalGeneration(Translator):
     ) -> None:
         """States replace keys and values."""
         if generation_config.use_cache is not False:
-            arguments = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+            arguments = inspect.signature(vars(GenerationMixin)["prepare_inputs_for_generation"]).parameters
             model_kwargs["cache" if "cache" in arguments else "past_key_values"] = RecurrentCache()
