@@ -280,6 +280,22 @@ def test_other_weights_predict_what_pytorch_predicts(written, visit):
     assert weights[tokens.index("animal")] == pytest.approx(0.12, abs=0.005)  # as the prose says
 
 
+def test_one_product_is_faster_than_its_rows_and_recurrence_is_linear(written, visit):
+    costs = json.loads((HERE / "limits" / "costs.json").read_text(encoding="utf-8"))
+    times = {name: cost["seconds"] for name, cost in costs["costs"].items()}
+    lengths = costs["lengths"][: len(times["queries"])]
+    page = visit(written["limits"])
+    for at in (0, lengths.index(1024)):
+        move(page, "parallel-length", at)
+        assert number(page, "parallel") == pytest.approx(times["queries"][at] / times["matrix"][at])
+        assert number(page, "parallel") > 2
+    assert max(costs["costs"]["queries"]["error"]) < 1e-4  # the same output
+    slope = np.polyfit(np.log(lengths), np.log(times["recurrent"]), 1)[0]
+    assert slope == pytest.approx(1, abs=0.15)  # n steps
+    bars = page.locator("[data-draw=cost] table.bars tr")
+    assert bars.count() == 6  # forms that are computed step by step have a drawing of their own
+
+
 def test_costs_are_of_the_same_output():
     found = json.loads((HERE / "limits" / "costs.json").read_text(encoding="utf-8"))
     assert found["lengths"] == [2**power for power in range(6, 15)]

@@ -85,7 +85,9 @@ def write(name: str, path: Path | str, *, slides: bool = False) -> Path:
 def notebook(name: str, path: Path | str) -> Path:
     """Write a lesson as a notebook that runs: its prose, and the same in PyTorch."""
     lesson = LESSONS[name]
-    cells = [_cell("title", "markdown", f"# {translate(lesson.title)}\n\n{translate(lesson.about)}")]
+    page = translate("Drawings, sliders and exercises that check answers are in the page of this lesson:")
+    about = f"{translate(lesson.about)}\n\n{page} `attnscope lesson {name}`"
+    cells = [_cell("title", "markdown", f"# {translate(lesson.title)}\n\n{about}")]
     for section in sections_of(name):
         cells.append(_cell(section.id, "markdown", as_markdown(section.html)))
         if section.code:

@@ -1,7 +1,8 @@
 // The lesson on limits.
 const { costs, debate, model } = lesson.numbers;
-const formName = (form) => ({ matrix: t`whole matrix`, fused: t`fused (PyTorch)`, exact: t`exact statistics (attnscope)`, window: t`window of 128`, blocks: t`blocks of 64`, linear: t`linear kernel` })[form];
-const FORM_COLOURS = { matrix: "var(--mark)", fused: "var(--q)", exact: "var(--out)", window: "var(--v)", blocks: "var(--k)", linear: "var(--muted)" };
+const formName = (form) => ({ matrix: t`whole matrix`, fused: t`fused (PyTorch)`, exact: t`exact statistics (attnscope)`, window: t`window of 128`, blocks: t`blocks of 64`, linear: t`linear kernel`, queries: t`query by query`, recurrent: t`recurrent network (GRU)` })[form];
+const FORM_COLOURS = { matrix: "var(--mark)", fused: "var(--q)", exact: "var(--out)", window: "var(--v)", blocks: "var(--k)", linear: "var(--muted)", queries: "var(--k)", recurrent: "var(--q)" };
+const IN_A_ROW = ["queries", "recurrent"]; // computed step by step
 const megabytes = (bytes) => (bytes >= 1e9 ? `${say(bytes / 1e9)} GB` : `${say(bytes / 1e6)} MB`);
 const duration = (seconds) => (seconds >= 1 ? `${say(seconds)} s` : `${say(seconds * 1000)} ms`);
 const thousands = (n) => n.toLocaleString("en");
@@ -15,7 +16,7 @@ draw("cost", (box) => {
   const says = html("p", { class: "say", "data-says": "cost" });
   box.append(says);
   function update() {
-    const scale = kind === "bytes" ? 1e-6 : 1e3, forms = Object.keys(costs.costs), values = (form) => costs.costs[form][kind].map((x) => x * scale);
+    const scale = kind === "bytes" ? 1e-6 : 1e3, forms = Object.keys(costs.costs).filter((form) => !IN_A_ROW.includes(form)), values = (form) => costs.costs[form][kind].map((x) => x * scale);
     const every = forms.flatMap(values);
     curves(chart, { lines: forms.map((form) => ({ name: formName(form), colour: FORM_COLOURS[form], points: lengths.map((n, i) => [n, values(form)[i]]) })), at: lengths[at],
       x: { label: t`Length n, tokens`, low: lengths[0], high: lengths.at(-1), log: true },
@@ -24,6 +25,25 @@ draw("cost", (box) => {
     bars(list, { values: here, labels: forms.map(formName), most: greatest(here), colour: (i) => FORM_COLOURS[forms[i]], text: show, label: t`Cost at this length` });
     const growth = (form) => costs.costs[form][kind].at(-1) / costs.costs[form][kind].at(-3);
     says.textContent = t`From n = ${thousands(lengths.at(-3))} to ${thousands(lengths.at(-1))}, four times as long, the whole matrix costs ${decimal(growth("matrix"), 1)} times as much and a window ${decimal(growth("window"), 1)} times. Here exact statistics need ${show(costs.costs.exact[kind][at])}, the whole matrix ${show(costs.costs.matrix[kind][at])}.`;
+  }
+  return update;
+});
+
+draw("parallel", (box) => {
+  const lengths = costs.lengths.slice(0, costs.costs.queries.seconds.length), forms = ["matrix", ...IN_A_ROW];
+  let at = 4;
+  slider(row(box, "moves"), { name: "parallel-length", label: t`Length n`, low: 0, high: lengths.length - 1, step: 1, value: at, show: (i) => thousands(lengths[i]) }, (i) => { at = i; update(); });
+  const chart = figure(box, t`Processor time on one thread; both axes are logarithmic`, { wide: true }), list = figure(box, t`At this length`, { wide: true });
+  const says = html("p", { class: "say", "data-says": "parallel" });
+  box.append(says);
+  const name = (form) => (form === "matrix" ? t`two matrix products` : formName(form)), ms = (form) => lengths.map((_, i) => 1e3 * costs.costs[form].seconds[i]);
+  function update() {
+    const every = forms.flatMap(ms), here = forms.map((form) => costs.costs[form].seconds[at]);
+    curves(chart, { lines: forms.map((form) => ({ name: name(form), colour: FORM_COLOURS[form], points: lengths.map((n, i) => [n, ms(form)[i]]) })), at: lengths[at],
+      x: { label: t`Length n, tokens`, low: lengths[0], high: lengths.at(-1), log: true }, y: { label: t`Processor time, ms`, low: Math.min(...every) * 0.8, high: greatest(every) * 1.2, log: true }, label: t`Time over the length`, height: 240 });
+    bars(list, { values: here, labels: forms.map(name), most: greatest(here), colour: (i) => FORM_COLOURS[forms[i]], text: duration, label: t`Time at this length` });
+    says.dataset.value = here[1] / here[0];
+    says.textContent = t`At n = ${thousands(lengths[at])}, the same output query by query takes ${decimal(here[1] / here[0], 1)} times as long as two matrix products, and a recurrent network ${decimal(here[2] / here[0], 1)} times. Steps one after another: 2 products, ${thousands(lengths[at])} queries, ${thousands(lengths[at])} states.`;
   }
   return update;
 });
