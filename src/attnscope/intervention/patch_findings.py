@@ -255,15 +255,20 @@ def _headline(rows: Sequence[Row], pairs: xr.Dataset) -> str:
         for row in (largest, most_of_all)
     )
     size, size_of_all = size.replace("-", "−"), size_of_all.replace("-", "−")
-    most = f"largest at {name_of(largest)}, {size}"
+    most = f"the largest, of {_named(largest)}, is {size}"
     if largest["recovered"] is not None:
-        most = f"largest at {name_of(largest)}: {size} of the difference {moved}"
+        most = f"the largest, of {_named(largest)}, is {size} of the difference {moved}"
     if largest["shown"] is None:
-        return f"No test possible: intervals need {LEAST} or more pairs of one kind; the effect is {most}"
+        return f"No test possible: intervals need {LEAST} or more pairs of one kind; of the effects, {most}"
+    everything = f"; that of {_named(most_of_all)} is {size_of_all}, not significant"
     if not shown:
-        return f"No patch of {len(rows)} {kinds} has a significant effect"
-    found = f"Patches of {len(shown)} of {len(rows)} {kinds} have a significant effect, {most}"
-    return found if largest is most_of_all else f"{found}; {name_of(most_of_all)} has {size_of_all}, not significantly"
+        return f"No patch of {len(rows)} {kinds} has a significant effect{everything}"
+    found = f"Patches of {len(shown)} of {len(rows)} {kinds} have a significant effect: {most}"
+    return found if largest is most_of_all else found + everything
+
+
+def _named(row: Row) -> str:
+    return name_of(row) if "block" in row else f"head {name_of(row)}"
 
 
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:

@@ -282,7 +282,7 @@ def _care_of(tree: xr.DataTree) -> dict[str, str]:
     }
 
 
-RISES, FALLS = "loss rises without it", "loss falls without it"
+RISES, FALLS = "loss rises without it, significantly", "loss falls without it, significantly"
 
 
 def _change(row: Row, ablations: Sequence[str]) -> str:
@@ -492,17 +492,32 @@ def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
     if _describe_guess(effects, tree.attrs):
         return "This model predicts worse than a uniform guess: its loss does not show which heads matter"
     worse, better = (sum(row["matters"] == sign for row in rows) for sign in (1, -1))
+    ablations = [str(name) for name in tree["heads"].ablation.values]
     if not worse and not better:
-        if len(tree["heads"].ablation) == 1:
-            return f"No head of {len(rows)} changes the loss significantly when removed"
-        under_some = sum(any(row[f"{name}_shown"] for name in tree["heads"].ablation.values) for row in rows)
-        return f"No head of {len(rows)} changes the loss significantly under every ablation, {under_some} under some"
+        of_all = f"Removing one head changes the loss significantly for none of {len(rows)} heads"
+        under_some = sum(any(row[f"{name}_shown"] for name in ablations) for row in rows)
+        if under_some:
+            of_all = (
+                f"Removing one head changes the loss significantly for {under_some} of {len(rows)} heads, under some of "
+                f"the {len(ablations)} ablations"
+            )
+        return of_all + _largest_undecided(rows, ablations, tree.attrs)
     raises = f"Removing one head raises the loss significantly for {worse} of {len(rows)} heads"
-    if len(tree["heads"].ablation) > 1:
+    if len(ablations) > 1:
         raises = (
             f"Removing one head raises the loss significantly, under every ablation, for {worse} of {len(rows)} heads"
         )
     return f"{raises}; for {better} it lowers the loss" if better else raises
+
+
+def _largest_undecided(rows: Sequence[Row], ablations: Sequence[str], attributes: Mapping[Any, Any]) -> str:
+    """The largest change of the loss where it is not significant: none is not the same as no effect."""
+    named = [(row, name) for row in rows for name in ablations if np.isfinite(row[f"{name}_mean"])]
+    row, name = max(named, key=lambda one: abs(one[0][f"{one[1]}_mean"]))
+    if row[f"{name}_shown"]:
+        return ""
+    size = f"{row[f'{name}_mean']:+.2g}".replace("-", "−") + unit_of({"unit": unit_of_loss(attributes)})
+    return f"; the largest change, {size} without head {_name(row)}, is not significant"
 
 
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
