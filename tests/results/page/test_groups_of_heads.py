@@ -1,5 +1,7 @@
 """What a page says of heads that the finding does not count, and the colours of small numbers."""
 
+import re
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -36,7 +38,7 @@ def test_a_small_number_is_pale_on_the_map(unit, small, large, visit, tmp_path):
 
     def strongest(size):
         rows = [
-            {"layer": 0, "head": head, "effect": value, "shown": False} for head, value in enumerate((-size, 0, size))
+            {"layer": 0, "head": head, "effect": value, "shown": True} for head, value in enumerate((-size, 0, size))
         ]
         report = Report(
             "", "", Finding(["One."], "5%"), [Table("heads", "", quantities, rows)], None, command="examples"
@@ -65,7 +67,7 @@ def test_a_small_effect_is_pale_in_the_figure(monkeypatch):
 
 
 @pytest.mark.browser
-def test_a_large_effect_that_is_not_significant_is_paler_than_a_significant_one(visit, tmp_path):
+def test_an_effect_that_is_not_significant_has_its_colour_as_a_frame_alone(visit, tmp_path):
     """Groups that say only the sign of a number leave the colours to the number; others keep theirs."""
     quantities = (
         Quantity("layer", unit="count"),
@@ -87,13 +89,20 @@ def test_a_large_effect_that_is_not_significant_is_paler_than_a_significant_one(
     assert not of_report(report)["opens"]["labels"]
     assert of_report(opened({"one": [(0, 1)], "another": [(0, 0)]}))["opens"]["labels"]
     page = visit(write_page(report, tmp_path / "page.html"))
-    fills = page.eval_on_selector_all(
-        "[role=gridcell]", "all => all.map(cell => getComputedStyle(cell).backgroundColor)"
+    cells = page.eval_on_selector_all(
+        "[role=gridcell]",
+        "all => all.map(cell => [getComputedStyle(cell).backgroundColor, "
+        "getComputedStyle(cell, '::before').borderTopColor, cell.style.getPropertyValue('--frame')])",
     )
-    pale, full, less, untested = (np.array([int(part) for part in fill[4:-1].split(",")]) for fill in fills)
-    middle = np.array([241] * 3)  # of the scale
-    assert np.abs(pale - middle).sum() < 0.5 * np.abs(full - middle).sum()
-    assert np.abs(less - middle).sum() > np.abs(untested - middle).sum()
+    colours = [[[int(part) for part in re.findall(r"\d+", text)[-3:]] for text in cell] for cell in cells]
+    (paper, frame, value), *filled = colours
+    assert paper == [255] * 3
+    assert frame == value
+    assert all(background == colour for background, _, colour in filled)
+    frames = [np.array(cell[2]) for cell in colours]
+    distances = [np.abs(frame - 241).sum() for frame in frames]  # from the middle of the scale
+    assert distances[0] > distances[1]  # 0.94 and 0.83
+    assert distances[2] > distances[3]
     assert page.eval_on_selector_all("[role=gridcell] .dot", "all => all.map(dot => dot.parentNode.dataset.head)") == [
         "1",
         "2",

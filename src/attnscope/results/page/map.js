@@ -177,13 +177,14 @@ const inkOn = (rgb) => {
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
 };
 
-/** The colour of a value, pale where a test found no effect; null without a value. */
+/** The colour of a value; null without one. */
 function shadeOf(index, scale) {
-  const one = quantity(), value = one?.values[index] ?? null;
-  if (value === null) return null;
-  const full = scale.colour((value - scale.low) / (scale.high - scale.low)), paper = channels(dark() ? "#2c323a" : "#f1f1f1");
-  return one.shown?.[index] === false ? full.map((part, i) => Math.round(0.35 * part + 0.65 * paper[i])) : full;
+  const value = quantity()?.values[index] ?? null;
+  return value === null ? null : scale.colour((value - scale.low) / (scale.high - scale.low));
 }
+
+/** Whether a test found no effect: its cell has the colour of the value as a frame alone. */
+const isHollow = (index) => state.colour !== "labels" && quantity()?.shown?.[index] === false && quantity().values[index] !== null;
 
 function fillOf(index, scale) {
   if (state.colour === "labels") return data.labels ? majority(index)?.colour ?? "transparent" : "var(--accent)";
@@ -200,8 +201,10 @@ function paintMap(pointed = null) {
       cell.replaceChildren(...(drawn ? [smallMap(index) ?? profileOf(index, labels ? fill : "var(--muted)")] : []));
       const bar = html("i", { class: labels ? "label" : "value" });
       if (labels && (drawn || !isSmall())) { cell.style.background = "var(--card)"; bar.hidden = !data.labels; bar.style.cssText = `background:${fill};height:${drawn ? "5px" : `${Math.round(100 * (majority(index)?.share ?? 0))}%`}`; }
-      else { cell.style.background = fill; bar.hidden = true; }
-      if (isSmall() && value !== null) cell.append(html("b", { class: said.shown?.[index] ? "shown" : "", style: `color:${inkOn(labels ? channels(fill) : shadeOf(index, scale))}` }, textOf(said, index)));
+      else { cell.style.background = isHollow(index) ? "var(--card)" : fill; bar.hidden = true; }
+      cell.classList.toggle("hollow", isHollow(index));
+      cell.style.setProperty("--frame", fill);
+      if (isSmall() && value !== null) cell.append(html("b", { class: said.shown?.[index] ? "shown" : "", style: isHollow(index) ? "" : `color:${inkOn(labels ? channels(fill) : shadeOf(index, scale))}` }, textOf(said, index)));
       cell.classList.toggle("number", !drawn);
       cell.append(bar);
       if (one?.shown?.[index]) cell.append(html("em", { class: "dot" }));
@@ -245,6 +248,7 @@ function paintCanvas(scale, pointed) {
     const x = (index % heads) * cell, y = layerOf(index) * cell;
     paper.fillStyle = exists(index) ? fillOf(index, scale) : variable("--line");
     paper.fillRect(x, y, cell - 1, cell - 1);
+    if (isHollow(index)) { paper.fillStyle = variable("--card"); paper.fillRect(x + 2, y + 2, cell - 5, cell - 5); }
     if (quantity()?.shown?.[index]) { paper.fillStyle = "#000"; paper.fillRect(x + cell / 2 - 1.5, y + cell / 2 - 1.5, 2, 2); }
   }
   for (const [index, colour] of [[state.head, variable("--mark")], [pointed, variable("--text")]]) {
@@ -265,6 +269,7 @@ function drawLens(middle) {
     if (layer < 0 || layer >= data.layers.length || head < 0 || head >= heads || !exists(index)) continue;
     paper.fillStyle = fillOf(index, scale);
     paper.fillRect((column + reach) * size, (row + reach) * size, size - 1, size - 1);
+    if (isHollow(index)) { paper.fillStyle = variable("--card"); paper.fillRect((column + reach) * size + 3, (row + reach) * size + 3, size - 7, size - 7); }
   }
   paper.strokeStyle = variable("--mark");
   paper.lineWidth = 2;
