@@ -498,8 +498,8 @@ def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
         under_some = sum(any(row[f"{name}_shown"] for name in ablations) for row in rows)
         if under_some:
             of_all = (
-                f"Removing one head changes the loss significantly for {under_some} of {len(rows)} heads, under some of "
-                f"the {len(ablations)} ablations"
+                f"Removing one head changes the loss significantly for {under_some} of {len(rows)} heads, under some "
+                f"of the {len(ablations)} ablations"
             )
         return of_all + _largest_undecided(rows, ablations, tree.attrs)
     raises = f"Removing one head raises the loss significantly for {worse} of {len(rows)} heads"
