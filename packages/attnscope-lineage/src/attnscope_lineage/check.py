@@ -365,7 +365,7 @@ def layers_of(module: nn.Module, x: Tensor) -> Layers:
     """The maps of a module, by the names of its layers, else in their order; those of its nn.MultiheadAttention."""
     ready_made = next((one for one in module.modules() if isinstance(one, nn.MultiheadAttention)), None)
     if ready_made is not None:
-        if ready_made.in_proj_weight is None:
+        if getattr(ready_made, "in_proj_weight", None) is None:
             raise AttnscopeError(
                 f"{type(module).__name__!r} has nn.MultiheadAttention with kdim or vdim; expected one for "
                 "self-attention: nn.MultiheadAttention(d_model, heads, batch_first=True)"
