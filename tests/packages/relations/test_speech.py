@@ -170,7 +170,7 @@ def test_the_tutorial_runs_on_a_small_twin(whisper, sounds, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("head", [0, 1])
 def test_the_head_that_gives_the_times_is_found(whisper, sounds, tmp_path, head):
-    """With the begins of words by one head as their times, that head alone has no error, on the other half too."""
+    """With the starts of words by one head as their times, that head alone has no error, on the other half too."""
     model = transformers.WhisperForConditionalGeneration.from_pretrained(whisper, attn_implementation="eager").eval()
     model.generation_config.alignment_heads = [[0, 1 - head]]
     for path in sounds.glob("*.wav"):
@@ -195,7 +195,7 @@ def test_the_head_that_gives_the_times_is_found(whisper, sounds, tmp_path, head)
     assert found.listed.values.tolist() == [[head == 1, head == 0]]
     report = report_of("relations", found)
     assert report.finding.sentences[0].startswith(
-        "Heads chosen on the other half of the sounds give the begins of words to 0 ms"
+        "By heads chosen on the other half of the sounds, starts of words are off by 0 ms (0 to 0) on average; by the published"
     )
     assert report.rows[0]["set"] == CHOSEN
     of_words = found.isel(relation=0)
@@ -204,7 +204,7 @@ def test_the_head_that_gives_the_times_is_found(whisper, sounds, tmp_path, head)
     assert float(of_words.ablated) == pytest.approx(-errors["constant pace"])  # nothing is left that gives times
     assert float(of_words.ablated_others) == 0.0
     assert bool(of_words.ablated_matters)
-    assert f"Without head 0.{head}, begins of words are" in " ".join(report.finding.sentences)
+    assert f"Without head 0.{head}, starts of words are" in " ".join(report.finding.sentences)
 
 
 def test_times_without_a_head_are_those_of_hooks_written_out(whisper, sounds, tmp_path):
@@ -381,7 +381,7 @@ def test_a_run_is_stored_read_again_and_drawn(whisper, sounds, tmp_path):
 
 def test_the_command_reads_a_folder_of_sounds(whisper, sounds, tmp_path):
     done = command("relations", whisper, sounds, "--no-untrained", cwd=tmp_path)
-    assert "Heads chosen on the other half of the sounds give" in " ".join(done.stdout.split())
+    assert "By heads chosen on the other half of the sounds, starts of words are off by" in " ".join(done.stdout.split())
 
 
 LONG = """\

@@ -68,7 +68,7 @@ def _of_times(row: schema.Row) -> str:
     head, others = row["in_lists"], -(row["others"] or 0)
     if row["matters"]:
         return (
-            f"Without head {head}, begins of words are {-row['change']:.0f} ms further off; without another head of "
+            f"Without head {head}, starts of words are {-row['change']:.0f} ms further off; without another head of "
             f"its layer, {others:.0f} ms."
         )
     return f"Head {head}, the best alone, does not matter for the times that the set gives."

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _TIMED = (
     "The decoder reads the transcript. The row that predicts a token is compared with the sound of its word, with 0.1 "
-    "s around it. Begins of words are those of Whisper's word timestamps (Radford et al. 2022): weights are "
+    "s around it. Starts of words are those of Whisper's word timestamps (Radford et al. 2022): weights are "
     "standardised over tokens, median-filtered over 7 frames, averaged over a set of heads, and a path through them by "
     "dynamic time warping (Sakoe and Chiba 1978) gives the first frame of each word. A set is grown on one half of the "
     "sounds, each time by the head with which the error is smallest, and scored on the other half. "
@@ -52,7 +52,7 @@ def speech_report(result: xr.Dataset) -> schema.Report:
     notes = [*notes_of(result).values()]
     notes += [str(result.attrs[name]) for name in ("languages", "exchanged", "untrained") if name in result.attrs]
     called = result.attrs["intervals_over"]
-    named = {"chosen": [(row["layer"], row["head"]) for row in chosen]}
+    named = {"chosen on all sounds": [(row["layer"], row["head"]) for row in chosen]}
     return schema.Report(
         title=f"Words and their sound in {result.attrs['model']}",
         read=f"{int(result.tokens.sum()):,} tokens of words in {describe_corpus(result)}",
@@ -65,7 +65,7 @@ def speech_report(result: xr.Dataset) -> schema.Report:
             sentences[0],
         ),
         tables=[
-            *([schema.Table("sets", "Errors of the begins of words, by sets of heads", _SETS, sets)] if timed else []),
+            *([schema.Table("sets", "Errors of the starts of words, by sets of heads", _SETS, sets)] if timed else []),
             schema.Table("heads", "Heads of the decoder", _TIMED_HEADS if timed else _ORDERED_HEADS, heads),
             *ablation_tables(result),
         ],
@@ -113,15 +113,18 @@ def _named(rows: list[schema.Row]) -> str:
     return ", ".join(row["in_lists"] for row in rows)
 
 
+_BY = {PUBLISHED: "by the published heads", ALL: "by all heads", PACE: "at a constant pace"}
+
+
 def _of_times(sets: list[schema.Row], chosen: list[schema.Row]) -> list[str]:
     """The error of the chosen set next to the published one and to all heads."""
     errors = {row["set"]: row["error"] for row in sets}
     names = [name for name in (PUBLISHED, ALL) if name in errors]
     names += [PACE] if errors[PACE] < errors.get(CHOSEN, errors[ALL]) else []
-    others = [f"{name} {errors[name]:.0f} ms" for name in names]
+    others = [f"{_BY[name]} {errors[name]:.0f} ms" for name in names]
     several = f"{count(len(chosen), 'head')} ({_named(chosen)})"
     if CHOSEN not in errors:
-        return [f"Begins of words have errors of {' and '.join(others)}.", f"Best on these sounds: {several}."]
+        return [f"Starts of words are off, on average: {', '.join(others)}.", f"Best on these sounds: {several}."]
     chosen_row = next(row for row in sets if row["set"] == CHOSEN)
     error = f"{errors[CHOSEN]:.0f} ms"
     if chosen_row["error_low"] is None:
@@ -129,8 +132,9 @@ def _of_times(sets: list[schema.Row], chosen: list[schema.Row]) -> list[str]:
     else:
         error = f"{error} ({chosen_row['error_low']:.0f} to {chosen_row['error_high']:.0f})"
         certain = _difference(chosen_row, has_list=PUBLISHED in errors)
+    by_others = ", ".join(others)
     return [
-        f"Heads chosen on the other half of the sounds give the begins of words to {error}; {', '.join(others)}.",
+        f"By heads chosen on the other half of the sounds, starts of words are off by {error} on average; {by_others}.",
         certain,
         f"The set for export is chosen on all sounds: {several}. Its own error on other sounds is unknown.",
     ]
@@ -197,7 +201,7 @@ _SETS = (
         "error",
         "error, ms",
         "rate",
-        "mean error of the begin of a word",
+        "mean error of the start of a word",
         low="error_low",
         high="error_high",
         interval=True,
@@ -206,7 +210,7 @@ _SETS = (
         "difference",
         "less published, ms",
         "gain",
-        "error less that of the published heads; of all heads, if none are published",
+        "the error less that of the published heads; of all heads, if none are published",
         low="difference_low",
         high="difference_high",
         interval=True,
@@ -218,7 +222,7 @@ _TIMED_HEADS = (
         "error",
         "error, ms",
         "rate",
-        "mean error of the begin of a word by this head alone",
+        "mean error of the start of a word by this head alone",
         low="error_low",
         high="error_high",
     ),

@@ -33,7 +33,7 @@ _HEADS = ("layer", "head")
 
 
 def summary_of_times(results: xr.Dataset, untrained: xr.Dataset | None, reader: SpeechReader) -> xr.Dataset:
-    """Scores of heads next to controls, and errors of the begins of words by heads and by sets of heads."""
+    """Scores of heads next to controls, and errors of the starts of words by heads and by sets of heads."""
     seed = reader.settings["seed"]
     units, called = units_in(results)
     member = membership(units)
@@ -43,7 +43,7 @@ def summary_of_times(results: xr.Dataset, untrained: xr.Dataset | None, reader: 
     errors = np.stack(interval_of(by_unit(member, results.window_error), words, seed))
     errors[:, absent] = np.nan
     variables: dict[str, Any] = {
-        name: (_HEADS, values, {"long_name": "Mean error of the begin of a word", "units": "ms"})
+        name: (_HEADS, values, {"long_name": "Mean error of the start of a word", "units": "ms"})
         for name, values in zip(("error", "error_low", "error_high"), errors, strict=True)
     }
     variables |= _correlations(results, member, seed)
@@ -69,7 +69,7 @@ def summary_of_times(results: xr.Dataset, untrained: xr.Dataset | None, reader: 
 
 
 def _ablated(results: xr.Dataset, summary: xr.Dataset, choice: _Choice, reader: SpeechReader) -> xr.Dataset:
-    """Errors of the begins of words without the best head, and without others of its layer.
+    """Errors of the starts of words without the best head, and without others of its layer.
 
     The margin is how much closer than a constant pace the set is that the other half of the sounds chose.
     """

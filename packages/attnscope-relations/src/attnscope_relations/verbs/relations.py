@@ -153,7 +153,7 @@ def relations(
         ``error_rate_diagonal`` and ``error_rate_chance``, of random words.
 
         For sounds with times of words, ``weight`` and ``score`` are within 0.1 s of the word; over ``(layer, head)``:
-        ``error``, the mean error of the begins of words in ms, and ``correlation``, the rank correlation of the mean
+        ``error``, the mean error of the starts of words in ms, and ``correlation``, the rank correlation of the mean
         time of a token's weights with that of its word, with intervals; ``chosen``, the set that minimises the error,
         and ``set_order`` in it; ``listed``, the heads in the model's generation config. Over ``set``: ``set_error`` and
         ``set_difference`` from the listed heads, with intervals, and ``set_size``. Without times, ``correlation``,
@@ -162,7 +162,7 @@ def relations(
         ``decoder_layer``, as in lists of alignment heads.
 
         With `ablate`, over ``relation``: ``margin`` of right over wrong texts in nats, with its interval; of sounds in
-        ms, how much closer than a constant pace the begins of words are; of contacts the precision at L above that of
+        ms, how much closer than a constant pace the starts of words are; of contacts the precision at L above that of
         pairs ranked by separation. ``ablated`` is its change without the head ``ablated_layer``, ``ablated_head``,
         ``ablated_others`` that without another head of the layer, and ``ablated_matters`` whether it falls
         significantly, and more than without others. ``ablated_change`` has the change for each head.
