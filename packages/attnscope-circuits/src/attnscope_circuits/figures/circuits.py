@@ -1,6 +1,6 @@
 """Figures of circuits: copying of all heads, and the graph of composition."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import networkx as nx
@@ -95,6 +95,19 @@ def _positions(graph: Any) -> dict[str, tuple[float, float]]:
     return positions
 
 
+_TURNS = (0.0, -0.16, 0.16, -0.3, 0.3, -0.45, 0.45)  # further bends of a line, the first that is clear of other parts
+
+
+def _is_clear(start: np.ndarray, end: np.ndarray, bend: float, others: Sequence[np.ndarray]) -> bool:
+    """Whether Matplotlib's arc of this bend, a quadratic Bezier curve in inches, passes all other parts."""
+    across, up = end - start
+    middle = (start + end) / 2 + bend * np.array([up, -across])
+    along = np.linspace(0, 1, 40)[:, None]
+    curve = (1 - along) ** 2 * start + 2 * along * (1 - along) * middle + along**2 * end
+    half_box = np.array([0.22, 0.12])
+    return not any((np.abs(curve - place) < half_box).all(1).any() for place in others)
+
+
 @figure_style()
 def graph_figure(graph: Any) -> Figure:
     """Draw a graph of heads with its layers from left to right."""
@@ -104,16 +117,19 @@ def graph_figure(graph: Any) -> Figure:
     height = float(np.clip(0.42 * (max(down) - min(down)) + 1.3, 2.2, 8.0))
     figure = Figure(figsize=(PAGE if max(across) > _FEW else 0.95 * COLUMN, height), layout="constrained")
     axes = figure.subplots()
+    wide, high = figure.get_size_inches() / (max(across) - min(across) + 0.8, max(down) - min(down) + 1.6)
+    inches = {node: np.array([wide * x, -high * y]) for node, (x, y) in positions.items()}
     for start, end, kind in graph.edges(keys=True):
         edge = graph.edges[start, end, kind]
         bend = 0.08 * ([*_COLOURS].index(kind) - 1)
-        beyond = positions[end][0] - positions[start][0] > 1  # past the layers between, not through them
+        others = [place for node, place in inches.items() if node not in {start, end}]
+        clear = (one for one in (bend + turn for turn in _TURNS) if _is_clear(inches[start], inches[end], one, others))
         axes.annotate(
             "", positions[end], positions[start],
             arrowprops={
                 "arrowstyle": "-|>", "mutation_scale": 7, "color": _COLOURS[kind],
                 "linewidth": 0.4 + 2.6 * edge["weight"] / most, "linestyle": "--" if edge.get("lowers") else "-",
-                "connectionstyle": f"arc3,rad={bend - 0.16 * beyond:.2f}", "shrinkA": 11, "shrinkB": 11,
+                "connectionstyle": f"arc3,rad={next(clear, bend):.2f}", "shrinkA": 11, "shrinkB": 11,
             },
         )  # fmt: skip
     box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "0.4", "linewidth": 0.7}

@@ -24,9 +24,10 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
         "circuit": (
             "The circuit",
             (
-                f"{most} " + "A line leads from a part to a later one that reads its output. Head 3 of layer 0 is 0.3, "
-                "the MLP of layer 0 is m0. Width: size of the change. Solid: the edge works for the answer (its change "
-                "is negative: with the corrupted activation it loses). Dashed: against it."
+                f"{most} " + "A line leads from a part to a later one that reads its output; where none leads on, the "
+                "part's further edges are weaker than these. Head 3 of layer 0 is 0.3, the MLP of layer 0 is m0. "
+                "Width: size of the change. Solid: the edge works for the answer (its change is negative: with the "
+                "corrupted activation it loses). Dashed: against it."
             ),
         ),
         "faithfulness": (
