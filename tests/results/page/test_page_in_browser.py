@@ -226,7 +226,10 @@ def test_pointing_at_the_map_names_query_key_and_weight(visit, path, made):
     assert "than (position 5) attends to" in page.text_content("#partners caption")
     _, listed = made.listed(*divmod(head_of_kind(made, "previous"), 4))
     share = f"{100 * listed.sum() / 48:.1f}%"
-    assert page.text_content("#map-share") == f"; token by token: {share} of this head's weight"
+    assert (
+        page.text_content("#map-share")
+        == f"; pairs of tokens with {share} of this head's weight; dotted: a token to itself"
+    )
     page.click('[data-token="25"]')
     page.check("input[value=near]")
     assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [32, 32]
@@ -373,7 +376,10 @@ def test_a_head_in_tiles_says_so_and_how_to_see_more(visit, tmp_path):
     shown = page.locator("#partners tbody tr").first.locator("td").nth(2).text_content()
     assert float(shown) == pytest.approx(share, rel=0.05)
     choose(page, head + 1)
-    assert page.text_content("#map-share") == "; token by token: 100% of this head's weight"
+    assert (
+        page.text_content("#map-share")
+        == "; pairs of tokens with 100% of this head's weight; dotted: a token to itself"
+    )
     assert page.is_hidden("#tiled")
 
 

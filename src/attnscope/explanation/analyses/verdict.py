@@ -34,10 +34,11 @@ WEIGHT = Quantity("peak_weight", "weight", "share", "largest mean weight at one 
 
 def _columns(verdict: xr.Dataset) -> dict[str, Quantity]:
     """The columns of the table of heads, by their variables."""
-    peak = (
-        "offset that queries and keys predict without position biases, from the phases of their waves or from their "
-        "correlation; empty without a significant peak"
+    by_phase = (
+        "offset that queries and keys predict without position biases, from the phases of their waves "
+        "(cross-spectrum); empty without a significant peak"
     )
+    by_correlation = "the same from the peak of their cross-correlation"
     agree = "whether both predictions are within half a token of the offset, for heads that position explains"
     random = "share of the other heads whose predictions would match this offset"
     detail = "table" if verdict.get("comparable", xr.DataArray(False)).any() else "data"
@@ -47,8 +48,8 @@ def _columns(verdict: xr.Dataset) -> dict[str, Quantity]:
         Quantity("prefers", "significant", meaning="whether it exceeds the chance level", detail="page", group=WHERE),
         Quantity("weight_level", "", "share", "mean weight at that offset by chance", "data", WHERE),
         Quantity("positional", meaning="whether its position share exceeds 0.5", detail="data", group=WHERE),
-        Quantity("offset_of_spectrum", "by phase", "shift", peak, group=ESTIMATES),
-        Quantity("offset_of_correlation", "by correlation", "shift", peak, group=ESTIMATES),
+        Quantity("offset_of_spectrum", "by phase", "shift", by_phase, group=ESTIMATES),
+        Quantity("offset_of_correlation", "by correlation", "shift", by_correlation, group=ESTIMATES),
         Quantity("agree", "match", meaning=agree, group=ESTIMATES),
         Quantity("chance", "match by chance", "share", random, detail, ESTIMATES),
         Quantity("coherence", unit="share", meaning="coherence of queries and keys", detail="page", group=ESTIMATES),

@@ -192,7 +192,7 @@ function drawDiagonal(paper, { left, top, side, cellX }, { first, count, keyFirs
   paper.rect(left, top, side, side);
   paper.clip();
   paper.setLineDash([2, 4]);
-  paper.strokeStyle = variable("--mark");
+  paper.strokeStyle = variable("--muted"); // --mark is what is chosen
   paper.beginPath();
   paper.moveTo(left + (first - keyFirst) * cellX, top);
   paper.lineTo(left + (first + count - keyFirst) * cellX, top + side);
