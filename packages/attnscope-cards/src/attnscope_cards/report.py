@@ -175,10 +175,13 @@ def _heads(card: xr.Dataset) -> list[schema.Quantity]:
     meaning = "share of the weight on tokens that a cache of these latest + first tokens keeps"
     lost = "change of the loss in nats without the head"
     limited = "change of the loss in nats if the keys of its key-value head are limited to the cache"
+    of_roles = (
+        "published roles whose threshold it reaches; for sinks and local heads also twice uniform attention's score"
+    )
     return [
         *schema.HEAD,
         schema.Quantity("key_head", unit="count", detail="data", meaning="key-value head of its layer that it reads"),
-        schema.Quantity("roles", meaning="published roles whose threshold it reaches"),
+        schema.Quantity("roles", meaning=of_roles),
         schema.Quantity("listed", unit="count", detail="page", meaning="1: in the published file"),
         *(schema.with_ends(name, ROLES[name].title, "share", meaning) for name in _kept(card)),
         *(

@@ -43,7 +43,8 @@ def panel_data(report: Report) -> dict[str, Any]:
         part = result.sel(role=name)
         if name.startswith("kept_"):  # the panel has the caches by themselves
             continue
-        roles.append({"role": name, "title": str(part.title.item()), "threshold": value_of(part.threshold.item())})
+        needed = {"threshold": value_of(part.threshold.item()), "more": ROLES[name].more}
+        roles.append({"role": name, "title": str(part.title.item()), **needed})
         for layer, head in np.argwhere(ROLES[name].reached(part["score"].values, part["equal"].values)).tolist():
             reached.setdefault(f"{result.layer.values[layer]}.{head}", []).append(name)
     examples = {

@@ -9,8 +9,8 @@ const two = (value) => value.toFixed(2);
 function rolesOf(index) {
   const reached = data.own.reached[numberOf(index)] ?? [];
   return data.own.roles.map((role) => {
-    const key = kindOfRole(role), most = Math.max(...data.own.controls.map((control) => highest(`${key}.${control}`)));
-    return { ...role, key: `${key}.score`, score: valueAt(`${key}.score`, index), equal: valueAt(`${key}.equal`, index), most: Number.isFinite(most) ? most : null, strong: reached.includes(role.role) };
+    const key = kindOfRole(role), equal = valueAt(`${key}.equal`, index), threshold = role.threshold === null ? null : Math.max(role.threshold, role.more * equal), most = Math.max(...data.own.controls.map((control) => highest(`${key}.${control}`)));
+    return { ...role, key: `${key}.score`, score: valueAt(`${key}.score`, index), equal, threshold, most: Number.isFinite(most) ? most : null, strong: reached.includes(role.role) };
   }).filter(({ score }) => score !== null);
 }
 
@@ -23,8 +23,8 @@ function sayRole(index, roles) {
     return t`Head ${number} has the role “${title}”: score ${two(score)}, ${beside}.` + (others && ` ${t`Other roles: ${others}.`}`);
   }
   const [best] = roles.filter((role) => above(role) > 0).sort((a, b) => above(b) - above(a));
-  return best ? t`Head ${number} reaches the threshold of no role; furthest above its controls is “${best.title}”: ${two(best.score)}, uniform attention and untrained weights at most ${two(Math.max(best.most ?? 0, best.equal))}.`
-    : t`Head ${number} reaches the threshold of no role, and no score is above uniform attention and untrained weights.`;
+  return best ? t`Head ${number} has no role; furthest above its controls is “${best.title}”: ${two(best.score)}, uniform attention and untrained weights at most ${two(Math.max(best.most ?? 0, best.equal))}.`
+    : t`Head ${number} has no role, and no score is above uniform attention and untrained weights.`;
 }
 
 /** Quantities of the card by a pattern of their names, with what the head has of them. */
@@ -62,7 +62,7 @@ drawAbove((index, box) => {
   const effects = measuredOf(EFFECTS, index).map((each) => rowOf(each.one.name, each, index));
   const bars = roles.map(({ title, key, score, equal, most, threshold, strong }) => ({ name: title, value: score, text: textOf(byKey.get(key), index), strong, ends: null,
     marks: [[equal, "var(--muted)"], [most, MOST], [threshold, "var(--mark)"]] }));
-  const marks = [["var(--muted)", t`uniform attention`], ...(data.own.controls.length ? [[MOST, t`highest with untrained or shuffled weights`]] : []), ["var(--mark)", t`threshold of the role`]];
+  const marks = [["var(--muted)", t`uniform attention`], ...(data.own.controls.length ? [[MOST, t`highest with untrained or shuffled weights`]] : []), ["var(--mark)", t`needed for the role`]];
   return [
     html("p", { class: "says" }, sayRole(index, roles)), html("p", { class: "says" }, sayEffect(index)),
     example && html("blockquote", {}, html("p", { translate: "no" }, html("bdi", {}, ...example.pieces.map(([part, mark]) => (mark ? html("mark", { class: mark }, part) : part)))),

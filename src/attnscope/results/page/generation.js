@@ -63,8 +63,8 @@ function sayToken(index) {
   const largest = shareOf(text.largest[state.step * made.order.length + place]);
   const shown = (token) => `“${(token ?? "").replace(/\n/g, "⏎")}”`;
   const predicted = t`New token ${state.step + 1}, ${shown(text.tokens[text.prompt + state.step])}, is predicted at ${shown(text.tokens[text.prompt + state.step - 1])}.`;
-  const attended = top === null ? "" : isCross ? t`The head attends most to ${shown(side[top])}, token ${top + 1} of the source, with ${largest === null ? "–" : largest.toFixed(2)}.`
-    : t`The head attends most to ${shown(side[top])}, token ${top + 1}, with ${largest === null ? "–" : largest.toFixed(2)}.`;
+  const attended = top === null ? "" : isCross ? t`The head attends most to ${shown(side[top])}, position ${top} of the source, with ${largest === null ? "–" : largest.toFixed(2)}.`
+    : t`The head attends most to ${shown(side[top])}, position ${top}, with ${largest === null ? "–" : largest.toFixed(2)}.`;
   byId("at").textContent = `${predicted} ${attended} ${t`Entropy: ${say(text.entropy[state.step][place])} nats.`}`;
   document.querySelectorAll("#tokens .token[data-token]").forEach((token) => {
     const i = Number(token.dataset.token);

@@ -103,7 +103,7 @@ const headWeight = (index, weight) => t`head ${numberOf(index)}: ${(weight / 100
 function othersOf([, from, keys, link], index) {
   const { choice, weight } = data.shown;
   return choice[link].map((to, i) => ({ from, to: [to], i, right: keys.includes(to), weight: weight[link][i] }))
-    .filter((one) => one.right && one.i !== index).sort((a, b) => b.weight - a.weight).slice(0, 5).map((one) => ({ ...one, label: headWeight(one.i, one.weight) }));
+    .filter((one) => one.right && one.i !== index).sort((a, b) => b.weight - a.weight).slice(0, 5).map((one) => ({ ...one, label: `✓ ${headWeight(one.i, one.weight)}` }));
 }
 
 panels.links = (index) => {
