@@ -115,14 +115,14 @@ def counts_sentences(roles: xr.Dataset, rows: Sequence[Row]) -> list[str]:
     if not counted:
         return ["No threshold is published for these roles."]
     counts = [f"{row['title']} {row['reached']}" for row in counted if row["reached"]]
-    first = f"{reached} of {number} heads {'has' if reached == 1 else 'have'} a published role: {', '.join(counts)}."
+    first = f"{reached} of {number} heads {'has' if reached == 1 else 'have'} a role: {', '.join(counts)}."
     controls = controls_of(roles)
     most = max((row[name] for row in counted for name in controls), default=0)
     weights = " or ".join(controls)
     second = f"With {weights} weights, at most {most} {'head has' if most == 1 else 'heads have'} the same role."
     if not most:
         second = f"With {weights} weights, no head has one."
-    return [first if reached else f"None of {number} heads has a published role.", *([second] if controls else [])]
+    return [first if reached else f"None of {number} heads has a role.", *([second] if controls else [])]
 
 
 def roles_of_heads(roles: xr.Dataset) -> xr.DataArray:

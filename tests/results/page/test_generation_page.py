@@ -33,7 +33,7 @@ def test_a_click_on_a_token_shows_what_a_head_looks_at(visit, written):
         assert name.strip() == span
         assert float(weight) == pytest.approx(float(expected.sel(span=span)), abs=0.011)
     top = int(results.top_key.isel(sequence=0, step=5, layer=1, head=2))
-    assert f"token {top + 1}, with" in page.inner_text("#at")
+    assert f"position {top}, with" in page.inner_text("#at")
     page.select_option("#text-choice", "1")
     assert page.locator("#at-token tr").count() == 2  # the second text has no such span
 
