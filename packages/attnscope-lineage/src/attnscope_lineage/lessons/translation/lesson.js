@@ -28,7 +28,7 @@ const percent = (p) => `${decimal(100 * p, p > 0.0995 && (p < 0.985 || p > 0.999
 const position = (i) => chosen.words[i] ?? "</s>";
 
 draw("bottleneck", (box) => {
-  const at = (length) => SENTENCES.findIndex((sentence) => wordsOf(sentence).length >= length), short = at(6), long = at(26);
+  const at = (length) => SENTENCES.findIndex((sentence) => wordsOf(sentence).length >= length), short = at(6), long = at(16);
   const controls = row(box, "moves");
   const input = html("input", { type: "text", name: "sentence", autocomplete: "off", spellcheck: "false", "aria-label": t`Sentence`, lang: "en" });
   const length = slider(controls, { name: "length", label: t`Words in the sentence`, low: 0, high: SENTENCES.length - 1, step: 1, value: long, show: (i) => String(wordsOf(SENTENCES[i]).length) }, (i) => { input.value = SENTENCES[i]; read(); });
