@@ -88,7 +88,7 @@ def test_a_page_is_translated_but_for_its_data():
         "<h1>Where the heads of <bdi>a&amp;b</bdi> attend</h1><script>weight</script>"
     )
     assert language.translate_html(page) == (
-        '<html lang="ja"><style>p.head { }</style><th title="一様な注意">重み</th>'
+        '<html lang="ja"><style>p.head { }</style><th title="一様なアテンション">重み</th>'
         '<td><bdi translate="no">weight</bdi></td><td>label &amp; weight</td><p>キー <b>重み</b></p>'
         "<h1>a&amp;b のヘッドはどこにアテンションを向けているか</h1><script>weight</script>"
     )
