@@ -148,7 +148,7 @@ MISTAKES: dict[tuple[str, str], Mistake] = {
     ),
     ("softmax", "queries"): Mistake(
         "Softmax runs over the queries (dim=-2) instead of the keys.",
-        "The weights of one query add up to 1: softmax(S, dim=-1).",
+        "The weights of one query have to add up to 1: softmax(S, dim=-1).",
         _SOFTMAX,
     ),
     ("softmax", "texts"): Mistake(
@@ -265,7 +265,7 @@ class Verdict(NamedTuple):
         if not self.mistakes:
             lines = [_said("{0}: right.", self.name), _said("Its output is softmax(QKᵀ/√d_k)V.")]
             lines.append(_said("Heads: {0}.", self.heads))
-            lines += [_said("Later tokens are hidden.")] * self.masked
+            lines += [_said("Later tokens are hidden, always or by the mask that it takes.")] * self.masked
             lines += [_said("It takes one text at a time: K.transpose(-2, -1) in place of K.T takes several.")] * (
                 not self.batched
             )
