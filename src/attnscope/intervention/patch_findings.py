@@ -263,6 +263,12 @@ def _headline(rows: Sequence[Row], pairs: xr.Dataset) -> str:
     everything = f"; that of {_named(most_of_all)} is {size_of_all}, not significant"
     if not shown:
         return f"No patch of {len(rows)} {kinds} has a significant effect{everything}"
+    if len(shown) == 1:
+        found = f"Of {len(rows)} {kinds}, only {_named(largest)} has a significant effect: {size}"
+        if largest["recovered"] is not None:
+            found = f"Of {len(rows)} {kinds}, only {_named(largest)} has a significant effect: {size} {moved}"
+        more = f"; {_named(most_of_all)} has more, {size_of_all}, not significantly"
+        return found if largest is most_of_all else found + more
     found = f"Patches of {len(shown)} of {len(rows)} {kinds} have a significant effect: {most}"
     return found if largest is most_of_all else found + everything
 

@@ -517,7 +517,7 @@ def _largest_undecided(rows: Sequence[Row], ablations: Sequence[str], attributes
     if row[f"{name}_shown"]:
         return ""
     size = f"{row[f'{name}_mean']:+.2g}".replace("-", "−") + unit_of({"unit": unit_of_loss(attributes)})
-    return f"; the largest change, {size} without head {_name(row)}, is not significant"
+    return f"; the largest change, {size} without head {_name(row)} ({name} ablation), is not significant"
 
 
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:

@@ -120,9 +120,13 @@ def report(circuits: xr.Dataset) -> Report:
     heads, pairs = _heads(circuits), pairs_of(circuits)
     copying = [row for row in heads if row["copying_shown"] and row["copying_sum"] > 0]
     tested = sum(row["copying_p"] is not None for row in heads)
-    sentences = (
-        [f"By their weights, {len(copying)} of {tested} heads can copy tokens, beyond chance."] if tested else []
-    )
+    opposite = sum(bool(row["copying_shown"]) for row in heads) - len(copying)
+    sentences: list[str] = []
+    if tested:
+        sentences.append(
+            f"By their weights, {len(copying)} of {tested} heads can copy tokens and {opposite} can suppress them, "
+            "beyond chance."
+        )
     sentences += [_strongest(pairs)] if pairs else []
     notes = skipped_note(skipped_of(circuits))
     if circuits.attrs["unembedding"] == "embeddings":
