@@ -266,7 +266,7 @@ def _headline(rows: Sequence[Row], pairs: xr.Dataset) -> str:
     if len(shown) == 1:
         found = f"Of {len(rows)} {kinds}, only {_named(largest)} has a significant effect: {size}"
         if largest["recovered"] is not None:
-            found = f"Of {len(rows)} {kinds}, only {_named(largest)} has a significant effect: {size} {moved}"
+            found = f"Of {len(rows)} {kinds}, only {_named(largest)} has a significant effect: {size} of the difference {moved}"
         more = f"; {_named(most_of_all)} has more, {size_of_all}, not significantly"
         return found if largest is most_of_all else found + more
     found = f"Patches of {len(shown)} of {len(rows)} {kinds} have a significant effect: {most}"
