@@ -264,9 +264,10 @@ def _headline(rows: Sequence[Row], pairs: xr.Dataset) -> str:
     if not shown:
         return f"No patch of {len(rows)} {kinds} has a significant effect{everything}"
     if len(shown) == 1:
-        found = f"Of {len(rows)} {kinds}, only {_named(largest)} has a significant effect: {size}"
+        number, one = len(rows), _named(largest)
+        found = f"Of {number} {kinds}, only {one} has a significant effect: {size}"
         if largest["recovered"] is not None:
-            found = f"Of {len(rows)} {kinds}, only {_named(largest)} has a significant effect: {size} of the difference {moved}"
+            found = f"Of {number} {kinds}, only {one} has a significant effect: {size} of the difference {moved}"
         more = f"; {_named(most_of_all)} has more, {size_of_all}, not significantly"
         return found if largest is most_of_all else found + more
     found = f"Patches of {len(shown)} of {len(rows)} {kinds} have a significant effect: {most}"
