@@ -82,7 +82,7 @@ VERBS = {
     "diff": Verb(
         "Compare", "Dataset", ("statistic",), report="attnscope.comparison.diff",
         figures="attnscope.results.figures.diff", load="attnscope.store.runs:load_part",
-        after="attnscope examples --head HEAD (where a head that changed attends)",
+        after="attnscope examples --heads HEAD (where a head that changed attends)",
     ),
     "contrasts": Verb("Compare", "Dataset", ("p",)),
     "expect": Verb("Compare"),

@@ -230,3 +230,12 @@ def test_each_number_of_a_head_has_the_unit_of_its_statistic():
     )
     units = {one["name"]: one["units"] for one in of_report(report)["quantities"]}
     assert list(units.values()) == ["nats", "SD", "", "SD"]
+
+
+@pytest.mark.parametrize("words", ["compare foo", "lesson foo", "roles --only foo", "intervene --ablations foo"])
+def test_names_that_are_typed_stay_in_errors(words, tmp_path):
+    """Those that an error expects are what a command takes, in every language."""
+    english, japanese = (attnscope(*words.split(), "--lang", one, cwd=tmp_path).stderr for one in ("en", "ja"))
+    assert japanese != english
+    (names,) = re.findall(r"[\w'.]+(?:, [\w'.]+){2,}", english)
+    assert names in japanese

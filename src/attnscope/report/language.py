@@ -213,6 +213,19 @@ def _joined(parts: Sequence[str], shown: Sequence[str], joined: str = "") -> str
     return "".join(shown) if changed and all(map(fits, shown)) else None
 
 
+_NAMES = re.compile(r"[\w.-]+(?:, [\w.-]+)+")
+
+
+def _is_typed(message: str, number: int, value: str) -> bool:
+    """Whether a value is what people type, in every language: a command, or the names that were expected."""
+    if f"attnscope {{{number}}}" in message:
+        return True
+    return (
+        _NAMES.fullmatch(value) is not None
+        and re.search(rf"\b(?:expected|choose|one of)\b.*\{{{number}\}}", message) is not None
+    )
+
+
 def _whole(name: str, text: str) -> str | None:
     """The translation of a whole message, with its values translated in turn."""
     exact, templates = catalogue(name)
@@ -227,9 +240,7 @@ def _whole(name: str, text: str) -> str | None:
             if values is None or not template.holds(values):
                 continue
             shown = [
-                value  # of the name of a command too
-                if f"attnscope {{{number}}}" in template.message or (other := translate(value)) == value
-                else other.strip()
+                value if _is_typed(template.message, number, value) else translate(value).strip()
                 for number, value in enumerate(values)
             ]
             if all(fits(value, min(2, template.words - 1)) for value in shown):

@@ -81,9 +81,10 @@ def chosen(what: str, names: Sequence[str] | str | None, choices: Collection[Nam
     """The names that are known, in their order; None means all, a string holds names with commas between."""
     requested = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
     unknown = [name for name in requested or () if name not in choices]
-    if unknown or (requested is not None and not len(requested)):
-        problem = f"there is no {what} {shortly(unknown[0])}" if unknown else f"no {what} was named"
-        raise AttnscopeError(f"{problem}: choose from {', '.join(choices)}")
+    if unknown:
+        raise AttnscopeError(f"there is no {what} {shortly(unknown[0])}: choose from {', '.join(choices)}")
+    if requested is not None and not len(requested):
+        raise AttnscopeError(f"no {what} was named: choose from {', '.join(choices)}")
     return [name for name in choices if requested is None or name in requested]
 
 

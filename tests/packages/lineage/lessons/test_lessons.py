@@ -64,9 +64,9 @@ def test_all_lessons_are_written_into_a_folder(tmp_path):
     names = [[f"lesson-{name}.html", f"lesson-{name}.ipynb"] for name in LESSONS]
     assert [path.name for path in written] == [*chain(*names)]
     assert all(path.is_file() for path in written)
-    with pytest.raises(AttnscopeError, match=r"found no lesson 'score'; expected all, or one of 'scores'"):
+    with pytest.raises(AttnscopeError, match=r"found no lesson 'score'; expected all, or one of scores"):
         lesson("score")
-    with pytest.raises(AttnscopeError, match=r"name a lesson: all, or one of 'scores'"):
+    with pytest.raises(AttnscopeError, match=r"name a lesson: all, or one of scores"):
         lesson()
 
 

@@ -48,7 +48,7 @@ def lesson(
     from attnscope_lineage.lessons.write import notebook as write_notebook
     from attnscope_lineage.lessons.write import write
 
-    names = f"all, or one of {', '.join(map(repr, LESSONS))}"
+    names = f"all, or one of {', '.join(LESSONS)}"
     if name is None:
         raise AttnscopeError(f"name a lesson: {names}")
     if name != "all" and name not in LESSONS:
