@@ -18,7 +18,8 @@ class Compiled(BuildHookInterface):
         source = Path(self.root, "src")
         for catalogue in source.rglob("*.po"):
             compiled = catalogue.relative_to(source).with_suffix(".mo")
-            path = self.folder / compiled.name
+            path = self.folder / compiled  # catalogues of several languages have one name
+            path.parent.mkdir(parents=True)
             with catalogue.open("rb") as file, path.open("wb") as target:
                 write_mo(target, read_po(file))
             build_data["force_include"][str(path)] = str(compiled)
