@@ -34,7 +34,7 @@ def sent(image, kind="PNG"):
 
 @pytest.fixture(scope="module")
 def vit(tmp_path_factory):
-    place = tmp_path_factory.mktemp("vit")
+    place = tmp_path_factory.mktemp("vit, small")
     model, processor = vision_model("vit")
     model.save_pretrained(place / "model")
     processor.save_pretrained(place / "model")
@@ -44,7 +44,7 @@ def vit(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory):
-    place = tmp_path_factory.mktemp("llava")
+    place = tmp_path_factory.mktemp("llava, small")
     picture(1).save(place / "picture.png")
     return save_pictured_model("llava", place / "model"), place / "picture.png"
 

@@ -25,7 +25,7 @@ DECODER, CROSS = 2, 3  # after two layers of the encoder: self- and cross-attent
 
 @pytest.fixture(scope="module")
 def whisper(tmp_path_factory):
-    place = tmp_path_factory.mktemp("whisper")
+    place = tmp_path_factory.mktemp("whisper, small")  # a name with a comma is copied too
     write_sounds(place / "sounds")
     return save_whisper(place / "model"), place / "sounds" / "1.wav"
 

@@ -20,17 +20,15 @@ class Source(NamedTuple):
     name: str
     options: Mapping[str, Any] = {}
 
-    @property
-    def arguments(self) -> str:
-        """Arguments of `load_model` and of verbs."""
-        return ", ".join([repr(self.name), *(f"{name}={value!r}" for name, value in self.options.items())])
+    def arguments(self, *others: str) -> str:
+        """Arguments of `load_model` and of verbs, with others behind the name."""
+        options = (f"{name}={value!r}" for name, value in self.options.items())
+        return ", ".join([repr(self.name), *others, *options])
 
-    @property
-    def loading(self) -> str:
-        """Arguments of the loaders of models that read more than texts."""
-        options = {name: value for name, value in self.options.items() if name != "tokenizer"}
-        named = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        return f"{self.name!r}, loading=Loading({named})"
+    def loading(self, *others: str) -> str:
+        """Arguments of the loaders of models that read more than texts, with others behind the name."""
+        options = (f"{name}={value!r}" for name, value in self.options.items() if name != "tokenizer")
+        return ", ".join([repr(self.name), *others, f"loading=Loading({', '.join(options)})"])
 
     @property
     def flags(self) -> list[str]:
@@ -106,10 +104,9 @@ def python_of(shown: Shown) -> str:
     if not shown.question.removed:
         source = _of_ids(shown.window) if shown.question.written else repr(shown.question.text)
         texts = f"{{'input_ids': [{source}]}}" if shown.question.written else source
-        name, *options = shown.source.arguments.split(", ", 1)
-        call = f"attnscope.weights({', '.join([name, texts, f'layer={layer}', f'head={head}', *options])})"
+        call = f"attnscope.weights({shown.source.arguments(texts, f'layer={layer}', f'head={head}')})"
         return _script(["import attnscope"], [f"weights = {call}", f"print(weights.isel(query={shown.at.position}))"])
-    lines = [f"loaded = load_model({shown.source.arguments})", "model, tokenizer = loaded.model, loaded.tokenizer"]
+    lines = [f"loaded = load_model({shown.source.arguments()})", "model, tokenizer = loaded.model, loaded.tokenizer"]
     lines += [f"# {shown.question.text!r}", f"inputs = {_inputs(shown.window)}"]
     if shown.question.by == "other" and shown.other is not None:
         lines += [f"# {shown.question.other!r}", f"other = {_inputs(shown.other)}"]

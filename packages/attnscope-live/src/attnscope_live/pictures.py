@@ -142,7 +142,7 @@ class VisionConversation(PictureConversation):
             "from pathlib import Path",
         ]
         lines = [
-            f"vision = load_vision_model({self.source.loading})",
+            f"vision = load_vision_model({self.source.loading()})",
             "model, tokenizer = vision.model, None",
             f"(picture,) = images_of(Path({path!r}))",
             "inputs = {'pixel_values': vision.pixels(picture)}",
@@ -205,7 +205,7 @@ class TextAndPictureConversation(PictureConversation):
         text, messages = _read_text(asked.text, asked)
         images = "Images([])" if asked.picture is None else f"images_of(Path({path!r}))"
         lines = [
-            f"pictured = load_pictured_model({self.source.loading})",
+            f"pictured = load_pictured_model({self.source.loading()})",
             "model, tokenizer = pictured.loaded.model, pictured.loaded.tokenizer",
             f"item = PicturedText('the text', {text!r}, {messages!r}, {images})",
             "_, inputs = pictured.read(item, to_continue=True)",

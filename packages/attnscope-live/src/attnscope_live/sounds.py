@@ -165,7 +165,7 @@ class SoundConversation(Conversation):
             "from pathlib import Path",
         ]
         lines = [
-            f"speech = load_speech_model({self.source.loading.replace(', ', ', with_decoder=True, ', 1)})",
+            f"speech = load_speech_model({self.source.loading('with_decoder=True')})",
             "model, tokenizer = speech.loaded.model, speech.tokenizer",
             f"(sound,) = sounds_of(Path({path!r}))",
             "heard = speech.hear(sound.at_rate(speech.rate), sound.name).given",
