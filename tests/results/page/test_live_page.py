@@ -38,6 +38,7 @@ def live(browser, port):
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(f"http://127.0.0.1:{at}/?token={TOKEN}{fragment}")
         page.locator(TABLE).first.wait_for()
+        page.locator(".queries .token").first.wait_for()  # which come with the open head, before the table or after it
         return page
 
     yield open_page
