@@ -25,7 +25,9 @@ PAGES = {
     "en": Path(__file__).parents[1] / "docs/start/from-the-texts.md",
     "ja": Path(__file__).parents[1] / "docs/start/from-the-texts.ja.md",
 }
-ROW = re.compile(
+#: A row of a table, and a section: the forms of a statement in English and in Japanese.
+LINE = re.compile(r"^\| (?P<number>\d+) \| (?P<title>.+?) \| (?P<code>.+?) \| (?P<see>.+) \|$", re.MULTILINE)
+SECTION = re.compile(
     r"^### (?P<number>\d+)\. (?P<title>.+)\n\n(?P<statement>.+)\n\n```(?P<language>\w+)\n(?P<code>[^`]*?)```\n\n"
     r"\* \*\*\S.*?\*\* (?P<see>.+)\n\* \*\*.+?\*\* `(?P<test>.+)`$",
     re.MULTILINE,
@@ -53,11 +55,31 @@ class Row(NamedTuple):
 
 def rows(language: str = "en") -> list[Row]:
     """The rows of a page; numbers that only a line of Python shows are checked by its own output."""
-    found = ROW.finditer(PAGES[language].read_text(encoding="utf-8"))
-    return [
-        Row(int(m["number"]), m["title"], m["language"], m["code"], re.findall(r"`([^`]+)`", m["see"]), m["test"])
-        for m in found
-    ]
+    page = PAGES[language].read_text(encoding="utf-8")
+    blocks, tests = code_by_number(page), tests_by_number(page)
+    found = []
+    for m in (*LINE.finditer(page), *SECTION.finditer(page)):
+        number, fields = int(m["number"]), m.groupdict()
+        row_language, code = blocks.get(number, (fields.get("language", "bash"), m["code"].strip("`")))
+        see = re.findall(r"`([^`]+)`", m["see"])
+        test = fields.get("test") or tests[number]
+        found.append(Row(number, m["title"].replace("**", ""), row_language, code.strip() + "\n", see, test))
+    return found
+
+
+def code_by_number(page: str) -> dict[int, tuple[str, str]]:
+    """Language and code of the rows of tables whose code is in a block, after a comment with their number."""
+    found = {}
+    for language, block in re.findall(r"^```(bash|python)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        _, *parts = re.split(r"^(?:>>> )?# (\d+)\n", block, flags=re.MULTILINE)
+        found |= {int(number): (language, code) for number, code in zip(parts[::2], parts[1::2], strict=True)}
+    return found
+
+
+def tests_by_number(page: str) -> dict[int, str]:
+    """The test of each row of tables, by the last table."""
+    lines = re.findall(r"^\| ([\d, ]+) \| `(tests/.+)` \|$", page, re.MULTILINE)
+    return {int(number): test for numbers, test in lines for number in numbers.split(",")}
 
 
 def session(row: Row, names: dict) -> int:

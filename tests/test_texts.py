@@ -1,4 +1,4 @@
-"""Each row of "From the texts to the commands" shows what it states, in English and in Japanese."""
+"""Each row of "Check textbook claims about attention" shows what it states, in English and in Japanese."""
 
 import re
 import shlex
@@ -20,9 +20,10 @@ ENGLISH, JAPANESE = rows("en"), rows("ja")
 COMMANDS = sorted({row.code for row in ENGLISH if row.language == "bash" and not row.comment})
 
 
-def test_every_heading_is_a_row_and_both_languages_have_the_same_ones():
+def test_every_statement_is_a_row_and_both_languages_have_the_same_ones():
     for language, found in (("en", ENGLISH), ("ja", JAPANESE)):
-        assert len(found) == len(re.findall("^### ", PAGES[language].read_text(encoding="utf-8"), re.MULTILINE)) > 45
+        page = PAGES[language].read_text(encoding="utf-8")
+        assert len(found) == len(re.findall(r"^(?:### \d|\| \d+ \| (?!`tests/))", page, re.MULTILINE)) > 45
         assert [row.number for row in found] == [*range(1, len(found) + 1)]
     assert [row[2:] for row in ENGLISH] == [row[2:] for row in JAPANESE]
 

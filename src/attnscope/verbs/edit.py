@@ -21,7 +21,7 @@ def edit(
         Mapping[Any, Any],
         "Replace these tensors. A function for each head, ``{(layer, head): f}``, or for another activation, "
         '``{"3.resid_mid": f}``. It takes the tensor of that head, or the activation ``(batch, position, width)``, '
-        "and returns one of the same shape. Names of activations are in docs/questions/does-it-matter.md: the residual "
+        "and returns one of the same shape. Names of activations are in docs/questions/edit.md: the residual "
         "stream (``resid_pre``, ``resid_mid``, ``resid_post``), ``attn_out``, ``mlp_out``, ``neurons``, norms "
         "(``ln1``), ``embed``, ``logits``. A key can also be TransformerLens' name of a hook "
         '(``"blocks.3.hook_resid_mid"``, ``"blocks.3.attn.hook_z"``); f then takes all heads, in the shape of '

@@ -133,7 +133,7 @@ def attribute(
         ``parts``: means over windows with 95% intervals over documents; ``excess``: over the mean token, with
         ``shown``: significant by random signs of documents, corrected for all components. ``lens``: means by depth.
 
-        With `head`, ``scores`` and ``parts`` (docs/questions/circuits.md): of the score of some keys (``relation`` to
+        With `head`, ``scores`` and ``parts`` (docs/questions/attribute.md): of the score of some keys (``relation`` to
         the query) less the row's mean, nats, the ``share`` ``(relation, side, source)`` that each component has through
         queries or keys, and the largest pairs of both, with intervals. ``shown``: by random signs of documents; not of
         the strongest key, which the scores choose.
