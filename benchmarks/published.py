@@ -354,9 +354,7 @@ def positions(options: argparse.Namespace) -> dict[str, Any]:
 HEAD = """\
 # Published numbers
 
-Numbers that others published, next to those of attnscope, and known heads found again in trained models. Every model
-is public; `scripts/real_models.py` makes its folder from a Python package, whose hash is pinned, and prints the
-licence.
+Numbers that others published, next to those of attnscope, and known heads found again in public trained models.
 
 ```bash
 pip install -c constraints.txt -e '.[gguf]' -e packages/attnscope-yamamoto2023 -e packages/attnscope-relations onnx
@@ -370,31 +368,26 @@ Intervals are 95%."""
 WHISPER = """\
 ## Alignment heads of Whisper tiny.en
 
-OpenAI published {count} heads of the decoder that follow the sound in time: {listed}. attnscope ranks all {heads}
-heads by their cross-attention, without that list. The sentences are synthetic speech (flite, three voices), so the
-times of all words are known. The decoder reads the transcript (`attnscope relations`). Intervals are over
-sentences; p is of Mann and Whitney's test over heads. The {readings} recordings ({seconds:.0f} s, {words} words)
-are of one reader of a LibriVox book. The times of their words come from a forced alignment (CMU
-Sphinx), not from a listener.
+OpenAI published {count} of {heads} heads of the decoder that follow the sound in time: {listed}. attnscope ranks all
+heads by their cross-attention, without that list (`attnscope relations`). The sentences are synthetic speech (flite,
+three voices), so the times of all words are known; p is of Mann and Whitney's test over heads. The {readings}
+recordings ({seconds:.0f} s, {words} words) are of one reader of LibriVox, with times by forced alignment (CMU Sphinx).
 
 {scores}
 
 {finding}
 
-The {shown} heads with most weight near the word. *Exchanged* is the same weight near the words of other sentences,
-at the same share of the sentence: what a constant pace gives.
+*Exchanged* is the same weight near the words of other sentences: what a constant pace gives.
 
 {ranked}
 
-Each set of heads gives the times at which words begin, by dynamic time warping as in Whisper's own word timestamps.
-attnscope chooses the set with the smallest error on one half of the sentences, and scores it on the other. The set of
-all sentences is {chosen}.
+Times of words by dynamic time warping, as in Whisper. The set with the smallest error on one half of the sentences is
+scored on the other; that of all sentences is {chosen}.
 
 {errors}
 
-On the recordings, the last row is the set of the synthetic sentences; the first two are chosen on the other half of
-the recordings. Between sentences and recordings, the heads' weights near the word have a rank correlation of
-{agreement:.2f}. Five recordings are too few for intervals.
+On the recordings, which are too few for intervals (rank correlation of the weights with those on sentences
+{agreement:.2f}):
 
 {read_errors}"""
 
@@ -418,29 +411,29 @@ On the recordings, with the set of the synthetic sentences (rank correlation of 
 HEADS = """\
 ## Gemma 3 270M: sinks, previous-token and induction heads
 
-No list of this model's heads is published. The peer measures the same patterns on the same tokens: {peer}. Both read
-{texts} windows of 128 tokens of the bundled texts, and 16 texts of random tokens that repeat once. The weights have 4
-bits and are read as float32. Controls are the best heads of the same model with new random and with shuffled weights.
+No list of this model's heads is published. The peer, {peer}, measures the same patterns on the same tokens: {texts}
+windows of 128 tokens of the bundled texts, and 16 repeated texts of random tokens. The weights have 4 bits. Controls
+are the best heads with new random and with shuffled weights.
 
 {table}"""
 
 LISTS = """\
 ## Lists of heads from their authors' files
 
-Retrieval heads (Wu et al. 2024, score of 0.1 or more) and retrieval gates of key-value heads (DuoAttention, gate of
-0.5 or more), recomputed from the authors' score files. Intervals are Wilson's, over heads.
+Retrieval heads (Wu et al. 2024, score of 0.1 or more) and retrieval gates (DuoAttention, 0.5 or more), recomputed from
+the authors' files. Intervals are Wilson's, over heads.
 
 {table}
 
-The IOI paper (Wang et al. 2022) names {of} heads of GPT-2 small. Among its {of} heads with the largest sums of
-outgoing edge scores (EAP-IG, a circuit of the MIB benchmark), {shared} are on that list; by chance {mean:.1f} ({low}
-to {high}), p = {p:.0e}. AUROC {auroc:.3f}. Not among them: {missing}."""
+The IOI paper (Wang et al. 2022) names {of} heads of GPT-2 small. Among the {of} heads with the largest outgoing edge
+scores (EAP-IG), {shared} are on that list; by chance {mean:.1f} ({low} to {high}), p = {p:.0e}. AUROC {auroc:.3f}. Not
+among them: {missing}."""
 
 POSITIONS = """\
 ## Learned positions: the measures of Yamamoto and Matsuzaki
 
-The papers measured roberta-base. The same measures of other models show which findings hold for them too. Rows 1 to 5
-are exact properties of the position table; the others depend on the tokens read, and have no interval.
+The paper's measures of roberta-base, and of other models. Rows 1 to 5 are exact properties of the position table; the
+others depend on the tokens read, and have no interval.
 
 {table}"""
 
@@ -524,8 +517,8 @@ def write_whisper(found: dict[str, Any], form: str = WHISPER) -> str:
     least = names.index(min(listed, key=lambda head: mean[names.index(head)]))
     above = f"Heads {', '.join(better)}, not on the list, follow" if better else "No head outside the list follows"
     finding = (
-        f"{above} the words more closely than every published head. All published heads follow the words: even the "
-        f"weakest, {names[least][0]}.{names[least][1]}, puts {mean[least]:.2f} of its weight near the spoken word, and "
+        f"{above} the words more closely than every published head. Even the weakest published head, "
+        f"{names[least][0]}.{names[least][1]}, puts {mean[least]:.2f} of its weight near the spoken word, and "
         f"{null[least]:.2f} near words of other sentences."
     )
     errors = [
@@ -538,7 +531,6 @@ def write_whisper(found: dict[str, Any], form: str = WHISPER) -> str:
         heads=len(names),
         finding=finding,
         chosen=", ".join("{}.{}".format(*head) for head in found["chosen"]),
-        shown=len(ranked),
         errors=table(["heads", "mean error of a word's begin, ms", "minus the published heads' error, ms"], errors),
         seconds=readings["seconds"],
         words=readings["words"],
