@@ -79,8 +79,8 @@ def card(
 ) -> "xr.Dataset":
     """Write the card of every head: roles, kept shares of its weight, effects, stability over texts.
 
-    Reach is the share of a head's weight on tokens that a cache of the latest w and the first s tokens keeps, for
-    queries that see more tokens.
+    The kept share is the share of a head's weight on tokens that a cache of the latest w and the first s tokens keeps,
+    for queries that see more tokens.
 
     Returns
     -------

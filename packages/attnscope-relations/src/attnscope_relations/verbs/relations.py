@@ -97,13 +97,16 @@ def relations(
     together: Annotated[
         bool,
         "Put all heads together too: logistic regression over their weights, cross-validated by document, and "
-        "dependency trees from .conllu.",
+        "dependency trees from .conllu. The regression (L2, C = 0.1) is fitted to the right words and at most 20 "
+        "others of each query, in 5 folds of the documents, of which it needs six.",
     ] = False,
     ablate: Annotated[
         bool,
         "Ablate the best head of each relation, and compare how well the model tells good from bad: lines with a text "
         'that is right and one that is wrong, ``{"good": ..., "bad": ..., "verb": [12, 15], "subject": [4, 8]}``. For '
-        "sounds, compare the errors of times of words; for proteins, with `together`, the contacts.",
+        "sounds, compare the errors of times of words; for proteins, with `together`, the contacts. The head has the "
+        "best score of those with more weight along the relation than uniform attention, and its output becomes its "
+        "mean over these texts; it is compared with at most 16 others of its layer.",
     ] = False,
     gold: Annotated[
         PathOrName | None,
