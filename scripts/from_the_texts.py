@@ -26,7 +26,7 @@ PAGES = {
     "ja": Path(__file__).parents[1] / "docs/start/from-the-texts.ja.md",
 }
 #: A row of a table, and a section: the forms of a statement in English and in Japanese.
-LINE = re.compile(r"^\| (?P<number>\d+) \| (?P<title>.+?) \| (?P<code>.+?) \| (?P<see>.+) \|$", re.MULTILINE)
+LINE = re.compile(r"^\| (?P<number>\d+) \| \*\*(?P<title>.+?)\*\*.*? \| (?P<code>.+?) \| (?P<see>.+) \|$", re.MULTILINE)
 SECTION = re.compile(
     r"^### (?P<number>\d+)\. (?P<title>.+)\n\n(?P<statement>.+)\n\n```(?P<language>\w+)\n(?P<code>[^`]*?)```\n\n"
     r"\* \*\*\S.*?\*\* (?P<see>.+)\n\* \*\*.+?\*\* `(?P<test>.+)`$",
@@ -63,7 +63,7 @@ def rows(language: str = "en") -> list[Row]:
         row_language, code = blocks.get(number, (fields.get("language", "bash"), m["code"].strip("`")))
         see = re.findall(r"`([^`]+)`", m["see"])
         test = fields.get("test") or tests[number]
-        found.append(Row(number, m["title"].replace("**", ""), row_language, code.strip() + "\n", see, test))
+        found.append(Row(number, m["title"].replace("\\|", "|"), row_language, code.strip() + "\n", see, test))
     return found
 
 
