@@ -46,7 +46,7 @@ def test_videos_are_measured_between_frames_and_their_run_is_known_again(tmp_pat
     write_frames(tmp_path / "clips" / "boat", FRAMES)
     write_frames(tmp_path / "clips" / "waves", FRAMES)
     printed, _ = scan("videomae", "clips", "--out", "run", cwd=tmp_path)
-    assert "2 layers x 2 heads over 2 videos (128 tokens)" in printed
+    assert "2 layers x 2 heads over 2 videos (128 tokens in all)" in printed
     assert "frames 1-2 r0c0" in (tmp_path / "run" / "report.html").read_text()
     (tmp_path / "clips" / "boat" / "0.png").unlink()
     assert attnscope("scan", "videomae", "clips", "--out", "run", cwd=tmp_path).returncode == 2
@@ -69,7 +69,7 @@ def test_images_in_texts_are_groups_and_shown_on_the_page(tmp_path):
     write_pictured(tmp_path / "data")
     words = ("model", "data/texts.jsonl", "--out", "run")
     printed, _ = scan(*words, cwd=tmp_path)
-    assert "model: 2 layers x 4 heads over 3 windows (80 tokens, 27 from 3 images)" in printed
+    assert "model: 2 layers x 4 heads over 3 windows (80 tokens in all, 27 from 3 images)" in printed
     assert "2 x 3, 3 x 3, 4 x 3" in printed
     page = (tmp_path / "run" / "report.html").read_text()
     assert '"image 1 r1c2"' in page

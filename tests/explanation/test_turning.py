@@ -74,7 +74,7 @@ def test_one_head_that_turns_is_distinguished_from_those_that_do_not():
     assert [row["head"] for row in found if row["beyond_chance"]] == [7]
     assert found[0]["head"] == 7
     assert 0.1 < found[0]["turn_low"] < found[0]["turn"] < found[0]["turn_high"] < 0.2
-    assert "1 of 20 heads shifts" in describe_own_output(found)
+    assert "Of 20 heads, only 0.7 shifts" in describe_own_output(found)
 
 
 def test_few_or_short_texts_have_no_verdict():

@@ -66,7 +66,7 @@ def test_a_message_with_values_is_translated_by_its_own_entry(entries, japanese)
     ("text", "expected"),
     [
         ("Head labels: self: 1, no fixed pattern: 8.", "ヘッドのラベル: 自分自身: 1、固定したパターンなし: 8。"),
-        ("134 windows (17,109 tokens)", "134ウィンドウ（17,109トークン）"),
+        ("134 windows (17,109 tokens in all)", "134ウィンドウ（合計 17,109トークン）"),
         ("Share of the windows with each label", "各ラベルが付いたウィンドウの割合"),  # a message about texts
         ("Mean weight", "平均の重み"),
         ("gpt2", "gpt2"),

@@ -90,7 +90,9 @@ def report(results: xr.Dataset) -> Report:
         read=f"{count(results.sizes['sequence'], 'prompt')}, {tokens} new tokens each, {count(len(heads), 'head')}",
         finding=Finding(
             [f"{describe_own_output(rows)}."],
-            "significant at 5%, corrected for all heads" if tested else "not tested",
+            f"significant at 5%, corrected for all heads, and at least {_LEAST_TURN:.0%} of the weight"
+            if tested
+            else "not tested",
             heads_by(rows, lambda row: _SHIFTS * bool(row["beyond_chance"]), _SHIFTS) if tested else {},
         ),
         tables=[
@@ -223,8 +225,8 @@ def describe_own_output(rows: Sequence[Row]) -> str:
         return f"Shifts to the model's own output need texts with {_SHORTEST} or more new tokens"
     if rows[0]["turn"] < _LEAST_TURN:
         return (
-            f"No head of {len(rows)} shifts to the model's own output, by at least {_LEAST_TURN:.0%} of the weight "
-            "beyond uniform attention and the head's positions"
+            f"No head of {len(rows)} shifts to the model's own output by {_LEAST_TURN:.0%} of its weight or more, "
+            "beyond uniform attention and its positions"
         )
     if rows[0]["beyond_chance"] is None:
         head = f"{rows[0]['layer']}.{rows[0]['head']}"
@@ -234,15 +236,21 @@ def describe_own_output(rows: Sequence[Row]) -> str:
             f"explain) is not tested: a test needs {FEW} texts whose outputs end differently"
         )
     turning = sum(row["beyond_chance"] is True for row in rows)
+    first = next((row for row in rows if row["beyond_chance"]), rows[0])
+    head, more = f"{first['layer']}.{first['head']}", f"{first['turn']:+.0%}"
     if not turning:
         return (
-            f"No head of {len(rows)} shifts to the model's own output significantly, by at least {_LEAST_TURN:.0%} of "
-            "the weight beyond uniform attention and the head's positions"
+            f"No head of {len(rows)} shifts to the model's own output significantly; the largest shift, {more} of the "
+            f"weight of head {head} beyond uniform attention and its positions, is not significant"
         )
-    verb = "shifts" if turning == 1 else "shift"
+    if turning == 1:
+        return (
+            f"Of {len(rows)} heads, only {head} shifts to the model's own output significantly: {more} of its weight "
+            "from the first third of the new tokens to the last, beyond uniform attention and its positions"
+        )
     return (
-        f"{turning} of {count(len(rows), 'head')} {verb} to the model's own output significantly, by at least "
-        f"{_LEAST_TURN:.0%} of the weight beyond uniform attention and the head's positions"
+        f"{turning} of {len(rows)} heads shift to the model's own output significantly, most of all {head}: {more} of "
+        "its weight from the first third of the new tokens to the last, beyond uniform attention and its positions"
     )
 
 

@@ -37,7 +37,7 @@ def report(result: xr.Dataset) -> Report:
     named = ", ".join(f"{layer}.{head}" for layer, head in heads)
     return Report(
         title=f"Examples of head{'s' * (len(heads) > 1)} {named} of {result.attrs['model']}",
-        read=f"{count(result.attrs['windows'], 'window')} ({result.attrs['tokens']:,} tokens)",
+        read=f"{count(result.attrs['windows'], 'window')} ({result.attrs['tokens']:,} tokens in all)",
         finding=Finding(
             [_sentence(head, result, examples, features) for head in heads],
             f"features beyond uniform attention from the same queries, false discovery rate {LEVEL:.0%}",

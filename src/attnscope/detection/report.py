@@ -185,7 +185,7 @@ def texts_read(roles: xr.Dataset) -> list[str]:
     read = [] if windows is None else [f"{count(windows, 'window')} of {tokens} tokens"]
     read += [f"{notes['repeated']} repeated texts of random tokens"] if "repeated" in notes else []
     read += [f"{notes[role.probe]} texts of {role.title}" for role in of_roles if role.texts is not None]
-    return read + ([f"{notes['needle']} of {notes['prompts']} needle prompts answered"] if "needle" in notes else [])
+    return read + ([f"needle prompts answered: {notes['needle']} of {notes['prompts']}"] if "needle" in notes else [])
 
 
 def role_notes(roles: xr.Dataset) -> list[str]:

@@ -162,7 +162,7 @@ def report(tree: xr.DataTree) -> Report:
         hint=f"Path patching: all later heads keep their output on the way to {pairs.attrs['receiver']}, so the effect "
         "passes through the residual stream and the MLPs only."
         if "receiver" in pairs.attrs
-        else _first_pair(pairs),
+        else first_pair(pairs),
     )
 
 
@@ -236,9 +236,11 @@ def _kinds(rows: Sequence[Row]) -> str:
     return "positions" if "position" in rows[0] else "heads"
 
 
-def _first_pair(pairs: xr.Dataset) -> str:
+def first_pair(pairs: xr.Dataset) -> str:
+    """The texts of the first pair, with their answers."""
     clean, corrupted, answer, wrong = (
-        str(pairs[f"{name}_text"].values[0]).strip() for name in ("clean", "corrupted", "answer", "wrong")
+        str(pairs[f"{name}_text"].values[0]).strip() if f"{name}_text" in pairs else ""
+        for name in ("clean", "corrupted", "answer", "wrong")
     )
     if not answer:
         return f"First pair: “{clean}”; “{corrupted}”."

@@ -250,6 +250,13 @@ def report(tree: xr.DataTree) -> Report:
         care |= OF_P
     care |= _care_of(tree)
     model = str(tree.attrs.get("model", "the model"))
+    opened = _ablation_of_title(rows, [f"metric_{name}" for name in ablations] if "metric" in tree.attrs else ablations)
+    metric = tree.attrs.get("metric")
+    signs = (
+        ("loss rises without it", "loss falls without it")
+        if metric is None
+        else (f"{metric} rises without it", f"{metric} falls without it")
+    )
     hint = _QUESTIONS.get(str(tree.attrs.get("prediction", "")), "")
     if "shuffled" in tree.children:
         hint += f" The shuffling test used {count(int(tree['shuffled'].attrs['texts']), 'window')}."
@@ -259,7 +266,7 @@ def report(tree: xr.DataTree) -> Report:
         finding=Finding(
             _sentences(tree, rows),
             "significant at 5%, corrected for all heads and ablations" if tested else "not tested",
-            heads_by(rows, lambda row: _change(row, ablations), RISES, FALLS) if tested else {"": ()},
+            heads_by(rows, lambda row: _change(row, opened, signs), *signs) if tested else {"": ()},
             headline=_headline(tree, rows, tested),
         ),
         tables=_tables(tree, rows),
@@ -268,7 +275,7 @@ def report(tree: xr.DataTree) -> Report:
         notes=[*filter(None, [tree.attrs.get("left_out")]), *skipped_note(skipped_of(tree)), *note_of(tree.attrs)],
         care=care,
         hint=hint,
-        colour=f"{tree['heads'].ablation.values[0]}_mean",
+        colour=f"{opened}_mean",
     )
 
 
@@ -282,13 +289,15 @@ def _care_of(tree: xr.DataTree) -> dict[str, str]:
     }
 
 
-RISES, FALLS = "loss rises without it, significantly", "loss falls without it, significantly"
+def _change(row: Row, ablation: str, signs: tuple[str, str]) -> str:
+    """Which of two names a head has, as the loss or the metric rises or falls significantly without it."""
+    return signs[row[f"{ablation}_mean"] <= 0] if row[f"{ablation}_shown"] else ""
 
 
-def _change(row: Row, ablations: Sequence[str]) -> str:
-    """Effect of the largest significant ablation of a head on the loss."""
-    significant = [row[f"{name}_mean"] for name in ablations if row[f"{name}_shown"]]
-    return "" if not significant else RISES if max(significant, key=abs) > 0 else FALLS
+def _ablation_of_title(rows: Sequence[Row], ablations: Sequence[str]) -> str:
+    """The ablation with most significant heads, or else with the largest change: title and page open on it."""
+    largest = {name: max(abs(row[f"{name}_mean"] or 0.0) for row in rows) for name in ablations}
+    return max(ablations, key=lambda name: (sum(row[f"{name}_shown"] is True for row in rows), largest[name]))
 
 
 def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
@@ -483,41 +492,38 @@ def together_rows(sets: xr.Dataset, *more: str) -> list[Row]:
 
 def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
     effects = tree["effects"].to_dataset()
+    names = [str(name) for name in tree["heads"].ablation.values]
     if tested and "metric" in tree.attrs:
-        ablations = tree["heads"].ablation.values
-        changed = sum(any(row[f"metric_{name}_shown"] for name in ablations) for row in rows)
-        return f"Removing one head changes {tree.attrs['metric']} significantly for {changed} of {len(rows)} heads"
+        ablation = _ablation_of_title(rows, [f"metric_{name}" for name in names])
+        changed = sum(bool(row[f"{ablation}_shown"]) for row in rows)
+        metric, name = tree.attrs["metric"], ablation.removeprefix("metric_")
+        return f"Removing one head ({name} ablation) changes {metric} significantly for {changed} of {len(rows)} heads"
     if not tested:
         return f"No test possible: intervals need {_LEAST}"
     if _describe_guess(effects, tree.attrs):
         return "This model predicts worse than a uniform guess: its loss does not show which heads matter"
-    worse, better = (sum(row["matters"] == sign for row in rows) for sign in (1, -1))
-    ablations = [str(name) for name in tree["heads"].ablation.values]
+    name = _ablation_of_title(rows, names)
+    worse, better = (sum(row[f"{name}_shown"] and row[f"{name}_mean"] * sign > 0 for row in rows) for sign in (1, -1))
     if not worse and not better:
-        of_all = f"Removing one head changes the loss significantly for none of {len(rows)} heads"
-        under_some = sum(any(row[f"{name}_shown"] for name in ablations) for row in rows)
-        if under_some:
-            of_all = (
-                f"Removing one head changes the loss significantly for {under_some} of {len(rows)} heads, under some "
-                f"of the {len(ablations)} ablations"
-            )
-        return of_all + _largest_undecided(rows, ablations, tree.attrs)
-    raises = f"Removing one head raises the loss significantly for {worse} of {len(rows)} heads"
-    if len(ablations) > 1:
-        raises = (
-            f"Removing one head raises the loss significantly, under every ablation, for {worse} of {len(rows)} heads"
-        )
-    return f"{raises}; for {better} it lowers the loss" if better else raises
+        changes = f"Removing one head ({name} ablation) changes the loss significantly for none of {len(rows)} heads"
+        return changes + _largest_undecided(rows, name, tree.attrs)
+    change = f"raises the loss significantly for {worse}" if worse else f"lowers the loss significantly for {better}"
+    changes = f"Removing one head ({name} ablation) {change} of {len(rows)} heads"
+    if worse and better:
+        changes = f"{changes} and lowers it for {better}"
+    if len(names) > 1:
+        always = sum(bool(row["matters"]) for row in rows)
+        changes = f"{changes}, {always or 'none'} under all {len(names)} ablations"
+    return changes + _largest_undecided(rows, name, tree.attrs)
 
 
-def _largest_undecided(rows: Sequence[Row], ablations: Sequence[str], attributes: Mapping[Any, Any]) -> str:
+def _largest_undecided(rows: Sequence[Row], name: str, attributes: Mapping[Any, Any]) -> str:
     """The largest change of the loss where it is not significant: none is not the same as no effect."""
-    named = [(row, name) for row in rows for name in ablations if np.isfinite(row[f"{name}_mean"])]
-    row, name = max(named, key=lambda one: abs(one[0][f"{one[1]}_mean"]))
+    row = max(rows, key=lambda row: abs(row[f"{name}_mean"] or 0.0))
     if row[f"{name}_shown"]:
         return ""
     size = f"{row[f'{name}_mean']:+.2g}".replace("-", "−") + unit_of({"unit": unit_of_loss(attributes)})
-    return f"; the largest change, {size} without head {_name(row)} ({name} ablation), is not significant"
+    return f"; the largest change, {size} without head {_name(row)}, is not significant"
 
 
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:

@@ -306,6 +306,8 @@ def describe_corpus(results: xr.Dataset) -> str:
         if "length" not in results:
             return count(texts, "window")
         tokens = f"{int(results.length.sum()):,} {unit_of(results)}"
+        if texts > 1:
+            tokens = f"{tokens} in all"  # not in each
         if "target_length" in results:
             tokens += f", {int(results.target_length.sum()):,} in the target"
         if "image_tokens" in results:

@@ -42,7 +42,7 @@ def report_of(command: str, result: Any, *, data: bool = False) -> Report:
     >>> import attnscope
     >>> report = report_of("scan", attnscope.scan(limit=4, window=64))
     >>> report.read
-    '3 layers x 4 heads over 4 windows (256 tokens)'
+    '3 layers x 4 heads over 4 windows (256 tokens in all)'
     """
     report = import_module(verb_of(command).report).report(result, **({"data": data} if command == "scan" else {}))
     model = report.model or str(result.attrs.get("model", "the model"))

@@ -422,7 +422,7 @@ def test_the_command_prints_what_python_finds_and_stores_it(tmp_path):
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "Faithfulness of circuits" in page
     assert page.index('id="circuit"') < page.index('id="edges"')
-    assert "of the circuit. A line leads" in page
+    assert "edges. Each line leads" in page
 
 
 def test_the_graph_is_the_circuit_of_the_finding_with_heads_named_as_everywhere(relayed):
@@ -451,7 +451,7 @@ def test_a_finding_needs_six_pairs_for_a_test_and_names_random_edges(relayed):
     assert "they need 6 or more pairs" in " ".join(few.finding.sentences)
     assert few.finding.headline == "No test possible: circuits are tested with 6 or more pairs"
     tested, chosen = many.finding.certainty.split("; ")
-    assert tested == "significant at 5%, corrected for all edges"
+    assert tested == "95% interval over pairs"
     assert chosen == "edges, order and size of circuits are chosen on one half of the pairs and tested on the other"
     assert "as many random edges keep" in many.finding.sentences[0]
     shown = [row for row in many.rows if row["shown"]]
@@ -470,20 +470,18 @@ def test_the_headline_names_the_ranking_with_the_smallest_circuit(copied):
         return report_of("edges", found.assign(difference=difference)).finding
 
     first = finding_of([0.004, 0.79, 1], [0.3, 0.976, 1])
-    assert first.headline.startswith(
-        "The smallest circuit that keeps 80% to 120% of the difference has 20.0% of the edges"
-    )
-    assert first.headline.endswith("those with the largest scores.")
-    assert "keeps 98%" in first.sentences[0]
+    assert first.headline.startswith("A circuit of ")
+    assert "edges (20.0%) keeps 98% (" in first.headline
+    assert "It is the smallest that keeps 80% to 120% of it" in first.sentences[1]
+    assert first.sentences[1].endswith("those with the largest scores.")
     first = finding_of([0.85, 0.79, 1], [0.3, 0.976, 1])
-    assert "has 10.0% of the edges" in first.headline
-    assert first.headline.endswith("those that work most for the answer.")
+    assert "edges (10.0%) keeps 85% (" in first.headline
+    assert first.sentences[1].endswith("those that work most for the answer.")
     for kept in (0.5, 1.5):
         last = finding_of([0.1, 0.1, 1], [0.1, kept, 1])
-        assert last.headline.startswith(
-            "The best circuit (none keeps 80% to 120% of the difference on other pairs) has 20.0% of the edges"
-        )
-        assert last.headline.endswith("those with the largest scores.")
+        assert f"edges (20.0%) keeps {kept:.0%} (" in last.headline
+        assert last.sentences[1].startswith("No circuit keeps 80% to 120% of it on other pairs")
+        assert last.sentences[1].endswith("those with the largest scores.")
     whole = len(passed)  # 5 gradients, and 3 orders of 3 sizes, of every length in each half
     assert whole % (5 + 3 * 3) == 0
     assert [one.details["passes"] for one in passed] == [f"{at} of {whole}" for at in range(1, whole + 1)]
@@ -497,12 +495,11 @@ def test_size_and_order_of_a_circuit_are_chosen_on_the_other_half(copied):
     kept = xr.where(found.half == 0, xr.DataArray([1.0, 0.3], dims="size"), xr.DataArray([0.4, 1.1], dims="size"))
     kept = kept.expand_dims(order=3)
     difference = (found.corrupted + gap * kept).transpose(*found.difference.dims)
-    first = report_of("edges", found.assign(difference=difference)).finding.sentences[0]
+    first, second = report_of("edges", found.assign(difference=difference)).finding.sentences[:2]
     share = float((gap * xr.where(found.half == 0, 0.3, 0.4)).sum() / gap.sum())
-    assert first.startswith(
-        "The best circuit (none keeps 80% to 120% of the difference on other pairs) has 10.0% or 20.0% of the edges"
-    )
-    assert f"It keeps {share:.0%} (" in first
+    assert first.startswith("Circuits of ")
+    assert f"edges (10.0% and 20.0%), one from each half of the pairs, keep {share:.0%} (" in first
+    assert second.startswith("No circuit keeps 80% to 120% of it on other pairs")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -539,9 +536,9 @@ def test_the_largest_significant_edge_is_named_even_below_a_larger_score(copied)
     order = abs(found.score).stack(edge=("sender", "receiver")).fillna(0).argsort().values
     places = np.unravel_index(order[[-1, -2]], found.score.shape)
     found.tested[:], found.shown[:] = True, False
-    assert "None of" in report_of("edges", found).finding.sentences[1]
+    assert "None of" in report_of("edges", found).finding.sentences[2]
     found.shown.values[places[0][1], places[1][1]] = True
-    told, beyond = report_of("edges", found).finding.sentences[1:3]
+    told, beyond = report_of("edges", found).finding.sentences[2:4]
     written = {r"a(\d+)\.h(\d+)": r"\1.\2", "<q>": " query", "<k>": " key", "<v>": " value"}
     names = [*found.sender.values[places[0]], *found.receiver.values[places[1]]]
     for coded, name in written.items():

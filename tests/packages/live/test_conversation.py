@@ -16,9 +16,11 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
+from attnscope.capture.placement import Placement
 from attnscope.results.page.parts import encode
 from attnscope_live.conversation import Conversation, StoppedError, sentences
 from attnscope_live.copied import Source
+from attnscope_live.opening import conversation_of
 from tests.cli.command import attnscope as run_here
 from tests.tiny_models import tiny_reader
 
@@ -402,6 +404,27 @@ def test_without_removed_heads_the_copied_lines_open_the_same(tasks):
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(code["python"], {})  # noqa: S102
     assert "key_token" in printed.getvalue()
+
+
+def test_copied_lines_spread_the_model_as_the_view_was(tmp_path):
+    """Over the devices, and within the memory, that the view was opened with."""
+    reading = {"device_map": "auto", "max_memory": {"cpu": "2GiB"}, "dtype": "float32"}
+    loaded = load_model("bundled:tasks", placement=Placement(reading["device_map"], reading["max_memory"]))
+    conversation = conversation_of(loaded, "bundled:tasks", reading)
+    answered(conversation, "look", text=TEXT, removed=[(1, 2)])
+    rows = {row["id"]: row["after"] for row in answered(conversation, "predict", position=4)[0]["rows"]}
+    code = answered(conversation, "code", layer=0, head=0, position=4)[0]
+    assert "placement=Placement('auto', {'cpu': '2GiB'})" in code["python"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code["python"], {})  # noqa: S102
+    for line in printed.getvalue().splitlines():
+        index, after = re.fullmatch(r"(\d+) .* (\S+)", line).groups()
+        assert rows[int(index)] == pytest.approx(float(after), abs=1e-4)
+    words = as_a_shell_reads(code["command"], tmp_path)
+    assert words[words.index("--device-map") + 1] == "auto"
+    assert words[words.index("--max-memory") + 1] == "cpu=2GiB"
+    done = run_here(*words, "--no-report", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def as_a_shell_reads(command, folder):

@@ -25,6 +25,9 @@ def test_the_map_holds_every_place_and_names_tokens():
     assert [label.get_text() for label in axes.get_xticklabels()] == ["␣She/␣He", "␣is", "␣sad", "."]
     dots = axes.lines[0].get_xydata()
     assert dots.tolist() == [[2.0, 0.0]]
+    hollow = {(box.get_y() + box.get_height() / 2, box.get_x() + box.get_width() / 2) for box in axes.patches}
+    tested = tree["patched"].tested.values & np.isfinite(tree["patched"].recovered.values)
+    assert hollow == {*map(tuple, np.argwhere(tested & ~tree["patched"].shown.values).tolist())}
 
 
 def test_the_largest_places_stand_first_with_their_intervals():

@@ -58,7 +58,8 @@ def test_a_small_effect_is_pale_in_the_figure(monkeypatch):
     monkeypatch.setattr(intervene, "head_maps", lambda maps, *_, **__: drawn.extend(maps) or Figure(figsize=(1, 1)))
     dims = ("ablation", "layer", "head")
     heads = xr.Dataset(
-        {"effect": (dims, [[[0.0006, -0.0002]]]), "shown": (dims, [[[False, False]]])},
+        {name: (dims, [[values]]) for name, values in (("effect", [0.0006, -0.0002]), ("shown", [False] * 2))}
+        | {"tested": (dims, [[[True, True]]])},
         {"ablation": ["zero"], "layer": [0]},
     )
     result = xr.DataTree.from_dict({"heads": heads})

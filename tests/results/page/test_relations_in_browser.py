@@ -42,7 +42,7 @@ def test_arcs_are_the_stored_choices_of_the_chosen_head(found, page_file, visit,
             expected.append(f"{' '.join(text.words)}: {arc}")
         assert said == expected
         right = sum("✓" in one for one in said)
-        assert f"right for {right} of {len(said)} queries" in page.inner_text("#links-say")
+        assert f"on the linked word for {right} of {len(said)} queries" in page.inner_text("#links-say")
         dashed = page.query_selector_all("#links path[stroke-dasharray]")
         assert len(dashed) == len(said) - right
     assert EVIL in page.inner_text("#links figcaption >> nth=0")

@@ -53,8 +53,9 @@ def report(card: xr.Dataset) -> schema.Report:
     kept = _kept(card)
     if kept:
         certainty, first_kept = "heads by their mean, without intervals", kept[0]
-        cache = ROLES[first_kept].title
-        less, most = f"less than 95%: {cache}", f"95% or more: {cache}"
+        _, recent, sinks = first_kept.split("_")
+        less = f"less than 95% on the latest {recent} and first {sinks}"
+        most = f"95% or more on the latest {recent} and first {sinks}"
         ranked = sorted((row for row in rows if row[first_kept] is not None), key=lambda row: row[first_kept])
         groups = schema.heads_by(ranked, lambda row: less if row[first_kept] < STREAMS else most, less, most)
         if bool(card.low.sel(role=kept).notnull().any()):

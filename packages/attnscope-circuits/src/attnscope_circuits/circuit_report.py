@@ -94,7 +94,7 @@ def _heads(circuits: xr.Dataset) -> list[Row]:
     return sorted(rows, key=lambda row: (row["copying_sum"] is None, -(row["copying_sum"] or 0.0)))
 
 
-_SIGNS = "can copy tokens", "can suppress them"
+_SIGNS = "can copy tokens", "can suppress tokens"
 _METHOD = (
     "Copying and composition are read off the products of weight matrices (Elhage et al. 2021). Under the null, "
     "matrices with the same singular values are turned at random; the step-up rule bounds the false discovery rate at "

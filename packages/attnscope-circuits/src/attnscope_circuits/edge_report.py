@@ -11,7 +11,7 @@ import numpy as np
 from attnscope.intervention.metrics import format_of, note_of, subject_of, unit_of
 from attnscope.intervention.pairs import texts_of
 from attnscope.intervention.patch import has_one_sign
-from attnscope.intervention.patch_findings import NO_SHARE, care_of_answers, describe_runs
+from attnscope.intervention.patch_findings import NO_SHARE, care_of_answers, describe_runs, first_pair
 from attnscope.report.reads import reads
 from attnscope.report.schema import Finding, Quantity, Report, Table, rows_of, with_ends
 from attnscope.statistics.effects import EFFECTS, INTERVALS, by_document
@@ -102,8 +102,8 @@ def report(found: xr.Dataset) -> Report:
         title=f"Edges between the parts of {model}",
         read=f"{count(len(rows), 'edge')}, {count(pairs, 'pair')} of texts",
         finding=Finding(
-            [" ".join([first, *kept]), second, *beyond, *describe_runs(found), *([third] if kept else [])],
-            f"{'not tested' if largest['shown'] is None else 'significant at 5%, corrected for all edges'}; {tested}",
+            [first, *kept, second, *beyond, *describe_runs(found), *([third] if kept else [])],
+            f"not tested; {tested}" if distinct < LEAST else f"95% interval over pairs; {tested}",
             headline=first
             if distinct >= LEAST
             else f"No test possible: circuits are tested with {LEAST} or more pairs",
@@ -126,6 +126,7 @@ def report(found: xr.Dataset) -> Report:
         method=f"{INTERVALS} {EFFECTS}",
         notes=[*filter(None, [found.attrs.get("left_out")]), *note_of(found.attrs)],
         care=care | care_of_answers(found),
+        hint=first_pair(found),
     )
 
 
@@ -158,17 +159,26 @@ def _circuit(found: xr.Dataset, edges: int) -> list[str]:
     if np.isnan(share.low[0]) if share.tested.all() else not has_one_sign(gaps):
         return [NO_SHARE]
     reached, by_chance = share.mean
+    interval = "" if np.isnan(share.low[0]) else f" ({share.low[0]:z.0%} to {share.high[0]:z.0%})"
+    keeps, random = f"{reached:z.0%}{interval} of the difference", f"{by_chance:z.0%}"
     sizes, names = ([*dict.fromkeys(values)] for values in zip(*sorted(chosen.values()), strict=True))
-    how_many = " or ".join(f"{round(size * edges):,}" for size in sizes)
-    share_of = " or ".join(f"{size:.1%}" for size in sizes)
+    how_many = " and ".join(f"{round(size * edges):,}" for size in sizes)
+    share_of = " and ".join(f"{size:.1%}" for size in sizes)
+    first = (
+        f"A circuit of {how_many} of {edges:,} edges ({share_of}) keeps {keeps}; as many random edges keep {random}."
+    )
+    if len(sizes) > 1:
+        first = (
+            f"Circuits of {how_many} of {edges:,} edges ({share_of}), one from each half of the pairs, keep {keeps}; "
+            f"as many random edges keep {random}."
+        )
     ranked = " or ".join(_RANKED[name] for name in names)
     between = f"{1 - _FAR:.0%} to {1 + _FAR:.0%}"
-    which = f"smallest circuit that keeps {between} of the difference"
     if abs(1 - reached) > _FAR:
-        which = f"best circuit (none keeps {between} of the difference on other pairs)"
-    first = f"The {which} has {share_of} of the edges ({how_many} of {edges:,}), {ranked}."
-    interval = "" if np.isnan(share.low[0]) else f" ({share.low[0]:z.0%} to {share.high[0]:z.0%})"
-    return [first, f"It keeps {reached:z.0%}{interval} of the difference; as many random edges keep {by_chance:z.0%}."]
+        return [first, f"No circuit keeps {between} of it on other pairs; its edges are {ranked}."]
+    if len(sizes) > 1:
+        return [first, f"Each is the smallest that keeps {between} of it where it is chosen; its edges are {ranked}."]
+    return [first, f"It is the smallest that keeps {between} of it where it is chosen; its edges are {ranked}."]
 
 
 def _smallest(kept: xr.DataArray) -> tuple[float, str]:

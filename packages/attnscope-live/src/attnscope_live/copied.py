@@ -11,7 +11,8 @@ from attnscope.options import is_sentence
 from attnscope.read.windows import Window
 from attnscope_live.questions import Code, Look
 
-LOADED = ("revision", "trust_remote_code", "device", "dtype", "tokenizer")  # options that code repeats
+PLACED = ("device_map", "max_memory")  # of a model on several devices
+LOADED = ("revision", "trust_remote_code", "device", "dtype", "tokenizer", *PLACED)  # options that code repeats
 
 
 class Source(NamedTuple):
@@ -21,23 +22,35 @@ class Source(NamedTuple):
     options: Mapping[str, Any] = {}
 
     def arguments(self, *others: str) -> str:
-        """Arguments of `load_model` and of verbs, with others behind the name."""
+        """Arguments of verbs, with others behind the name."""
         options = (f"{name}={value!r}" for name, value in self.options.items())
         return ", ".join([repr(self.name), *others, *options])
 
+    def loaded(self) -> str:
+        """Arguments of `load_model`, which takes the options of placement as one."""
+        options = [f"{name}={value!r}" for name, value in self.options.items() if name not in PLACED]
+        if "device_map" in self.options:
+            where = ", ".join(repr(self.options[name]) for name in PLACED if name in self.options)
+            options.append(f"placement=Placement({where})")
+        return ", ".join([repr(self.name), *options])
+
     def loading(self, *others: str) -> str:
         """Arguments of the loaders of models that read more than texts, with others behind the name."""
-        options = (f"{name}={value!r}" for name, value in self.options.items() if name != "tokenizer")
-        return ", ".join([repr(self.name), *others, f"loading=Loading({', '.join(options)})"])
+        without = Source(self.name, {name: value for name, value in self.options.items() if name != "tokenizer"})
+        options = without.loaded().removeprefix(repr(self.name)).removeprefix(", ")
+        return ", ".join([repr(self.name), *others, f"loading=Loading({options})"])
 
     @property
     def flags(self) -> list[str]:
         """Options of a command."""
-        return [
-            part
-            for name, value in self.options.items()
-            for part in (f"--{name.replace('_', '-')}", *([] if value is True else [str(value)]))
-        ]
+        flags: list[str] = []
+        for name, value in self.options.items():
+            flags.append(f"--{name.replace('_', '-')}")
+            if isinstance(value, Mapping):
+                flags.append(",".join(f"{device}={most}" for device, most in value.items()))
+            elif value is not True:
+                flags.append(str(value))
+        return flags
 
 
 UNNAMED = Source("model")  # an object
@@ -106,7 +119,7 @@ def python_of(shown: Shown) -> str:
         texts = f"{{'input_ids': [{source}]}}" if shown.question.written else source
         call = f"attnscope.weights({shown.source.arguments(texts, f'layer={layer}', f'head={head}')})"
         return _script(["import attnscope"], [f"weights = {call}", f"print(weights.isel(query={shown.at.position}))"])
-    lines = [f"loaded = load_model({shown.source.arguments()})", "model, tokenizer = loaded.model, loaded.tokenizer"]
+    lines = [f"loaded = load_model({shown.source.loaded()})", "model, tokenizer = loaded.model, loaded.tokenizer"]
     lines += [f"# {shown.question.text!r}", f"inputs = {_inputs(shown.window)}"]
     if shown.question.by == "other" and shown.other is not None:
         lines += [f"# {shown.question.other!r}", f"other = {_inputs(shown.other)}"]
@@ -139,7 +152,9 @@ def python_with_inputs(question: Look, kind: str, at: Code, given: Inputs, impor
 
 
 def _script(imports: Sequence[str], body: Sequence[str]) -> str:
-    return "\n".join([*imports, "", *body, ""])
+    placed = any("Placement(" in line for line in body)
+    more = ["from attnscope.capture.placement import Placement"] if placed else []
+    return "\n".join([*imports, *more, "", *body, ""])
 
 
 def _edited(question: Look, kind: str, at: Code, given: Inputs) -> list[str]:

@@ -44,7 +44,7 @@ def conversation_of(read: LoadedModel | Any, name: str, reading: Mapping[str, An
     options = {
         option: reading[option]
         for option in LOADED
-        if isinstance(reading.get(option), str) or reading.get(option) is True
+        if isinstance(reading.get(option), str | Mapping) or reading.get(option) is True
     }
     source = Source(name, options)
     if isinstance(read, LoadedModel):

@@ -60,7 +60,7 @@ def report(result: xr.Dataset) -> schema.Report:
         f"95% intervals over {result.attrs['intervals_over']}; head chosen on one half of them, tested on the other, "
         "corrected for all relations"
         if tested
-        else f"no test: a relation needs {LEAST} or more documents or texts"
+        else f"{_units(result)}, not tested: a relation needs {LEAST} or more documents or texts"
     )
     of_relations = _sentences(rows, linked, heads) if tested else _largest_weight(rows[0], result)
     headline = contact_headline(result) if has_contacts else tree_headline(result) or _headline(linked)
@@ -199,7 +199,10 @@ def _largest_weight(row: schema.Row, result: xr.Dataset) -> list[str]:
         even = f"uniform attention ({uniform})"
         return [f"Head {head} is right most often, but its weight along {relation} ({weight}) is not above {even}."]
     sentences = [
-        f"Head {head} has weight {weight} along {relation}; uniform attention {uniform}, exchanged links {others}."
+        (
+            f"In {_units(result)}, head {head} has weight {weight} along {relation}; uniform attention {uniform}, "
+            f"exchanged links {others}."
+        )
     ]
     if "first_rank" in result:
         first = of_head.isel(window=np.flatnonzero(np.isfinite(of_head.first_rank))[:1])
@@ -209,6 +212,14 @@ def _largest_weight(row: schema.Row, result: xr.Dataset) -> list[str]:
                 "gets the most."
             )
     return sentences
+
+
+def _units(result: xr.Dataset) -> str:
+    """How many texts or proteins there are."""
+    units = int(result.units.max())
+    if "precision" in result:
+        return "one protein" if units == 1 else f"{units} proteins"
+    return "one text" if units == 1 else f"{units} texts"
 
 
 def _untested(result: xr.Dataset) -> str:

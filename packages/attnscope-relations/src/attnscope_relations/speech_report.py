@@ -10,7 +10,7 @@ from attnscope.statistics.effects import INTERVALS
 from attnscope.statistics.units import LEAST
 from attnscope.support.numbers import count
 from attnscope_relations.ablation_report import IN_LISTS, ablation_method, ablation_sentences, ablation_tables
-from attnscope_relations.speech_summary import ALL, CHOSEN, PACE, PUBLISHED
+from attnscope_relations.speech_summary import ALL, CHOSEN, PACE, PUBLISHED, RANDOM
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -52,7 +52,7 @@ def speech_report(result: xr.Dataset) -> schema.Report:
     notes = [*notes_of(result).values()]
     notes += [str(result.attrs[name]) for name in ("languages", "exchanged", "untrained") if name in result.attrs]
     called = result.attrs["intervals_over"]
-    named = {"chosen on all sounds": [(row["layer"], row["head"]) for row in chosen]}
+    named = {"in the set for export": [(row["layer"], row["head"]) for row in chosen]}
     return schema.Report(
         title=f"Words and their sound in {result.attrs['model']}",
         read=f"{int(result.tokens.sum()):,} tokens of words in {describe_corpus(result)}",
@@ -60,7 +60,7 @@ def speech_report(result: xr.Dataset) -> schema.Report:
             [*sentences, *ablation_sentences(result), *_of_list(result, listed)],
             f"95% intervals over {called}"
             if result.sizes["window"] >= LEAST
-            else f"no intervals: {LEAST} or more sounds have one",
+            else f"{count(int(result.sizes['window']), 'sound')}, not tested: intervals need {LEAST} or more",
             named,
             sentences[0],
         ),
@@ -73,6 +73,7 @@ def speech_report(result: xr.Dataset) -> schema.Report:
         method=f"{_TIMED if timed else _ORDERED}{ablation_method(result)}{INTERVALS}",
         notes=notes,
         care=_PAIRS | (_CHOICE if timed else _UNTIMED),
+        colour="error" if timed else "correlation",
     )
 
 
@@ -113,13 +114,19 @@ def _named(rows: list[schema.Row]) -> str:
     return ", ".join(row["in_lists"] for row in rows)
 
 
-_BY = {PUBLISHED: "by the published heads", ALL: "by all heads", PACE: "at a constant pace"}
+_BY = {
+    PUBLISHED: "by the published heads",
+    RANDOM: "by as many random heads",
+    ALL: "by all heads",
+    PACE: "at a constant pace",
+}
 
 
 def _of_times(sets: list[schema.Row], chosen: list[schema.Row]) -> list[str]:
     """The error of the chosen set next to the published one and to all heads."""
     errors = {row["set"]: row["error"] for row in sets}
     names = [name for name in (PUBLISHED, ALL) if name in errors]
+    names += [RANDOM] if errors[RANDOM] < errors.get(PUBLISHED, 0.0) else []
     names += [PACE] if errors[PACE] < errors.get(CHOSEN, errors[ALL]) else []
     others = [f"{_BY[name]} {errors[name]:.0f} ms" for name in names]
     several = f"{count(len(chosen), 'head')} ({_named(chosen)})"
@@ -208,9 +215,9 @@ _SETS = (
     ),
     schema.Quantity(
         "difference",
-        "less published, ms",
+        "from published, ms",
         "gain",
-        "the error less that of the published heads; of all heads, if none are published",
+        "difference from the error of the published heads, or of all heads if none are published; negative is better",
         low="difference_low",
         high="difference_high",
         interval=True,

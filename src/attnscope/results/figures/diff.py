@@ -26,7 +26,7 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
     signs = f"Orange: {'the statistic rose; blue: it fell' if same else 'higher in the second model; blue: lower'}."
     dots = rings = ""
     if report.result.tested.any():
-        dots = " Dots: significant changes (corrected for all heads and statistics)."
+        dots = " Dots: significant changes (corrected for all heads and statistics); hollow: not significant."
         rings = " Filled points are significant changes, rings are not."
     return {
         "change-maps": (
@@ -53,7 +53,7 @@ def grid(report: Report) -> Figure:
     reach = float(np.clip(top, 0.5, 4.0))
     label = f"{'Change' if same_heads(changes) else 'Difference'}, standard deviations"
     titles = [str(name).replace("_", " ") for name in changes.statistic.values]
-    panels = zip(titles, sizes, changes.changed.values, strict=True)
+    panels = zip(titles, sizes, changes.changed.astype(float).where(changes.tested).values, strict=True)
     maps = [HeadMap.signed(*one, reach, label) for one in panels]
     return head_maps(maps, changes.layer.values, extend="both" if top > reach else "neither")
 

@@ -27,7 +27,7 @@ _CAPTIONS = {
     "effect-maps": (
         "All heads",
         "Orange: the loss rises without the head; blue: it falls. The colour scale ends at the 98% quantile.",
-        "Dots: significant effects (corrected for all heads and ablations).",
+        "Dots: significant effects (corrected for all heads and ablations); hollow: not significant.",
     ),
     "weight-against-effect": (
         "Attention weight and effect",
@@ -45,7 +45,7 @@ _CAPTIONS = {
             "Left: the share of each head's weight that the rule forbids. Right: the change of the loss when the rule "
             "applies to that head alone. Cross: no such head, or cross-attention, which has no offsets."
         ),
-        "Dots: significant changes (corrected for all heads).",
+        "Dots: significant changes (corrected for all heads); hollow: not significant.",
     ),
     "estimates": (
         "Estimated and measured effects",
@@ -129,7 +129,8 @@ def grid(report: Report) -> Figure | None:
     reach = max(float(np.quantile(finite, _QUANTILE)), UNITS["nats"].full)
     names = heads.ablation.values.tolist()
     unit = unit_of_loss(report.result.attrs)
-    maps = [HeadMap.signed(*panel, reach, unit) for panel in zip(names, effects, heads.shown.values, strict=True)]
+    marks = heads.shown.astype(float).where(heads.tested).values
+    maps = [HeadMap.signed(*panel, reach, unit) for panel in zip(names, effects, marks, strict=True)]
     return head_maps(maps, heads.layer.values, cell=_cell(effects), extend="both")
 
 
@@ -212,11 +213,12 @@ def _name_some(axes: Axes, rows: list[Row], name: str) -> None:
 def forbidden_maps(forbidden: xr.Dataset, unit: str = "nats") -> Figure:
     """Draw the weight that a rule forbids next to the change of the loss without it, layers by heads."""
     weight, effect = forbidden.forbidden_weight.values, forbidden.effect.values
+    marks = forbidden.shown.astype(float).where(forbidden.tested).values
     reach = max(float(np.nanmax(np.abs(effect))), UNITS["nats"].full)
     cell = _cell(effect)
     maps = [
         HeadMap("Weight forbidden", weight, None, "Greys", (0.0, float(np.nanmax(weight)) or 1.0), "share"),
-        HeadMap.signed("Change of the loss", effect, forbidden.shown.values, reach, unit),
+        HeadMap.signed("Change of the loss", effect, marks, reach, unit),
     ]
     figure = head_maps(maps, forbidden.layer.values, cell=cell)
     absent = np.argwhere(np.isnan(weight))

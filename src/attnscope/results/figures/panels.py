@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
 
 from attnscope.report.schema import Effect
 from attnscope.results.figures.selection import check_heads, require
@@ -90,6 +91,9 @@ def colour_bar(figure: Figure, image: Any, axes: Any, label: str, **more: Any) -
     return bar
 
 
+_INSIDE = 0.6  # of a hollow cell, of its side
+
+
 @dataclass(frozen=True, eq=False)
 class HeadMap:
     """Values of all heads, layers by heads, and which are marked."""
@@ -100,11 +104,12 @@ class HeadMap:
     colours: str = ""  # by default blue below 0, and orange above
     ends: tuple[float, float] = (0.0, 1.0)
     label: str = ""  # of its scale
+    hollow: np.ndarray | None = None  # which have their colour as a frame alone
 
     @classmethod
     def signed(cls, title: str, values: np.ndarray, marked: np.ndarray, reach: float, label: str) -> HeadMap:
-        """Values below 0 in blue, above in orange."""
-        return cls(title, values, marked, ends=(-reach, reach), label=label)
+        """Values below 0 in blue, above in orange; `marked` is 1 where significant, 0 where not, NaN untested."""
+        return cls(title, values, marked == 1, ends=(-reach, reach), label=label, hollow=marked == 0)
 
 
 @figure_style()
@@ -126,6 +131,10 @@ def head_maps(
         image = heat(axes, panel.values, panel.colours or SIGNED, panel.ends, aspect="equal")
         dots = np.argwhere(np.zeros_like(panel.values) if panel.marked is None else panel.marked)
         axes.plot(dots[:, 1], dots[:, 0], ".", color=mark, markersize=float(np.clip(9 * cell, 1.5, 3)))
+        for row, column in np.argwhere(False if panel.hollow is None else panel.hollow & np.isfinite(panel.values)):
+            axes.add_patch(
+                Rectangle((column - _INSIDE / 2, row - _INSIDE / 2), _INSIDE, _INSIDE, color="w", linewidth=0)
+            )
         axes.set_title(panel.title, loc="left")
         axes.set_yticks(range(0, high, steps[0]), [str(row) for row in [*rows][:: steps[0]]])
         axes.set_xticks(range(0, wide, steps[1]))

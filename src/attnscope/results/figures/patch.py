@@ -18,7 +18,7 @@ from attnscope.results.figures.selection import LISTED, captions_of, rank_captio
 from attnscope.results.figures.style import RIGHT, drawable, figure_style, name_columns
 
 first, panel = ("recovered-by-position",), "pairs.js"  # on the page: what comes first, and above the numbers of a head
-_DOT = "Dots: significant effects (corrected for all heads or positions)."
+_DOT = "Dots: significant effects (corrected for all heads or positions); hollow: not significant."
 _COLOURS = "Orange: patching moves the prediction towards the source run; blue: away from it. 1: the whole difference."
 
 #: By name of the figure: its title, its caption, and the part of the caption that needs tested effects.
@@ -169,7 +169,7 @@ def _drawn(patched: xr.Dataset) -> dict[str, int]:
 
 def _as_grid(patched: xr.Dataset) -> tuple[np.ndarray, np.ndarray, list[str], str]:
     """Values and significance, ``(row, column)``, with the names of the rows and their axis label."""
-    values, marks = patched.recovered.values, patched.shown.values
+    values, marks = patched.recovered.values, patched.shown.astype(float).where(patched.tested).values
     if "block" in patched.dims:
         return values, marks, [str(block) for block in patched.block.values], "Block"
     layers = [str(layer) for layer in patched.layer.values]

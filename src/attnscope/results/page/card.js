@@ -31,6 +31,7 @@ function sayRole(index, roles) {
 const measuredOf = (pattern, index) => painted.map((one) => ({ one, parts: pattern.exec(one.key), value: one.values[index] })).filter(({ parts, value }) => parts && value !== null);
 const cachesOf = (pattern, index) => measuredOf(pattern, index).map((each) => ({ ...each, recent: Number(each.parts[1]), sinks: Number(each.parts[2]) })).sort((a, b) => a.recent + a.sinks - (b.recent + b.sinks));
 const LIMITS = /^heads\.\.limit_(\d+)_(\d+)_mean$/, REACHES = /^heads\.\.kept_(\d+)_(\d+)$/, EFFECTS = /^heads\.\.(?!limit_)(.+)_mean$/;
+const NEARLY = 0.95; // of its weight: a head that such a cache suits
 const rowOf = (name, { one, value }, index) => ({ name, value, text: textOf(one, index), strong: !!one.shown?.[index], ends: endsOf(one, index) });
 /** The ends of an interval, read from its text. */
 function endsOf(one, index) {
@@ -55,12 +56,14 @@ function sayExample({ weight, pieces }) {
 
 drawAbove((index, box) => {
   const roles = rolesOf(index), width = innerWidth < 1150 ? widthOf(box, 620) : (widthOf(box, 1240) - 28) / 2, example = data.own.examples[numberOf(index)];
-  const figure = (title, rows, more, ...below) => rows.length && html("figure", {}, html("figcaption", {}, title), html("div", { class: "chart" }, drawBars(rows, { label: title, width, ...more })), ...below);
+  const figure = (title, rows, more, key = "", below = "") => rows.length && html("figure", {}, html("figcaption", {}, title), key, html("div", { class: "chart" }, drawBars(rows, { label: title, width, ...more })), below);
   const around = (rows) => { const all = rows.flatMap(({ value, ends }) => [value, ...(ends ?? [])]); return { low: Math.min(0, ...all), high: Math.max(0.01, ...all) }; };
   const cacheName = ({ recent, sinks }) => t`latest ${recent}, first ${sinks}`;
   const limits = cachesOf(LIMITS, index).map((each) => rowOf(cacheName(each), each, index)), reaches = cachesOf(REACHES, index).map((each) => rowOf(cacheName(each), each, index));
   const effects = measuredOf(EFFECTS, index).map((each) => rowOf(each.one.name, each, index));
-  const bars = roles.map(({ title, key, score, equal, most, threshold, strong }) => ({ name: title, value: score, text: textOf(byKey.get(key), index), strong, ends: null,
+  const [impossible, possible] = [true, false].map((above) => roles.filter(({ threshold }) => (threshold > 1) === above));
+  const listed = impossible.map(({ title, equal }) => `${title} (${two(equal)})`).join(", ");
+  const bars = possible.map(({ title, key, score, equal, most, threshold, strong }) => ({ name: title, value: score, text: textOf(byKey.get(key), index), strong, ends: null,
     marks: [[equal, "var(--muted)"], [most, MOST], [threshold, "var(--mark)"]] }));
   const marks = [["var(--muted)", t`uniform attention`], ...(data.own.controls.length ? [[MOST, t`highest with untrained or shuffled weights`]] : []), ["var(--mark)", t`needed for the role`]];
   return [
@@ -68,10 +71,10 @@ drawAbove((index, box) => {
     example && html("blockquote", {}, html("p", { translate: "no" }, html("bdi", {}, ...example.pieces.map(([part, mark]) => (mark ? html("mark", { class: mark }, part) : part)))),
       html("p", { class: "hint" }, sayExample(example))),
     html("div", { class: "pair" }, ...[
-      figure(t`Roles`, bars, { low: 0, high: 1 }, legendOf(marks)),
+      figure(t`Score of each role`, bars, { low: 0, high: 1 }, legendOf(marks), listed ? html("p", { class: "hint" }, t`Not shown: ${listed}, where uniform attention is above 0.5 and the role needs twice as much`) : ""),
       html("div", {}, ...[
         figure(t`Change of the loss by size of cache (nats)`, limits, around(limits)),
-        figure(t`Share of its weight that a cache keeps, by size`, limits.length ? [] : reaches, { low: 0, high: 1 }),
+        figure(t`Share of its weight that a cache keeps, by size`, limits.length ? [] : reaches.map((row) => ({ ...row, marks: [[NEARLY, "var(--mark)"]] })), { low: 0, high: 1 }, legendOf([["var(--mark)", t`95% of the weight`]])),
         figure(t`Change of the loss without the head (nats)`, effects, around(effects)),
       ].filter(Boolean)),
     ].filter(Boolean)),

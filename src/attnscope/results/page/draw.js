@@ -96,7 +96,8 @@ function drawScale(box, { colour, low, high, label, position }) {
 
 /**
  * Bars with their numbers: rows {name, text, value, ends, marks, strong}; `marks` are [value, colour], `ends` those of
- * an interval. Bars begin at 0, or at the lower end where that is above.
+ * an interval. Bars begin at 0, or at the lower end where that is above; where values can be below 0, orange is above it, and
+ * blue below.
  */
 function drawBars(rows, { low, high, label, width }) {
   const paper = html("canvas").getContext("2d"), step = 24;
@@ -111,7 +112,7 @@ function drawBars(rows, { low, high, label, width }) {
     const line = (at, from, to, more) => svg("line", { x1: x(at), x2: x(at), y1: y + from, y2: y + to, ...more });
     picture.append(svg("text", { x: left - 8, y: y + 12, "text-anchor": "end", class: look }, name),
       svg("rect", { x: left, y, width: span, height: 16, fill: "var(--soft)" }));
-    if (value !== null) picture.append(svg("rect", { x: Math.min(zero, x(value)), y: y + 2, width: Math.max(1, Math.abs(x(value) - zero)), height: 12, fill: "var(--accent)", opacity: strong ? 1 : 0.45 }));
+    if (value !== null) picture.append(svg("rect", { x: Math.min(zero, x(value)), y: y + 2, width: Math.max(1, Math.abs(x(value) - zero)), height: 12, fill: low >= 0 ? "var(--accent)" : value > 0 ? "#d55e00" : "#0072b2", opacity: strong ? 1 : 0.45 }));
     if (ends) picture.append(svg("line", { x1: x(ends[0]), x2: x(ends[1]), y1: y + 8, y2: y + 8, stroke: "var(--text)", "stroke-width": 1.5 }), ...ends.map((end) => line(end, 4, 12, { stroke: "var(--text)" })));
     if (low < 0) picture.append(line(0, -1, 17, { stroke: "var(--muted)" }));
     picture.append(...marks.filter(([at]) => at !== null).map(([at, colour]) => line(at, -1, 17, { stroke: colour, "stroke-width": 2.5 })),

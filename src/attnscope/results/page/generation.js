@@ -21,8 +21,40 @@ function drawCurves() {
   paintMap();
 }
 
+/** A value of the table of heads, such as the share on the own output in the last third. */
+const columnOf = (name, index) => byKey.get(`heads..${name}`)?.values?.[index] ?? null;
+const shareIn = (text, name, step, index, span) => shareOf(text[name][(step * made.order.length + stored.get(index)) * made.spans.length + span]);
+
+/** The share on a span less the part that uniform attention or the head's positions explain: in the mean of all texts, and in this one. */
+function drawExcess(index) {
+  const span = made.spans[state.span], grown = (name) => columnOf(`${name}_last`, index) - columnOf(`${name}_first`, index);
+  const hasPositions = steps().some((step) => shareAt("positions", step, index, state.span) !== null);
+  const reference = hasPositions && (state.span !== OWN || grown("positions") >= grown("equal")) ? "positions" : "equal"; // of the own output, as the shift counts it
+  const beyond = (text) => Array.from({ length: text.steps }, (_, step) => ["weight", reference].map((name) => shareIn(text, name, step, index, state.span))).map(([weight, other]) => (weight === null || other === null ? null : weight - other));
+  const each = made.texts.map(beyond), last = Math.max(...made.texts.map((text) => text.steps)) - 1;
+  const mean = Array.from({ length: last + 1 }, (_, step) => { const at = each.map((values) => values[step] ?? null).filter((value) => value !== null); return at.length ? at.reduce((a, b) => a + b, 0) / at.length : null; });
+  const thirds = state.span === OWN && columnOf("turn", index) !== null ? ["first", "last"].map((third) => columnOf(`own_${third}`, index) - columnOf(`${reference}_${third}`, index)) : [];
+  const drawn = [...mean, ...each[state.text], ...thirds].filter((value) => value !== null), low = Math.min(-0.05, ...drawn), high = Math.max(0.05, ...drawn);
+  if (mean.every((value) => value === null)) return "";
+  const box = byId("lines"), width = widthOf(box), height = 210, left = 40, right = 12, top = 14, bottom = 36, signed = (value) => `${value > 0 ? "+" : ""}${say(value, 2)}`, fixed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
+  const x = (step) => left + (step / Math.max(1, last)) * (width - left - right), y = (value) => height - bottom - ((value - low) / (high - low)) * (height - top - bottom);
+  const less = reference === "positions" ? t`its positions alone` : t`uniform attention`;
+  const caption = thirds.length ? t`Weight on the ${span} beyond ${less}: ${fixed(thirds[0])} in the first third of the new tokens, ${fixed(thirds[1])} in the last; shift ${fixed(thirds[1] - thirds[0])}` : t`Weight on the ${span} beyond ${less}`;
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": caption });
+  const points = (values) => values.map((value, step) => [step, value]).filter(([, value]) => value !== null).map(([step, value]) => `${x(step)},${y(value)}`).join(" ");
+  const area = (values, colour) => svg("polygon", { points: `${x(0)},${y(0)} ${points(values)} ${x(values.length - 1)},${y(0)}`, fill: colour, opacity: 0.35 });
+  for (const value of ticks(low, high, 4)) picture.append(svg("line", { x1: left, x2: width - right, y1: y(value), y2: y(value), stroke: value === 0 ? "var(--muted)" : "var(--line)" }), svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, signed(value)));
+  for (const step of ticks(0, last, width < 420 ? 4 : 8).filter(Number.isInteger)) picture.append(svg("text", { x: x(step), y: height - bottom + 15, "text-anchor": "middle" }, say(step + 1)));
+  picture.append(area(mean.map((value) => Math.max(0, value)), "#d55e00"), area(mean.map((value) => Math.min(0, value)), "#0072b2"),
+    svg("polyline", { points: points(each[state.text]), fill: "none", stroke: "var(--muted)", "stroke-width": 1.2 }), svg("polyline", { points: points(mean), fill: "none", stroke: "var(--text)", "stroke-width": 2.4 }),
+    ...thirds.map((value, part) => svg("line", { x1: x(part * last * 2 / 3), x2: x(part ? last : last / 3), y1: y(value), y2: y(value), stroke: "var(--mark)", "stroke-width": 2.4, "stroke-dasharray": "6 3" })),
+    svg("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, t`new token`));
+  const key = [["var(--text)", made.texts.length > 1 ? t`mean of ${made.texts.length} texts` : t`this text`], ["#d55e00", t`more than ${less}`], ["#0072b2", t`less`], ...(made.texts.length > 1 ? [["var(--muted)", t`this text, thin`]] : []), ...(thirds.length ? [["var(--mark)", t`means of thirds, dashed`]] : [])];
+  return html("figure", {}, html("figcaption", {}, caption), legendOf(key), picture);
+}
+
 function drawLines(index) {
-  const box = byId("lines"), width = widthOf(box), height = 250, left = 40, right = 12, top = 14, bottom = 36;
+  const box = byId("lines"), width = widthOf(box), height = 220, left = 40, right = 12, top = 14, bottom = 36;
   const all = steps(), last = Math.max(1, all.length - 1);
   const x = (step) => left + (step / last) * (width - left - right), y = (value) => height - bottom - value * (height - top - bottom);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t`Weight of head ${numberOf(index)} on each span over the new tokens` });
@@ -37,18 +69,14 @@ function drawLines(index) {
     const found = all.map((step) => [step, shareAt(name, step, index, span)]).filter(([, value]) => value !== null);
     if (found.length) picture.append(svg("polyline", { points: found.map(([step, value]) => `${x(step)},${y(value)}`).join(" "), fill: "none", "stroke-linejoin": "round", ...more }));
   };
-  const beyond = all.map((step) => { const [weight, ...others] = ["weight", "equal", "positions"].map((name) => shareAt(name, step, index, state.span) ?? 0), most = Math.max(...others); return [step, most, Math.max(most, weight)]; });
-  picture.append(svg("polygon", { points: [...beyond.map(([step, , high]) => [step, high]), ...beyond.toReversed().map(([step, low]) => [step, low])].map(([step, value]) => `${x(step)},${y(value)}`).join(" "), fill: colourOf(state.span), opacity: 0.25 }));
   made.spans.forEach((_, span) => line("weight", span, { stroke: colourOf(span), "stroke-width": span === state.span ? 2.6 : 1.6 }));
   line("equal", state.span, { stroke: "var(--muted)", "stroke-dasharray": "4 3" });
   line("positions", state.span, { stroke: "var(--mark)", "stroke-dasharray": "1.5 2.5" });
   picture.append(svg("line", { x1: x(state.step), x2: x(state.step), y1: top - 6, y2: height - bottom, stroke: "var(--text)", opacity: 0.55 }),
     svg("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, t`new token`));
-  const named = made.spans[state.span], turn = data.quantities.find(({ key }) => key.endsWith(".turn")), grown = turn?.text[index];
-  const says = state.span !== OWN ? t`Shaded: more weight on ${named} than uniform attention and the head's positions give.`
-    : t`Shaded: more weight on the own output than uniform attention and the head's positions give, which rise as the output grows.`;
-  const counts = state.span === OWN && grown ? ` ${t`Only growth beyond both counts: ${grown} for this head over all texts.`}` : "";
-  box.replaceChildren(html("p", { class: "hint" }, says + counts), picture, legendOf([...made.spans.map((span, i) => [colourOf(i), span]), ["var(--muted)", t`${named}: uniform attention, dashed`], ["var(--mark)", t`${named}: positions alone, dotted`]]));
+  const named = made.spans[state.span];
+  const key = [...made.spans.map((span, i) => [colourOf(i), span]), ["var(--muted)", t`${named}: uniform attention, dashed`], ["var(--mark)", t`${named}: positions alone, dotted`]];
+  box.replaceChildren(drawExcess(index), html("figure", {}, html("figcaption", {}, t`Share of the weight on each span, in this text`), legendOf(key), picture));
 }
 
 function sayToken(index) {

@@ -101,6 +101,7 @@ def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None
             "labels": labels is not None and not by_sign and (bool(groups) or first is None),
             "quantity": first or next((one["key"] for one in quantities if one["values"]), None),
             "said": first if first and first.split(".")[1] == "" else None,
+            "signs": _names_of_signs(groups, first, quantities, cells) if by_sign else None,
             "head": next(index[pair] for pair in leading if pair in index),
         },
     }
@@ -204,6 +205,18 @@ def _are_signs(
     (values,) = (one["values"] for one in quantities if one["key"] == key)
     signs = [{(values[cells.index[pair]] or 0) > 0 for pair in members} for members in groups.values() if members]
     return bool(signs) and all(len(sign) == 1 for sign in signs) and len(set[bool]().union(*signs)) == len(signs)
+
+
+def _names_of_signs(
+    groups: Mapping[str, Sequence[tuple[int, int]]], key: str, quantities: Sequence[Mapping[str, Any]], cells: _Cells
+) -> list[str | None]:
+    """The name of the heads above 0, and of those below."""
+    (values,) = (one["values"] for one in quantities if one["key"] == key)
+    names: list[str | None] = [None, None]
+    for name, members in groups.items():
+        if members:
+            names[(values[cells.index[members[0]]] or 0) <= 0] = with_minus(translate(name))
+    return names
 
 
 def _groups(

@@ -120,12 +120,13 @@ function sizeMap() {
     canvas.cell = Math.max(4, Math.floor(Math.min(room / heads, 16))) * zoom;
     return;
   }
-  const gap = heads > 12 ? 2 : 3, high = isSmall() ? most : Math.floor((innerHeight - 380) / data.layers.length) - gap; // so that all layers are in view
-  const size = strip ? (isSmall() ? 44 : 26) : Math.max(isSmall() ? 26 : 14, Math.min(most, high, Math.floor(room / heads) - gap));
+  const gap = heads > 12 ? 2 : 3, high = isSmall() ? most : Math.floor((innerHeight - 60 - scrollY - grid.getBoundingClientRect().top) / data.layers.length) - gap; // so that all layers are in view
+  const size = strip ? (isSmall() ? 44 : 26) : Math.max(isSmall() ? 26 : 10, Math.min(most, high, Math.floor(room / heads) - gap));
+  const wide = strip || isSmall() ? size : Math.max(size, Math.min(2.5 * size, Math.floor(room / heads) - gap)); // many layers of few heads fill the frame
   grid.style.gap = `${gap}px`;
-  grid.style.gridTemplateColumns = `max-content repeat(${heads}, ${size}px)`;
+  grid.style.gridTemplateColumns = `max-content repeat(${heads}, ${wide}px)`;
   grid.style.setProperty("--cell", `${size}px`);
-  const every = Math.ceil(18 / (size + gap));
+  const every = Math.ceil(18 / (wide + gap));
   [...grid.querySelectorAll(".numbers span")].forEach((label, head) => { label.style.visibility = head % every ? "hidden" : "visible"; });
 }
 
@@ -212,13 +213,10 @@ function paintMap(pointed = null) {
     cell.setAttribute("aria-label", `${at(index)}: ${exists(index) ? describe(index) : t`no head`}`);
     cell.setAttribute("aria-selected", index === state.head);
   });
-  if (labels) drawLegend();
-  else if (one) pointAt = drawScale(byId("scale"), { ...scale, label: one.units ? `${one.name} (${one.units})` : one.name });
-  const named = said && (said.help ? `${said.name} (${said.help})` : said.name), cell = said ? t`Number: ${named}` : !curves || !isSmall() || data.generated ? (labels && !isSmall() && !canvas && data.texts > 1 ? t`Height of a colour: share of ${data.noun}s with the label` : "") : curves.columns ? t`Cell: mean weight by offset in patches` : document.querySelector("#grid button canvas") ? t`Cell: mean weight by offset, one scale for all heads; without a fixed pattern, the attention map of the first window. A diagonal in it is below the threshold of a label: 30% of the weight, beyond chance.` : t`Cell: mean weight by offset, one scale for all heads`;
-  if (byId("significance")) {
-    byId("significance").hidden = !one?.shown?.some((shown) => shown !== null);
-    byId("hatched").hidden = data.there.every(Boolean);
-  }
+  byId("scale").replaceChildren();
+  pointAt = labels || !one ? () => {} : drawScale(byId("scale"), { ...scale, label: one.units ? `${one.name} (${one.units})` : one.name });
+  drawKey();
+  const named = said && (said.help ? `${said.name} (${said.help})` : said.name), cell = said ? (isSmall() ? t`Number: ${named}` : "") : !curves || !isSmall() || data.generated ? "" : curves.columns ? t`Cell: mean weight by offset in patches` : document.querySelector("#grid button canvas") ? t`Cell: mean weight by offset, one scale for all heads; without a fixed pattern, the attention map of the first window. A diagonal in it is below the threshold of a label: 30% of the weight, beyond chance.` : t`Cell: mean weight by offset, one scale for all heads`;
   byId("meaning").textContent = labels ? cell : !one ? "" : [one.name.startsWith(one.group) ? "" : one.group, one.help].filter(Boolean).join(": ");
   readOut(state.head);
 }
@@ -283,12 +281,29 @@ function swatch(colour) {
 }
 const legendOf = (items) => html("ul", { class: "clusters" }, ...items.map(([colour, name]) => html("li", {}, swatch(colour), html("bdi", {}, name))));
 
-function drawLegend() {
-  pointAt = () => {};
-  if (!data.labels) { byId("scale").replaceChildren(); return; }
-  const { names, colours } = data.labels, counts = names.map(() => 0);
-  for (let index = 0; index < total; index++) { const main = majority(index); if (main) counts[names.indexOf(main.name)]++; }
-  byId("scale").replaceChildren(legendOf(names.map((name, c) => [colours[c], `${name} (${counts[c]})`]).filter((_, c) => counts[c])));
+/** A cell as it is in the map: full, hollow, half full or hatched. */
+function cellOf(kind, colour = "var(--muted)") {
+  const node = html("span", { class: `swatch ${kind}` });
+  node.style.setProperty("--frame", colour);
+  return node;
+}
+
+/** What the cells mean, above the map: labels with the number of their heads, or which effects are significant. */
+function drawKey() {
+  const one = quantity(), { labels } = data, called = data.noun, items = [];
+  const heads = data.there.map((there, i) => (there ? i : null)).filter((i) => i !== null), say = (kind, colour, name, of) => { if (of.length) items.push([cellOf(kind, colour), `${name} (${of.length})`]); };
+  if (state.colour === "labels" && labels) {
+    labels.names.forEach((name, c) => say("full", labels.colours[c], name, heads.filter((i) => majority(i)?.name === name)));
+    if (!isSmall() && !canvas && data.texts > 1 && heads.some((i) => majority(i)?.share < 1)) items.push([cellOf("half"), t`filled to the share of ${called}s with the label`]);
+  } else if (one?.shown?.some((shown) => shown !== null)) {
+    const signs = (state.colour === data.opens.quantity && data.opens.signs) || [null, null], [blue, orange] = [0, 1].map((end) => css(signedRamp()(end)));
+    say("full shown", orange, signs[0] ?? t`significant, above 0`, heads.filter((i) => one.shown[i] && one.values[i] > 0));
+    say("full shown", blue, signs[1] ?? t`significant, below 0`, heads.filter((i) => one.shown[i] && one.values[i] <= 0));
+    say("empty", "var(--muted)", t`not significant`, heads.filter((i) => isHollow(i)));
+    say("full", "var(--muted)", t`not tested`, heads.filter((i) => one.shown[i] === null && one.values[i] !== null));
+  }
+  if (items.length && !data.there.every(Boolean)) items.push([cellOf("hatched"), t`not measured`]);
+  byId("key").replaceChildren(...items.map(([cell, name]) => html("li", {}, cell, html("bdi", {}, name))));
 }
 
 function readOut(index) {
@@ -423,7 +438,8 @@ function redraw() {
 function start() {
   buildMap();
   buildTabs();
-  paintMap();
+  paintMap(); // with its key, below which it has the rest of the window
+  redraw();
   if (!readAddress() && data.opens.head !== null) { chooseTab(state.tab); chooseHead(data.opens.head); }
   for (const kind of ["popstate", "hashchange"]) addEventListener(kind, () => readAddress());
   addEventListener("message", ({ source, data: told }) => { // a notebook's widget chooses a head

@@ -176,7 +176,6 @@ def write_page(
         **{name: getattr(page, name, "") for name in ("notice", "footer", "map_controls")},
         opens=more.get("opens", ""),
         headline=translate(headline).rstrip(".。"),
-        tested=heads is not None and any(set(one.get("shown", ())) - {None} for one in heads["quantities"]),
         grid_role="grid" if heads is None or len(heads["there"]) <= _CELLS else "group",
         report=report,
         heads=heads,

@@ -8,14 +8,14 @@ import numpy as np
 
 from attnscope.report.schema import UNITS, Report
 from attnscope.results.figures.panels import MEASURED, HeadMap, curve, head_maps, panel_rows, with_interval
-from attnscope.results.figures.style import MARK, Figure, figure_style
+from attnscope.results.figures.style import Figure, figure_style
 
 captions = {
     "heads": (
         "What each head adds to the logit",
         (
             "Part of the logit above that of the mean token; of a difference or a direction, the part. "
-            "Dots: significant, where tested."
+            "Dots: significant; hollow: not significant."
         ),
     ),
     "lens": (
@@ -39,10 +39,11 @@ def grid(report: Report) -> Figure | None:
         return None
     parts = report.result["parts"].to_dataset()
     heads = parts.isel(component=parts.kind == "head").set_index(component=["layer", "head"]).unstack("component")
-    values, significant = heads.excess.values, heads.shown.fillna(0).values.astype(bool)
+    tested = heads.tested.fillna(0).astype(bool)
+    values, significant = heads.excess.values, heads.shown.astype(float).where(tested).values
     reach = max(float(np.nanmax(np.abs(values))), UNITS["logits"].full)
     maps = [HeadMap.signed("", values, significant, reach, "Logits")]
-    return head_maps(maps, heads.layer.values, mark=MARK)
+    return head_maps(maps, heads.layer.values)
 
 
 @figure_style()

@@ -9,7 +9,7 @@ import xarray as xr
 
 from attnscope.report.schema import Report
 from attnscope.results.figures.panels import KEY, QUERY, HeadMap, head_maps
-from attnscope.results.figures.style import COLUMN, MARK, PAGE, Figure, figure_style
+from attnscope.results.figures.style import COLUMN, PAGE, Figure, figure_style
 from attnscope_circuits.circuit_report import pairs_of
 
 _EDGES, _FEW = 40, 1  # edges of a graph; layers that fit into one column of a paper
@@ -20,7 +20,7 @@ captions = {
         "Copying",
         (
             "Sum of the eigenvalues from embeddings to logits, over the sum of their sizes: near 1, the head raises "
-            "the logits of the tokens it attends to. Dots: significant."
+            "the logits of the tokens it attends to. Dots: significant; hollow: not."
         ),
     ),
     "composition": (
@@ -45,9 +45,9 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
 def grid(report: Report) -> Figure:
     """Draw the copying of every head."""
     data = report.result
-    significant = data.copying_shown.values
+    significant = data.copying_shown.astype(float).where(data.copying_p.notnull()).values
     maps = [HeadMap.signed("Copying", data.copying_sum.values, significant, 1.0, "Sum")]
-    return head_maps(maps, data.layer.values, mark=MARK)
+    return head_maps(maps, data.layer.values)
 
 
 def graph_of(circuits: xr.Dataset, edges: int = _EDGES) -> Any:
@@ -98,13 +98,17 @@ def _positions(graph: Any) -> dict[str, tuple[float, float]]:
 _TURNS = (0.0, -0.16, 0.16, -0.3, 0.3, -0.45, 0.45)  # further bends of a line, the first that is clear of other parts
 
 
-def _is_clear(start: np.ndarray, end: np.ndarray, bend: float, others: Sequence[np.ndarray]) -> bool:
-    """Whether Matplotlib's arc of this bend, a quadratic Bezier curve in inches, passes all other parts."""
+def _curve(start: np.ndarray, end: np.ndarray, bend: float) -> np.ndarray:
+    """Points of Matplotlib's arc of this bend, a quadratic Bezier curve in inches, ``(point, 2)``."""
     across, up = end - start
     middle = (start + end) / 2 + bend * np.array([up, -across])
     along = np.linspace(0, 1, 40)[:, None]
-    curve = (1 - along) ** 2 * start + 2 * along * (1 - along) * middle + along**2 * end
-    half_box = np.array([0.22, 0.12])
+    return (1 - along) ** 2 * start + 2 * along * (1 - along) * middle + along**2 * end
+
+
+def _is_clear(start: np.ndarray, end: np.ndarray, bend: float, others: Sequence[np.ndarray]) -> bool:
+    """Whether Matplotlib's arc of this bend passes all other parts."""
+    curve, half_box = _curve(start, end, bend), np.array([0.22, 0.12])
     return not any((np.abs(curve - place) < half_box).all(1).any() for place in others)
 
 
@@ -119,17 +123,20 @@ def graph_figure(graph: Any) -> Figure:
     axes = figure.subplots()
     wide, high = figure.get_size_inches() / (max(across) - min(across) + 0.8, max(down) - min(down) + 1.6)
     inches = {node: np.array([wide * x, -high * y]) for node, (x, y) in positions.items()}
+    lowest = min(place[1] for place in inches.values())
     for start, end, kind in graph.edges(keys=True):
         edge = graph.edges[start, end, kind]
         bend = 0.08 * ([*_COLOURS].index(kind) - 1)
         others = [place for node, place in inches.items() if node not in {start, end}]
         clear = (one for one in (bend + turn for turn in _TURNS) if _is_clear(inches[start], inches[end], one, others))
+        bend = next(clear, bend)
+        lowest = min(lowest, _curve(inches[start], inches[end], bend)[:, 1].min())
         axes.annotate(
             "", positions[end], positions[start],
             arrowprops={
                 "arrowstyle": "-|>", "mutation_scale": 7, "color": _COLOURS[kind],
                 "linewidth": 0.4 + 2.6 * edge["weight"] / most, "linestyle": "--" if edge.get("lowers") else "-",
-                "connectionstyle": f"arc3,rad={next(clear, bend):.2f}", "shrinkA": 11, "shrinkB": 11,
+                "connectionstyle": f"arc3,rad={bend:.2f}", "shrinkA": 11, "shrinkB": 11,
             },
         )  # fmt: skip
     box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "0.4", "linewidth": 0.7}
@@ -139,6 +146,8 @@ def graph_figure(graph: Any) -> Figure:
     for kind in filter(kinds.__contains__, _COLOURS):
         axes.plot([], [], color=_COLOURS[kind], label=kind)
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4)
-    axes.set(xlim=(min(across) - 0.4, max(across) + 0.4), ylim=(max(down) + 0.7, min(down) - 0.9))
+    below = max(0.0, -lowest / high - max(down) - 0.5)  # of arcs that pass under the lowest row
+    figure.set_figheight(height + below * high)
+    axes.set(xlim=(min(across) - 0.4, max(across) + 0.4), ylim=(max(down) + 0.7 + below, min(down) - 0.9))
     axes.set_axis_off()
     return figure

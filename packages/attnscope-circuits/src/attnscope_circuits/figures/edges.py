@@ -18,16 +18,16 @@ first = ("circuit",)  # on the page
 def captions(report: Report) -> dict[str, tuple[str, str]]:
     """Title and caption of each figure, by name."""
     size, edges = len(_edges(report)), _size(report)
-    most = f"The {size} strongest of {edges:,} edges of the circuit."
-    most = most if size < edges else f"All {size} edges of the circuit."
+    which = "The circuit" if len(set(chosen_circuits(report.result).values())) == 1 else "The larger circuit"
+    most = f"{which}: the {size} strongest of its {edges:,} edges."
+    most = most if size < edges else f"{which}: all {size} edges."
     return {
         "circuit": (
             "The circuit",
             (
-                f"{most} " + "A line leads from a part to a later one that reads its output; where none leads on, the "
-                "part's further edges are weaker than these. Head 3 of layer 0 is 0.3, the MLP of layer 0 is m0. "
-                "Width: size of the change. Solid: the edge works for the answer (its change is negative: with the "
-                "corrupted activation it loses). Dashed: against it."
+                f"{most} " + "Each line leads from a part to a later one that reads its output. 0.3: head 3 of layer "
+                "0; m0: the MLP of layer 0. Thick: a large change. Solid: the edge works for the answer; dashed: "
+                "against it."
             ),
         ),
         "faithfulness": (

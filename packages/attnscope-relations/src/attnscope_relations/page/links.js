@@ -32,7 +32,7 @@ function fitting(widths, ends, room, gap) {
 
 const widthOfWord = (word) => { paper.font = `14px ${getComputedStyle(document.body).fontFamily}`; return paper.measureText(word).width + SPACE; };
 const letter = (colour, size = 14) => `fill:var(--${colour});font-size:${size}px`;
-const colourOf = (arc) => (arc.right ? (dark() ? "#56b4e9" : "#0072b2") : "var(--muted)"); // orange is a value above 0 on the map
+const colourOf = (arc) => (arc.right && !arc.faint ? (dark() ? "#56b4e9" : "#0072b2") : "var(--muted)"); // orange is a value above 0 on the map
 /** A choice of a head: as thick as its weight, and dashed if it is wrong. */
 const lineLook = (arc) => ({ stroke: colourOf(arc), "stroke-width": (1 + (3 * arc.weight) / 100).toFixed(1), ...(arc.right ? {} : { "stroke-dasharray": "5 3" }) });
 
@@ -92,25 +92,29 @@ function keyOf(arcs, { arched, paired }) {
   const kinds = [
     ...(arched ? [[line({ stroke: "var(--muted)", "stroke-width": 2 }), t`above: links of the data`]] : []),
     ...(paired ? [[line({ stroke: "var(--muted)", opacity: 0.35, "stroke-width": 9 }), t`links of the data`]] : []),
-    ...[[true, t`✓ right choice of the head, with its weight`], [false, t`✗ wrong choice`]].filter(([right]) => arcs.some((arc) => arc.right === right)).map(([right, said]) => [line(lineLook({ right, weight: 40 })), said]),
+    ...[[true, t`✓ its largest weight, this number, is on the linked word`], [false, t`✗ it is on another word`]].filter(([right]) => arcs.some((arc) => arc.right === right)).map(([right, said]) => [line(lineLook({ right, weight: 40 })), said]),
+    ...(arcs.some(({ faint }) => faint) ? [[line(lineLook({ right: true, faint: true, weight: 10 })), t`grey: at most twice uniform attention`]] : []),
   ];
   return html("ul", { class: "clusters" }, ...kinds.map(([drawn, said]) => html("li", {}, drawn, said)));
 }
 
 const headWeight = (index, weight) => t`head ${numberOf(index)}: ${(weight / 100).toFixed(2)}`;
 
+/** Whether a weight (in percent) is near that of uniform attention. */
+const isFaint = (weight) => weight <= 200 * data.shown.uniform[byId("relation").value];
+
 /** Other heads that are right for one link of an untested run, strongest first. */
 function othersOf([, from, keys, link], index) {
   const { choice, weight } = data.shown;
   return choice[link].map((to, i) => ({ from, to: [to], i, right: keys.includes(to), weight: weight[link][i] }))
-    .filter((one) => one.right && one.i !== index).sort((a, b) => b.weight - a.weight).slice(0, 5).map((one) => ({ ...one, label: `✓ ${headWeight(one.i, one.weight)}` }));
+    .filter((one) => one.right && one.i !== index).sort((a, b) => b.weight - a.weight).slice(0, 5).map((one) => ({ ...one, faint: isFaint(one.weight), label: `✓ ${headWeight(one.i, one.weight)}` }));
 }
 
 panels.links = (index) => {
   const { texts, relations, choice, weight, tested } = data.shown, main = data.labels ? majority(index)?.name : null;
   const chosen = relation ?? (relations.includes(main) ? main : relations.includes(quantity()?.group) ? quantity().group : relations[0]);
   byId("relation").value = chosen;
-  const box = byId("links"), room = Math.max(280, box.clientWidth), all = [], kinds = {};
+  const box = byId("links"), room = Math.max(280, box.clientWidth), all = [], drawn = [], kinds = {};
   box.replaceChildren(...texts.flatMap(({ name, words, target, links }, number) => {
     const of = links.filter(([called]) => called === chosen);
     if (!of.length) return [];
@@ -118,15 +122,17 @@ panels.links = (index) => {
     const alone = !tested && of.length === 1, paired = target.length > 0 || Math.max(...levelsOf(above)) > DEEP;
     kinds[paired ? "paired" : "arched"] = true;
     const below = of.map(([, from, keys, link]) => ({ from, to: [choice[link][index]], right: keys.includes(choice[link][index]), weight: weight[link][index] })).filter(({ to }) => to[0] >= 0)
-      .map((arc) => ({ ...arc, label: `${arc.right ? "✓" : "✗"} ${alone ? headWeight(index, arc.weight) : (arc.weight / 100).toFixed(2)}` }));
+      .map((arc) => ({ ...arc, faint: isFaint(arc.weight), label: `${arc.right ? "✓" : "✗"} ${alone ? headWeight(index, arc.weight) : (arc.weight / 100).toFixed(2)}` }));
+    const others = alone ? othersOf(of[0], index) : [];
     all.push(...below);
-    const picture = paired ? drawPair(words, target.length ? target : words, above, below) : drawArcs(words, above, [...below, ...(alone ? othersOf(of[0], index) : [])], room);
+    drawn.push(...below, ...others);
+    const picture = paired ? drawPair(words, target.length ? target : words, above, below) : drawArcs(words, above, [...below, ...others], room);
     const chart = html("div", { class: "arcs scroll", tabindex: 0 }, picture), caption = html("figcaption", { class: "hint" }, html("bdi", {}, name));
     caption.append(offer(`text-${number + 1}.svg`, "SVG", () => drawing(chart), fileName));
     return [html("figure", {}, caption, chart)];
   }));
-  byId("links-say").textContent = t`Head ${numberOf(index)}: its largest weight is right for ${all.filter((arc) => arc.right).length} of ${all.length} queries in these texts.`;
-  byId("links-key").replaceChildren(keyOf(all, kinds));
+  byId("links-say").textContent = t`Head ${numberOf(index)}: its largest weight is on the linked word for ${all.filter((arc) => arc.right).length} of ${all.length} queries in these texts.`;
+  byId("links-key").replaceChildren(keyOf(drawn, kinds));
 };
 
 for (const name of data.shown.relations) byId("relation").append(html("option", { value: name }, name));
