@@ -108,5 +108,11 @@ def test_an_effect_that_is_not_significant_has_its_colour_as_a_frame_alone(visit
         "1",
         "2",
     ]
-    assert page.text_content("#significance").startswith("Dot, bold: significant")
-    assert page.is_hidden("#hatched")
+    assert page.locator("#key li").all_text_contents() == [
+        "more (1)",
+        "less (1)",
+        "not significant (1)",
+        "not tested (1)",
+    ]
+    tops = [page.locator(name).bounding_box()["y"] for name in ("#meaning", "#scale", "#key", "#grid")]
+    assert tops == sorted(tops)

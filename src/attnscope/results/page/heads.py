@@ -201,10 +201,10 @@ def _entry(one: Quantity, rows: Sequence[Row], cells: _Cells, like: Quantity | N
 def _are_signs(
     groups: Mapping[str, Sequence[tuple[int, int]]], key: str, quantities: Sequence[Mapping[str, Any]], cells: _Cells
 ) -> bool:
-    """Whether the groups say no more of their heads than the sign of a quantity, which the map then draws."""
+    """Whether the groups say no more of their heads than the sign of a quantity, or are empty: the map draws it."""
     (values,) = (one["values"] for one in quantities if one["key"] == key)
     signs = [{(values[cells.index[pair]] or 0) > 0 for pair in members} for members in groups.values() if members]
-    return bool(signs) and all(len(sign) == 1 for sign in signs) and len(set[bool]().union(*signs)) == len(signs)
+    return all(len(sign) == 1 for sign in signs) and len(set[bool]().union(*signs)) == len(signs)
 
 
 def _names_of_signs(

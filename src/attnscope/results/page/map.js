@@ -363,7 +363,7 @@ function buildTabs() {
 function drawNumbers(table, quantities, index) {
   const rows = quantities.filter((one) => one.text ? one.text[index] : one.values[index] !== null), columns = ["interval", "equal", "spread"].filter((name) => quantities.some((one) => has(one, name)));
   table.tHead.replaceChildren(html("tr", {}, html("th", { scope: "col" }, t`Quantity`), html("th", { scope: "col", class: "number" }, t`Value`),
-    ...columns.map((name) => html("th", { scope: "col", class: "number" }, { interval: t`95% interval`, equal: t`Uniform attention`, spread: t`${data.spread} of ${data.noun}s` }[name])), html("th", { scope: "col" }, t`Among all heads (red: this one)`)));
+    ...columns.map((name) => html("th", { scope: "col", class: "number" }, { interval: quantities.some((one) => one.shown?.some((shown) => shown !== null)) ? t`95% interval, uncorrected` : t`95% interval`, equal: t`Uniform attention`, spread: t`${data.spread} of ${data.noun}s` }[name])), html("th", { scope: "col" }, t`Among all heads (red: this one)`)));
   let group = null;
   table.tBodies[0].replaceChildren(...rows.flatMap((one) => {
     const cellsOf = { interval: () => intervalOf(one, index), equal: () => { const even = one.equal?.[layerOf(index)] ?? null; return even === null ? "" : say(even); },
