@@ -34,6 +34,7 @@ class Arc:
     is_right: bool | None = None  # None: of the data
     weight: float = 1.0
     label: str = ""
+    is_faint: bool = False  # its weight is near that of uniform attention
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ def fitting(widths: Sequence[float], ends: Iterable[int], room: float) -> list[i
 def sentence_arcs(title: str, sentences: Sequence[Sentence], *, several: bool = False) -> style.Figure:
     """Draw sentences below each other: links of the data above the words, the choices of heads below.
 
-    A right choice is solid with a tick, a wrong one dashed with a cross; the line is as thick as its weight. With
-    `several`, arcs below are labelled by their heads.
+    A right choice is solid with a tick, a wrong one dashed with a cross; the line is as thick as its weight, and grey
+    where this is near uniform attention. With `several`, arcs below are labelled by their heads.
     """
     names = [[style.drawable(word, longest=18) for word in sentence.words] for sentence in sentences]
     widths = [[_wide(word) for word in words] for words in names]
@@ -160,7 +161,7 @@ def _draw(
 
 
 def _arc(axes: Axes, arc: Arc, ends: Sequence[tuple[float, float]], start: float, rise: float) -> None:
-    colour = GOLD if arc.is_right is None else RIGHT if arc.is_right else WRONG
+    colour = GOLD if arc.is_right is None else RIGHT if arc.is_right and not arc.is_faint else WRONG
     for side, words in zip(ends, (arc.query, arc.key), strict=True):
         if len(words) > 1:
             axes.plot(side, [start, start], color=colour, linewidth=1.2)
@@ -191,8 +192,19 @@ def _keys(sentences: Sequence[Sentence], *, several: bool) -> list[Line2D]:
     drawn = {arc.is_right for sentence in sentences for arc in sentence.below}
     keys = [Line2D([], [], color=GOLD, linewidth=0.9, label="Above: links of the data")]
     if True in drawn:
-        name = "Below: heads, with weights" if several else "Below: right choice, with its weight"
+        name = "Below: heads, with weights" if several else "Below: largest weight, on the linked word"
         keys.append(Line2D([], [], color=RIGHT, linewidth=1.6, label=name))
     if False in drawn:
-        keys.append(Line2D([], [], color=WRONG, linewidth=1.6, linestyle=(0, (3, 1.6)), label="Below: wrong choice"))
+        keys.append(
+            Line2D(
+                [],
+                [],
+                color=WRONG,
+                linewidth=1.6,
+                linestyle=(0, (3, 1.6)),
+                label="Below: largest weight, on another word",
+            )
+        )
+    if any(arc.is_faint for sentence in sentences for arc in sentence.below):
+        keys.append(Line2D([], [], color=WRONG, linewidth=0.9, label="Grey: at most twice uniform attention"))
     return keys

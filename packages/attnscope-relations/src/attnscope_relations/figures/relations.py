@@ -162,6 +162,7 @@ def sentences(result: xr.Dataset, relation: str, head: Head | None = None) -> st
     if sample is None or not texts:
         return None
     of_relation = result.sel(relation=relation)
+    uniform = float(of_relation.uniform.mean())
     several = head is None and not bool(of_relation.tested.any())
     layer, number = head or (int(of_relation.best_layer), int(of_relation.best_head))
     drawn: list[Sentence] = []
@@ -181,10 +182,11 @@ def sentences(result: xr.Dataset, relation: str, head: Head | None = None) -> st
                     if heads
                     else f"{_MARKS[choice in link.keys]} {weight:.2f}"
                 )
-                below.append(Arc(link.query, [choice], choice in link.keys, weight, mark))
+                right = choice in link.keys
+                below.append(Arc(link.query, [choice], right, weight, mark, right and weight <= 2 * uniform))
         drawn.append(Sentence(text.words, above, below))
     several = any(arc.label.startswith("head") for sentence in drawn for arc in sentence.below)
-    whose = "Heads whose largest weight is right" if several else f"Head {layer}.{number}"
+    whose = "Heads whose largest weight is on the linked word" if several else f"Head {layer}.{number}"
     return sentence_arcs(f"{whose}: {relation}", drawn, several=several)
 
 
