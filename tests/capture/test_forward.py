@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import MarianConfig, MarianMTModel
+from transformers import LlamaConfig, LlamaForCausalLM, MarianConfig, MarianMTModel
 
 from attnscope import AttnscopeError
 from attnscope.capture.families import without_cache
@@ -89,3 +89,17 @@ def test_no_pass_keeps_keys(family):
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
     assert getattr(model(ids, **more, **without_cache(model)), "past_key_values", None) is None
     assert model(ids, **more).past_key_values is not None
+
+
+def test_a_head_that_disables_the_cache_itself_is_not_given_the_argument():
+    """As JevForDecision does."""
+
+    class Head(LlamaForCausalLM):
+        def forward(self, input_ids, **kwargs):
+            return self.model(input_ids, use_cache=False, **kwargs)
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+    model = Head(LlamaConfig(vocab_size=9, **sizes)).eval()
+    assert without_cache(model) == {}
+    assert model(IDS).past_key_values is None
+    assert verify(model, {"input_ids": IDS})

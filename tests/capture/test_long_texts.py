@@ -67,6 +67,17 @@ def test_a_distance_is_any_number_that_is_no_width():
     assert [may_have_distances(tables, 31, most) for most in (128, 200)] == [False, True]
 
 
+def test_both_sides_of_a_model_have_a_vocabulary():
+    """As those of MusicGen, whose configuration has no single text."""
+    model = llama()
+    model.config.get_text_config = lambda decoder=None, encoder=None: T.LlamaConfig(vocab_size=150 if encoder else 160)
+    for rows in (150, 160):
+        model.add_module(f"words {rows}", torch.nn.Embedding(rows, 2))
+    assert not may_have_distances(model, 31, 200)
+    model.add_module("positions", torch.nn.Embedding(170, 2))
+    assert may_have_distances(model, 31, 200)
+
+
 @contextmanager
 def looking(model, distance, window=None):
     """A model whose layers add to a score what their calls do not say: of the key at some distance before."""

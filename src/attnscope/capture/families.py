@@ -219,12 +219,15 @@ def body_of(model: PreTrainedModel) -> nn.Module:
 def without_cache(start: nn.Module) -> dict[str, bool]:
     """Arguments that disable the cache: with one, FSMT's decoder attends to the future.
 
-    A head that passes on what it does not know has none of its own (Granite 4).
+    A head that passes on what it does not know has none of its own (Granite 4), unless it sets the argument (JEV).
     """
     parameters = inspect.signature(start.forward).parameters
     body: Any = getattr(start, "base_model", start)
     passes_on = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    if "use_cache" not in parameters and passes_on and body is not start:
+    code = getattr(inspect.unwrap(type(start).forward), "__code__", None)
+    constants = getattr(code, "co_consts", ())  # the arguments that its calls name: a string for one, else a tuple
+    sets = any(one == "use_cache" or (isinstance(one, tuple) and "use_cache" in one) for one in constants)
+    if "use_cache" not in parameters and passes_on and not sets and body is not start:
         return without_cache(body)
     return {"use_cache": False} if "use_cache" in parameters else {}
 
@@ -480,9 +483,10 @@ def has_other_code(model: PreTrainedModel) -> bool:
 
 def may_have_distances(model: PreTrainedModel, least: int, most: int) -> bool:
     """Whether a setting of a model or of its modules may be a distance between tokens, from `least` to below `most`."""
-    words = getattr(model.config.get_text_config(), "vocab_size", None)  # also the rows of a table
+    sides = (model.config.get_text_config(encoder=True), model.config.get_text_config(decoder=True))
+    words = {getattr(side, "vocab_size", None) for side in sides}  # also the rows of a table
     settings = [model.config.to_dict(), *(vars(module) for module in model.modules())]
-    return any(least <= number < most and number != words for number in _distances(settings))
+    return any(least <= number < most and number not in words for number in _distances(settings))
 
 
 def _distances(setting: Any) -> Iterator[int]:
