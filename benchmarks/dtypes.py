@@ -287,18 +287,21 @@ _INTRODUCTION = """\
 Every verb on 16-bit, quantised and adapted models, next to a float32 model with the same weights (float32 next to
 float64), by `python benchmarks/dtypes.py` (transformers {version}, PyTorch {torch}). Models are tiny and random.
 
-* A number is the largest difference, as a share of the largest number. Numbers of weights alone (`circuits`) must agree
-  within {weights:g}, numbers of float32 passes within {exact:g}.
-* Others must agree within {steps} rounding steps: {float16:.2g} in float16, {bfloat16:.2g} in bfloat16 and in
-  bitsandbytes' int8, which rounds the input of each layer to 8 bits. Some models amplify rounding, so twice the
-  difference of the model's own logits without attnscope (*plain pass*) counts as equal too. The limit is twice that
-  for products of two rounded numbers: `edges` (gradients and changes) and `attribute --head` (queries and keys).
-* Effects are differences, so the largest number is a logit for `patch` and a loss for `intervene`. In 16 bits, effects
-  of less than a few steps of these are rounding.
-* Choices between near ties are not compared: `attribute --head` leaves out the strongest key, `examples` has scores by
-  rank, and `generate` makes one token.
-* **Bold** numbers exceed the limit. A letter is a reason for which attnscope rejects the model, listed below; in
-  italics, it rejects the reference too.
+A number is the largest difference, as a share of the largest number. **Bold** numbers exceed the limit. A letter is a
+[reason](#reasons) for which attnscope rejects the model; in italics, it rejects the reference too.
+
+| numbers | limit |
+|---|---|
+| of weights alone (`circuits`) | {weights:g} |
+| of float32 passes | {exact:g} |
+| of float16 | {steps} rounding steps, {float16:.2g} |
+| of bfloat16, and of bitsandbytes' int8, which rounds inputs to 8 bits | {bfloat16:.2g} |
+| of a model that amplifies rounding | twice the difference of its own logits without attnscope (*plain pass*) |
+| products of two rounded numbers: `edges`, `attribute --head` | twice that |
+
+Effects of less than a few rounding steps of a logit (`patch`) or a loss (`intervene`) are rounding. Choices between
+near ties are not compared: `attribute --head` leaves out the strongest key, `examples` has scores by rank, and
+`generate` makes one token.
 """
 
 
@@ -321,7 +324,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         ]
         lines.append("")
     if reasons:
-        lines += ["## Reasons", "", *(f"* {_letter(at)}: {reason}" for at, reason in enumerate(reasons)), ""]
+        lines += ["## Reasons", "", "| | reason |", "|---|---|"]
+        lines += [*(f"| {_letter(at)} | {reason} |" for at, reason in enumerate(reasons)), ""]
     return "\n".join(lines)
 
 

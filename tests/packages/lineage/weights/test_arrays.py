@@ -149,7 +149,7 @@ def test_they_are_what_scipy_and_the_definition_say():
     np.testing.assert_allclose(total_variation(p, q), np.abs((p - q) @ events).max(-1), rtol=1e-12)
 
 
-# --- weights through all layers (mathematics.md, What weights miss) ---
+# --- weights through all layers (mathematics.md, Limits of weights) ---
 
 
 A = np.random.default_rng(0).dirichlet(np.full(7, 0.4), (3, 7))
