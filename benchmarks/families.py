@@ -112,10 +112,10 @@ def page(rows: Iterable[Row]) -> str:
     of_text = Counter(row.status for row in text)
     lines = [
         _INTRODUCTION.format(version=transformers.__version__, torch=torch.__version__.split("+")[0]),
-        "| | all | text |",
-        "|---|---|---|",
+        "| capture | commands that work | families | of text |",
+        "|---|---|---|---|",
         *(f"| {_WAYS[one]} | {counts[one]} | {of_text[one]} |" for one in _WAYS),
-        f"| not tried: no tiny model could be built | {counts[UNTRIED]} | not known |",
+        f"| not tried: no tiny model could be built | not known | {counts[UNTRIED]} | not known |",
         "",
         _SEEN.format(
             attending=attending,
@@ -135,23 +135,25 @@ def page(rows: Iterable[Row]) -> str:
         "",
         "## Notes",
         "",
-        "| note | families |",
-        "|---|---|",
-        *_notes(row for row in rows if row.status in {FAST, EAGER} and row.reason),
+        *_by_reason(row for row in rows if row.status in {FAST, EAGER} and row.reason),
     ]
     for status, title in _OTHERS.items():
-        lines += ["", f"## {title}", "", "| family | class | reason |", "|---|---|---|"]
-        lines += [f"| {row.family} | {row.model} | {_short(row.reason)} |" for row in rows if row.status == status]
+        lines += ["", f"## {title}", "", *_by_reason(row for row in rows if row.status == status)]
     return "\n".join(lines) + "\n"
 
 
-def _notes(rows: Iterable[Row]) -> list[str]:
-    """A row for each note, with its families; the layer that a note names is left out."""
+#: Parts of a reason that name one model, its class or a layer, and advice.
+_OF_ONE_MODEL = re.compile(r"^layer \d+ \(.*?\): | \([\w.]+(, of class \w+)?\)|, so there is nothing to measure.*")
+
+
+def _by_reason(rows: Iterable[Row]) -> list[str]:
+    """A table with a row for each reason, and its families."""
     families: dict[str, list[str]] = {}
     for row in rows:
-        note = re.sub(r"^layer \d+ \(.*?\): ", "", row.reason)
-        families.setdefault(note, []).append(row.family)
-    return [f"| {note} | {', '.join(named)} |" for note, named in sorted(families.items())]
+        reason = _short(row.reason).removeprefix(row.model).strip()
+        families.setdefault(_OF_ONE_MODEL.sub("", reason), []).append(row.family)
+    rows_of_reasons = [f"| {reason} | {', '.join(named)} |" for reason, named in sorted(families.items())]
+    return ["| reason | families |", "|---|---|", *rows_of_reasons]
 
 
 #: Schemes of positions in the words of the table.
@@ -165,7 +167,9 @@ _SCHEMES = {
 def _seen(row: Row) -> str:
     apart = "" if row.difference is None else f"{row.difference:.0e}"
     positions = _SCHEMES.get(row.positions, row.positions) if row.status == FAST else "weights only"
-    cells = (row.family, row.model, row.reads, row.status, row.layers, apart, positions, row.projections)
+    counted = re.fullmatch(r"\d+ of \d+|", row.projections) is not None
+    projections = row.projections if counted else "not found"
+    cells = (row.family, row.model, row.reads, row.status, row.layers, apart, positions, projections)
     return "| " + " | ".join(cells) + " |"
 
 
@@ -178,34 +182,30 @@ def _short(reason: str) -> str:
 
 
 _WAYS = {
-    FAST: "`fast`: queries, keys, values and weights",
-    EAGER: "`eager`: weights only, slower",
-    REFUSED: "rejected, with the reason",
-    NONE: "no attention",
+    FAST: "`fast` | all: queries, keys, values and weights are seen",
+    EAGER: "`eager` | `scan` and `align`, slower: only weights are seen",
+    REFUSED: "[rejected](#rejected) | none",
+    NONE: "[without attention](#without-attention) | none",
 }
 _OTHERS = {REFUSED: "Rejected", UNTRIED: "Not tried", NONE: "Without attention"}
 _SEEN = """\
 {seen} of {attending} families with attention work ({share:.0%}): {fast} with queries and keys, {eager} with weights
-only. The largest difference of any statistic is {apart:.0e} (over {measured} families without a note)."""
+only. The largest difference of any statistic is {apart:.0e} (over {measured} families without a note).
+
+| column | meaning |
+|---|---|
+| largest difference | of any statistic from eager attention, relative above 1; empty if that has no such weights |
+| positions | the scheme that `explain` finds |
+| projections found | layers whose query and key matrices are found |
+
+Images, videos and sounds were random. Four families were tried with stand-ins for missing packages
+(`tests/capture/every_family/stand_ins.py`); those of timm need timm and torchvision. Pooling heads on top of vision
+encoders (SigLIP, AIMv2) are not counted."""
 _INTRODUCTION = """\
 # Model support
 
-Every model type of transformers {version} (PyTorch {torch}) was tried as a tiny random model, by
-`python benchmarks/families.py`.
-
-* **fast**: attention runs through transformers' attention registry or PyTorch's attention functions. All commands see
-  queries, keys, values and weights.
-* **eager**: only the weights of the model's own eager attention are available, one layer at a time. It is slower.
-  `scan` and `align` work; `explain`, `intervene`, `patch` and `walk` need queries and keys.
-* **rejected**: with the reason that the commands give.
-
-Models of images, videos and sounds were tried on random inputs. Pooling heads on top of vision encoders (SigLIP, AIMv2)
-are not counted. Families of timm need timm and torchvision. Four families were tried with stand-ins for missing
-packages (`tests/capture/every_family/stand_ins.py`).
-
-*Largest difference* is over every statistic, layer and head, against the same statistic from eager attention (relative
-above 1); empty if eager attention returns no such weights. *Positions* is the scheme that `explain` finds. *Projections
-found* counts layers whose query and key matrices are found.
+Does attnscope measure your model? Find its `model_type` (in `config.json`) below. Every model type of transformers
+{version} (PyTorch {torch}) was tried as a tiny random model, by `python benchmarks/families.py`.
 """
 
 
