@@ -128,7 +128,7 @@ def shown_heads(folder: str, kind: str, heads: Sequence[tuple[int, int]], length
     }
 
 
-def study_of(name: str, folder: str, limit: int = 2) -> Study:
+def study_of(name: str, folder: str, limit: int = LIMIT) -> Study:
     """A model on the first texts of its kind."""
     loaded = load_model(folder)
     kind, length = MODELS[name]

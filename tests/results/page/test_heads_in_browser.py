@@ -1,5 +1,6 @@
 """The lesson on heads in a browser: its model next to PyTorch, and what moves it."""
 
+import base64
 import json
 import re
 
@@ -247,3 +248,56 @@ def test_views_are_means_over_held_out_sentences(path, visit):
     assert means["syntax"][0] > 0.5
     assert means["order"].max() < 0.1
     assert data["order"]["share"] > 0.9
+
+
+def unpacked(block):
+    """The arrays of a `packed` block, in double precision."""
+    numbers_, arrays = np.frombuffer(base64.b64decode(block["block"]), "<f4").astype(float), {}
+    for name, shape in block["shapes"]:
+        arrays[name], numbers_ = numbers_[: np.prod(shape)].reshape(shape), numbers_[np.prod(shape) :]
+    return arrays
+
+
+def test_four_heads_of_a_model_of_english_have_their_views(path, visit):
+    page, english = visit(path), numbers()["english"]
+    pairs = {  # sentence, word that asks, head, word that it turns to
+        ("instrument", 2, "coreference", "violin"),
+        ("picture", 1, "coreference", "drawing"),
+        ("instrument", 2, "obj", "sell"),
+        ("in", 3, "case", "village"),
+        ("in", 3, "order", "doctor"),
+    }
+    for word, sentence, kind, to in pairs:
+        tokens, arrays = (
+            english["sentences"][sentence - 1]["tokens"],
+            unpacked(english["sentences"][sentence - 1]["arrays"]),
+        )
+        head = english["heads"][kind]
+        scores = arrays[f"q{head}"] @ arrays[f"k{head}"].T / 32**0.5
+        weights = torch.from_numpy(scores).softmax(-1).numpy()[len(tokens) - 1 - tokens[::-1].index(word)]
+        for slider, value in (("sentence", sentence), ("word", len(tokens) - 1 - tokens[::-1].index(word))):
+            page.locator(f"input[name=english-{slider}]").fill(str(value))
+        card = page.locator(f"[data-draw=english] [data-kind={kind}]")
+        assert float(card.get_attribute("data-weight")) == pytest.approx(weights[tokens.index(to)], abs=1e-5)
+        assert f"{word} → {to}" in card.inner_text()
+    for measured in (english["measured"][kind] for kind in ("case", "obj", "coreference")):
+        assert measured["score"] > max(measured["offset"], measured["untrained"]) + 0.2  # as the bars show
+
+
+def test_a_head_of_a_model_of_speech_finds_the_time_of_the_word(path, visit):
+    page, sound = visit(path), numbers()["sound"]
+    arrays = unpacked(sound["heads"][0]["arrays"])
+    scores = np.c_[arrays["q"] @ arrays["k"].T / 64**0.5, arrays["rest"]]
+    weights = torch.from_numpy(scores).softmax(-1).numpy()[:, :-1]
+    time = (np.arange(weights.shape[1]) + 0.5) / 50
+    words = [sound["words"][token["word"]] for token in sound["tokens"]]
+    near = [
+        row[(time >= word["begin"] - 0.1) & (time <= word["end"] + 0.1)].sum()
+        for row, word in zip(weights, words, strict=True)
+    ]
+    for at in (0, 5, len(words) - 1):
+        page.locator("input[name=sound-word]").fill(str(at))
+        assert float(page.locator("[data-says=sound]").get_attribute("data-value")) == pytest.approx(near[at], abs=1e-5)
+    assert np.mean(near) > 0.8
+    page.locator("[data-draw=sound] label", has_text="0.0").click()
+    assert float(page.locator("[data-says=sound]").get_attribute("data-value")) < 0.5

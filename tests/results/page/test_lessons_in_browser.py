@@ -140,3 +140,21 @@ def test_numbers_are_read_as_people_type_them(pages, visit):
     texts = {"0.5": 0.5, "1/4": 0.25, "0,25": 0.25, "−1.5": -1.5, ".5": 0.5, "０．５": 0.5, " 2 ": 2, "ー1": -1}
     assert page.evaluate("(texts) => texts.map(typed)", [*texts]) == [*texts.values()]
     assert page.evaluate("['', 'x', '1/', '1e', '--1'].map(typed).every(Number.isNaN)")
+
+
+def test_a_wrong_answer_that_is_no_known_mistake_has_a_hint(pages, visit):
+    page = visit(pages["scores", "en"])
+    right = np.ravel(exercises_of("scores")["mask"].answer)
+    hints = {
+        "another order": right[::-1],
+        "are percent": 100 * right,
+        "sign is wrong": -right,
+        "yours add up to 1.30": [0.8, 0.5, 0, 0],
+        "more decimals": right + np.array([0.04, -0.04, 0, 0]),
+    }
+    for hint, answer in hints.items():
+        verdict, said = answered(page, "mask", answer)
+        assert (verdict, hint in said) == ("wrong", True), said
+    page = visit(pages["heads", "en"])
+    verdict, said = answered(page, "concat", 2 * np.ravel(exercises_of("heads")["concat"].answer))
+    assert "2.00 times the right ones" in said

@@ -1,5 +1,6 @@
 """The lessons on positions and limits: each drawing's number next to NumPy or PyTorch, and what their files hold."""
 
+import base64
 import json
 
 import numpy as np
@@ -20,6 +21,7 @@ from attnscope_yamamoto2023.models import Subject
 
 FIGURES = json.loads((HERE / "positions" / "shown.json").read_text(encoding="utf-8"))
 SHOWN = FIGURES["models"]
+MEASURED = json.loads((HERE / "positions" / "figures.json").read_text(encoding="utf-8"))
 HEADS = [(model, head) for model, shown in SHOWN.items() for head in shown["heads"]]
 
 
@@ -150,11 +152,11 @@ def test_queries_keep_the_wave_that_the_states_lose(written, visit):
     near = (np.arange(129) * 2 >= 40) & (np.arange(129) * 2 <= 60)
     peak = np.array(layers["ratio"])[:, :, near].max(-1)
     assert layers["sides"] == ["X", "query", "key"]
-    assert (peak[5:, 0] < 1).all()  # from the sixth layer on, as the prose says
+    assert (peak[5:, 0] < 1).all()  # from layer 5 on, as the prose says
     assert (peak[5:, 1:] > 1.5).all()
-    for layer in (1, 6, 12):
+    for layer in (0, 5, 11):
         move(page, "layer", layer)
-        assert number(page, "layers") == pytest.approx(peak[layer - 1, 1])
+        assert number(page, "layers") == pytest.approx(peak[layer, 1])
     assert layers["position"][0] > 2 * layers["position"][-1]
     assert np.array(FIGURES["layers"]["all-MiniLM-L6-v2"]["ratio"])[:, :, near].max() < 1  # has no such peak
 
@@ -173,6 +175,99 @@ def test_tables_of_six_models_and_their_dimensions(written, visit):
     move(page, "dimensions", 12)
     assert number(page, "components") == pytest.approx(tables["bundled"]["share"][11])
     assert page.locator("[data-draw=tables] svg").count() == 6
+
+
+@pytest.mark.parametrize("model", MEASURED["profiles"])
+def test_clusters_of_heads_are_those_of_scikit_learn(model, written, visit):
+    cluster = pytest.importorskip("sklearn.cluster")
+    page, data = visit(written["positions"]), MEASURED["profiles"][model]
+    vectors = np.frombuffer(base64.b64decode(data["block"]), "<u2").reshape(-1, 21) / 65535
+    texts, depth, heads, _ = data["shape"]
+    move(page, "kinds-model", model)
+    fitted = cluster.KMeans(6, n_init=20, random_state=0).fit(vectors)
+    assert number(page, "kinds") <= fitted.inertia_ * (1 + 1e-5)  # no worse a partition
+    labels = fitted.labels_.reshape(texts, depth * heads)
+    most = [np.bincount(labels[:, head]).max() / texts for head in range(depth * heads)]
+    assert abs(number(page, "kinds", "steady") - np.sum(np.array(most) >= 0.9)) <= 1
+    assert number(page, "kinds", "steady") >= 0.9 * depth * heads  # as the paper says of most heads
+    assert "random, 0 do" in page.locator("[data-says=kinds]").inner_text()
+
+
+@pytest.mark.parametrize(("model", "head"), HEADS, ids=lambda one: one if isinstance(one, str) else one["name"])
+def test_columns_add_up_at_the_offset_and_cancel_far_away(model, head, written, visit):
+    page = visit(written["positions"])
+    q, k, s = (np.array(head[name]) for name in "qks")
+    length = q.shape[1]
+    covariance = np.array([np.correlate(of_k, of_q, "full") for of_q, of_k in zip(q, k, strict=True)])
+    parts = s[:, None] * (covariance - covariance.mean(1, keepdims=True))
+    left = np.abs(parts.sum(0)) / np.abs(parts).sum(0)
+    move(page, "columns-head", f"{model} {head['name']}")
+    for offset in (-30, -2, 7):
+        move(page, "columns-offset", offset)
+        assert number(page, "columns") == pytest.approx(left[offset + length - 1], abs=1e-9)
+    offsets = np.arange(-40, 41)
+    far = left[offsets + length - 1][np.abs(np.abs(offsets) - 30) <= 4].mean()
+    assert number(page, "columns", "far") == pytest.approx(far, abs=1e-9)
+    assert left[parts.sum(0).argmax()] > far + 0.3
+
+
+def test_uses_of_words_are_told_as_numpy_tells_them(written, visit):
+    page, probes = (
+        visit(written["positions"]),
+        json.loads((HERE / "positions" / "probes.json").read_text(encoding="utf-8")),
+    )
+    shares = {}
+    for kind in ("syntax", "meaning"):
+        words, uses = np.array(probes[kind]["words"]), np.array(probes[kind]["uses"])
+        block = np.frombuffer(base64.b64decode(probes[kind]["states"]["block"]), "<f4").astype(float)
+        shares[kind] = [told(layer, words, uses) for layer in block.reshape(7, len(words), -1)]
+    for layer in range(7):
+        move(page, "probe-layer", layer)
+        for kind in shares:
+            assert number(page, "probes", kind) == pytest.approx(shares[kind][layer], abs=1e-9)
+    assert np.argmax(shares["syntax"]) < np.argmax(shares["meaning"]) == 6  # as the prose says
+    assert shares["syntax"][6] < max(shares["syntax"])
+    assert max(max(probes[kind]["null"]) for kind in shares) < 0.6
+
+
+def told(states, words, uses):
+    """The share of uses that are nearer to the mean of the word's other sentences of the use."""
+    right = 0
+    for i, state in enumerate(states):
+        others = (words == words[i]) & (np.arange(len(words)) != i)
+        apart = [np.linalg.norm(state - states[others & (uses == use)].mean(0)) for use in (0, 1)]
+        right += apart[uses[i]] < apart[1 - uses[i]]
+    return right / len(states)
+
+
+def test_a_dozen_dimensions_are_enough_for_a_head(written, visit):
+    page = visit(written["positions"])
+    rows = position_table(study("bundled", limit=1).model).rows
+    left, values, directions = np.linalg.svd(rows - rows.mean(0), full_matrices=False)
+    column = np.argsort(-rows.var(0))[0]
+    for count in (0, 4, 12, 24):
+        move(page, "kept", count)
+        made = (left[:, :count] * values[:count]) @ directions[:count, column]
+        real = rows[:, column] - rows[:, column].mean()
+        expected = 1 - np.sum((real - made) ** 2) / np.sum(real**2)
+        assert number(page, "fewer") == pytest.approx(expected, abs=1e-3)
+    for found in MEASURED["reduced"].values():  # as the prose says
+        weight = dict(zip(found["dimensions"], found["weight"], strict=True))
+        assert weight[4] < 0.35
+        assert 0.93 < weight[12] / found["weight"][-1] < 1
+
+
+def test_rope_finds_an_offset_sooner_and_no_translation(written, visit):
+    page, copying = visit(written["positions"]), MEASURED["copying"]
+    move(page, "updates", 200)
+    assert number(page, "rope") == pytest.approx(copying["rope"]["weight"]["mean"][copying["updates"].index(200)])
+    sooner = sum(
+        one < other for one, other in zip(copying["rope"]["reached"], copying["learned"]["reached"], strict=True)
+    )
+    assert f"RoPE is sooner in {sooner} of {copying['seeds']}" in page.locator("[data-says=rope]").inner_text()
+    assert sooner >= 10
+    assert copying["learned"]["loss"]["mean"][-1] < copying["rope"]["loss"]["mean"][-1]
+    assert MEASURED["rope"]["difference"][2] < 0  # the table's loss is lower over the whole of the second task
 
 
 def test_late_rows_are_trained_as_often_as_long_texts_come(written, visit):

@@ -129,6 +129,29 @@ def test_attention_has_learned_weekdays(kind, path, visit):
     assert np.mean(found) > 0.95  # a guess has 1 / 7
 
 
+@torch.no_grad()
+def test_weights_part_during_the_training(path, visit):
+    page, training = visit(path), json.loads((MODELS / "training.json").read_text(encoding="utf-8"))
+    names = json.loads((MODELS / "vocabulary.json").read_text(encoding="utf-8"))
+    ids = torch.tensor([[*(names.index(word) for word in training["source"]), 2]])
+    reads = torch.tensor([[1, *(names.index(word) for word in training["target"])]])
+    last = model_of("dot")(input_ids=ids, decoder_input_ids=reads).cross_attentions[0][0, 0, :-1]
+    steps = training["steps"]
+    np.testing.assert_allclose(torch.tensor(steps[-1]["scores"]).softmax(-1), last, atol=1e-4)  # the model of the page
+    for at in (0, 4, len(steps) - 1):
+        page.locator("input[name=growing]").fill(str(at))
+        weights = torch.tensor(steps[at]["scores"], dtype=torch.float64).softmax(-1)
+        expected = torch.distributions.Categorical(weights).entropy().mean()
+        assert float(page.locator("[data-says=growing]").get_attribute("data-value")) == pytest.approx(
+            float(expected), abs=1e-9
+        )
+    assert [step["on_word"] for step in (steps[0], steps[-1])] == [
+        pytest.approx(0.12, abs=0.01),
+        pytest.approx(1, abs=0.01),
+    ]
+    assert steps[-1]["entropy"] < steps[0]["entropy"] / 5
+
+
 def test_words_ask_words_with_the_same_formula(path, visit):
     page = visit(path)
     h = torch.tensor(page.evaluate("chosen.sources.dot.h"), dtype=torch.float64)

@@ -11,6 +11,7 @@ import inspect
 import io
 import re
 import runpy
+import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -292,6 +293,8 @@ def _joined(sentences: Iterable[str]) -> str:
 
 def module_of(path: Path) -> tuple[nn.Module, str]:
     """The module that a file makes or defines, and the source of its class."""
+    if not path.exists():
+        raise AttnscopeError(f"there is no file {path}: give --check the Python file with your module of attention")
     if not path.is_file() or path.suffix != ".py":
         raise AttnscopeError(f"--check is {path}; expected a Python file with a module of attention")
     with explaining(f"{path} failed", "Correct the file", quoted=True), contextlib.redirect_stdout(io.StringIO()):
@@ -634,8 +637,24 @@ def _output_of(module: nn.Module, x: Tensor) -> tuple[Tensor, bool]:
             return torch.stack([_called(module, text) for text in x]), False
         except _FAILURES:
             what = f"X of shape {tuple(x.shape)} makes {type(module).__name__!r} fail"
-            with explaining(what, "Correct its forward", quoted=True):
+            with explaining(what, _advice(failure, module), quoted=True):
                 raise failure from None
+
+
+def _advice(failure: Exception, module: nn.Module) -> str:
+    """How to correct the line of a student's code that failed, by the error and by what the line computes."""
+    file = type(module).forward.__code__.co_filename
+    frames = [frame for frame in traceback.extract_tb(failure.__traceback__) if frame.filename == file]
+    if not frames:
+        return "Correct its forward"
+    number, code, error = frames[-1].lineno, frames[-1].line or "", str(failure)
+    if "Dimension out of range" in error:
+        return f"Correct line {number}: dim is the number of an axis; softmax over the keys has dim=-1"
+    if re.search(_PRODUCTS[0], code) and re.search(r"size|shape", error):
+        if re.search(r"transpose|permute|\.m?T\b|einsum", code):
+            return f"Correct line {number}: K.transpose(-2, -1) exchanges the last two axes of K, tokens and d_k"
+        return f"Correct line {number}: a product with the keys needs their transpose, Q @ K.transpose(-2, -1)"
+    return f"Correct line {number}"
 
 
 def _output_under(module: nn.Module, x: Tensor, mask: Tensor) -> Tensor | None:

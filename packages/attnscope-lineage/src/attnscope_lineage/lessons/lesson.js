@@ -220,7 +220,7 @@ function plane(place, { low = -2, high = 2, label, drag = null }) {
 
 /**
  * Curves. `lines`: [{name, colour, points: [[x, y], …], dashed, ends: [[low, high], …]}], `ends` an interval at each
- * point; `x` and `y`: {label, low, high, log}; `at`: a vertical line at an x. Points that are not finite break a curve.
+ * point, `faint` thin; `x` and `y`: {label, low, high, log}; `at`: a vertical line at an x, which the legend calls `x.at`. Points that are not finite break a curve.
  */
 function curves(place, { lines, x: across, y: up, at = null, label, height: usual = 250 }) {
   const height = Math.round(usual * lowered), width = widthOf(place, 720), left = 54, right = 14, top = 12, bottom = 42;
@@ -243,8 +243,9 @@ function curves(place, { lines, x: across, y: up, at = null, label, height: usua
   }
   for (const value of across.ticks ?? marks(across, width < 420 ? 4 : 8)) picture.append(svg("text", { x: px(value), y: height - bottom + 17, "text-anchor": "middle" }, say(value)));
   if (at !== null) picture.append(svg("line", { x1: px(at), x2: px(at), y1: top, y2: height - bottom, stroke: "var(--mark)", "stroke-width": 1.5, "stroke-dasharray": "4 3" }));
-  for (const { name, colour, points, dashed, ends = [] } of lines) {
-    ends.forEach(([low, high], i) => picture.append(svg("line", { x1: px(points[i][0]), x2: px(points[i][0]), y1: py(low), y2: py(high), stroke: colour, "stroke-width": 1.5, opacity: 0.6 })));
+  for (const { name, colour, points, dashed, faint, ends = [] } of lines) {
+    const within = (y) => Math.max(top, Math.min(height - bottom, py(y)));
+    ends.forEach(([low, high], i) => picture.append(svg("line", { x1: px(points[i][0]), x2: px(points[i][0]), y1: within(low), y2: within(high), stroke: colour, "stroke-width": 1.5, opacity: 0.6 })));
     let path = "", open = false;
     for (const [a, b] of points) {
       if (!inside(a, across) || !inside(b, up)) { open = false; continue; }
@@ -252,14 +253,14 @@ function curves(place, { lines, x: across, y: up, at = null, label, height: usua
       path += `${open ? "L" : "M"}${px(a).toFixed(2)} ${high.toFixed(2)}`;
       open = true;
     }
-    picture.append(svg("path", { d: path, fill: "none", stroke: colour, "stroke-width": 2.5, "stroke-linejoin": "round", "stroke-dasharray": dashed ? "6 4" : "none", "data-name": name }));
+    picture.append(svg("path", { d: path, fill: "none", stroke: colour, "stroke-width": faint ? 1.2 : 2.5, opacity: faint ? 0.45 : 1, "stroke-linejoin": "round", "stroke-dasharray": dashed ? "6 4" : "none", "data-name": name }));
   }
   picture.append(svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, across.label));
-  const legend = html("div", { class: "legend" }, ...lines.filter((line) => line.name).map(({ name, colour }) => {
-    const sample = html("i");
-    sample.style.background = colour;
+  const legend = html("div", { class: "legend" }, ...lines.filter((line) => line.name).map(({ name, colour, dashed }) => {
+    const sample = html("i", dashed ? { class: "dashed" } : {});
+    sample.style.color = colour;
     return html("span", {}, sample, name);
-  }));
+  }), ...(at !== null && across.at ? [html("span", {}, html("i", { class: "upright" }), across.at)] : []));
   place.replaceChildren(...(up.label ? [html("p", { class: "up" }, up.label)] : []), picture, legend);
 }
 
@@ -284,6 +285,19 @@ const same = (a, b, decimals) => typeof b === "string" ? a === b
 function judged(exercise, answer) {
   if (same(answer, exercise.answer, exercise.decimals)) return "right";
   return Object.keys(exercise.mistakes).find((name) => same(answer, exercise.mistakes[name], exercise.decimals)) ?? "wrong";
+}
+
+/** What a wrong answer still tells: it is near, in another order, has another sign, unit or factor, or is no distribution. */
+function hintOf(exercise, answer) {
+  const right = flat(exercise.answer), size = 10 ** -exercise.decimals, near = (a, b, by = 1.0001 * size) => a.length === b.length && a.every((x, i) => Math.abs(x - b[i]) <= by);
+  const sorted = (row) => row.toSorted((a, b) => a - b), several = right.length > 1, all = sum(answer), norm = dot(right, right);
+  if (near(answer, right, 5 * size)) return t`Nearly: keep more decimals on the way, and round at the end.`;
+  if (several && near(sorted(answer), sorted(right))) return t`These are the right numbers in another order.`;
+  if (near(answer.map((x) => -x), right)) return t`The sign is wrong.`;
+  if (near(answer.map((x) => x / 100), right)) return t`These are percent: divide by 100.`;
+  if (several && right.every((x) => x >= 0) && Math.abs(sum(right) - 1) < 1e-9) return Math.abs(all - 1) > 0.02 * right.length ? t`Weights add up to 1; yours add up to ${decimal(all)}.` : "";
+  const factor = dot(answer, right) / norm;
+  return several && Math.abs(factor) > 0.05 && near(answer.map((x) => x / factor), right, 2 * size) ? t`Your numbers are ${decimal(factor)} times the right ones.` : "";
 }
 
 function askedIn(part) {
@@ -336,6 +350,9 @@ function askedIn(part) {
       inputs.forEach((input, i) => input.classList.toggle("off", off[i] && off.includes(false)));
       const right = off.filter((one) => !one).length;
       if (right) head.append(` ${t`${right} of ${off.length} numbers are right.`}`);
+      const hint = hintOf(exercise, answer);
+      verdict.dataset.hint = hint;
+      if (hint) head.append(` ${hint}`);
     }
     verdict.replaceChildren(head, " ", says);
   });

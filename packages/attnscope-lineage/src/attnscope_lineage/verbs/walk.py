@@ -50,7 +50,8 @@ def walk(
         int | str | None,
         Typed(),
         "Follow the row of this token: a position, or a piece of the text. In decoder layers the text is the "
-        "target. By default the last; of the default sentence 'it'. A special token is not the last.",
+        "target. By default the last; of the default sentence and of ``bundled:pronoun`` 'it'. A special token is "
+        "not the last.",
     ] = None,
     forms: Annotated[
         bool, "Compare the head with sparse and linear forms of attention. They have the same queries, keys and values."
@@ -189,7 +190,8 @@ def walk(
     if longest is not None:
         walked, source = with_padding(walked, source, len(longest))
     queries = source if target is None or walked.kind == "self" else target
-    if query_token is None and sentence == SENTENCE and queries is source:
+    knows_it = sentence == SENTENCE or (isinstance(model, str | Path) and str(model) == ANSWERS_IT)
+    if query_token is None and knows_it and queries is source and FOLLOWED in map(str.strip, source.window.tokens):
         query_token = FOLLOWED
     walked = replace(
         walked,

@@ -90,12 +90,12 @@ function links(names, weights, colour) {
   names.forEach((name, i) => picture.append(svg("text", { x: 62, y: y(i), "text-anchor": "end", class: i === chosen.query ? "strong" : "" }, name), svg("text", { x: 108, y: y(i), class: weights[chosen.query][i] > 0.15 ? "strong" : "" }, name)));
   return picture;
 }
-/** The matrix of a head: a row for each query. */
-function map(names, weights) {
+/** The matrix of a head: a row for each query, that of the query at `query` framed. */
+function map(names, weights, query = chosen.query) {
   const n = names.length, cell = 168 / n, colour = weightRamp();
   const picture = svg("svg", { viewBox: "-1 -1 170 170", class: "map", "aria-hidden": "true" });
   weights.forEach((line, i) => line.forEach((weight, j) => picture.append(svg("rect", { x: cell * j, y: cell * i, width: cell - 0.5, height: cell - 0.5, fill: css(colour(weight)) }, svg("title", {}, `${names[i]} → ${names[j]}: ${decimal(weight, 3)}`)))));
-  picture.append(svg("rect", { x: -0.5, y: cell * chosen.query - 0.5, width: 169, height: cell + 0.5, fill: "none", stroke: "var(--mark)", "stroke-width": 1.5 }));
+  picture.append(svg("rect", { x: -0.5, y: cell * query - 0.5, width: 169, height: cell + 0.5, fill: "none", stroke: "var(--mark)", "stroke-width": 1.5 }));
   return picture;
 }
 
@@ -216,6 +216,37 @@ draw("views", (box) => {
   return update;
 });
 
+draw("english", (box) => {
+  const { layer, heads, measured, sentences } = lesson.numbers.english, PAUSES = new Set(["[CLS]", "[SEP]"]);
+  const kinds = { order: t`order: the word before`, case: t`syntax: article and preposition → their noun`, obj: t`syntax: object → its verb`, coreference: t`meaning: a name for the same thing` };
+  const starts = ["picture", "instrument", "window", "table"]; // the word that asks first
+  let at = 1, query = 0;
+  const ask = () => { query = sentences[at].tokens.lastIndexOf(starts[at]); };
+  const weightsOf = sentences.map(({ arrays }) => { const of = unpack(arrays); return Object.fromEntries(Object.entries(heads).map(([kind, head]) => [kind, attention(of[`q${head}`], of[`k${head}`], of[`k${head}`]).weights])); });
+  const controls = row(box, "moves");
+  slider(controls, { name: "english-sentence", label: t`Sentence`, low: 1, high: sentences.length, step: 1, value: at + 1, show: String }, (n) => { at = n - 1; ask(); asker.max = sentences[at].tokens.length - 2; asker.value = query; asker.told(); update(); });
+  ask();
+  const asker = slider(controls, { name: "english-word", label: t`Word that asks`, low: 1, high: sentences[at].tokens.length - 2, step: 1, value: query, show: (i) => sentences[at].tokens[i] }, (i) => { query = i; update(); });
+  const sentence = html("p", { class: "weighed", lang: "en", translate: "no" }), maps = html("div", { class: "cards" });
+  box.append(sentence, maps);
+  const scores = figure(box, t`Right links over a treebank and short texts: the head, always the same distance, an untrained copy`), says = html("p", { class: "say", "data-says": "english" });
+  box.append(says);
+  return () => {
+    const { tokens } = sentences[at], best = {};
+    maps.replaceChildren(...Object.entries(kinds).map(([kind, name]) => {
+      const weights = weightsOf[at][kind], line = weights[query].map((w, j) => (PAUSES.has(tokens[j]) ? 0 : w));
+      best[kind] = ranked(line)[0];
+      return html("div", { class: "card-head", "data-kind": kind, "data-weight": line[best[kind]] }, html("b", {}, t`Head ${nameOf(layer, heads[kind])}`), html("small", {}, name), map(tokens, weights, query), html("span", { translate: "no" }, `${tokens[query]} → ${tokens[best[kind]]} ${percent(line[best[kind]])}`));
+    }));
+    sentence.replaceChildren(...tokens.slice(1, -1).map((token, i) => html("span", i + 1 === query ? { class: "it" } : {}, token)));
+    const rows = ["case", "obj", "coreference"].flatMap((kind) => [[kinds[kind], measured[kind].score, "var(--w)"], [t`the same distance`, measured[kind].offset, "var(--muted)"], [t`untrained`, measured[kind].untrained, "var(--line)"]]);
+    bars(scores, { values: rows.map(([, value]) => value), labels: rows.map(([name]) => name), colour: (i) => rows[i][2], marked: (i) => i % 3 === 0, label: t`Right links`, text: percent });
+    says.dataset.value = weightsOf[at].coreference[query][best.coreference];
+    const words = Object.fromEntries(Object.entries(best).map(([kind, j]) => [kind, tokens[j]]));
+    says.textContent = t`“${tokens[query]}” asks four questions at once. Apart from the pauses [CLS] and [SEP], head ${nameOf(layer, heads.order)} turns most to “${words.order}”, head ${nameOf(layer, heads.case)} to “${words.case}”, head ${nameOf(layer, heads.obj)} to “${words.obj}”, head ${nameOf(layer, heads.coreference)} to “${words.coreference}”. Head ${nameOf(layer, heads.order)} has ${percent(measured.order.score)} of its weight on the word before, over other texts.`;
+  };
+});
+
 draw("concat", (box) => {
   const controls = row(box, "moves"), shown = model(controls);
   choice(controls, { name: "layer", label: t`Layer`, options: [[0, "0"], [1, "1"]], value: chosen.layer }, (layer) => { chosen.layer = layer; redraw(); });
@@ -298,6 +329,37 @@ draw("picture", (box) => {
     says.textContent = t`The model reads ${best} (probability ${percent(p[best])}). Dark patches are those that ${whose} attends to. Of ${measured.pictures} held-out pictures it reads ${measured.right} right.`;
   }
   asker.told();
+  return update;
+});
+
+draw("sound", (box) => {
+  const { model: name, seconds, words, tokens, heads, spectrogram } = lesson.numbers.sound, frames = spectrogram[0].length, NEAR = 0.1;
+  const arrays = heads.map((head) => unpack(head.arrays));
+  /** Weights of every token over the frames, and the part after the end of the sound. */
+  const weightsOf = arrays.map(({ q, k, rest }) => matmul(q, transpose(k)).map((line, i) => softmax([...line.map((x) => x / Math.sqrt(q[0].length)), rest[i]])));
+  let head = 0, at = tokens.findIndex(({ text }) => text === "young");
+  const controls = row(box, "moves");
+  choice(controls, { name: "sound-head", label: t`Head`, options: heads.map((one, i) => [i, one.name]), value: head }, (i) => { head = i; update(); });
+  slider(controls, { name: "sound-word", label: t`Word that the model writes`, low: 0, high: tokens.length - 1, step: 1, value: at, show: (i) => `“${words[tokens[i].word].word}”` }, (i) => { at = i; update(); });
+  const place = figure(box, t`The sound: frames of 20 ms from left to right, high tones at the top; framed: the time of the word`, { wide: true }), line = figure(box, t`Weight of the word over the frames`, { wide: true });
+  const says = html("p", { class: "say", "data-says": "sound" });
+  box.append(says);
+  const inside = (weights, { begin, end }) => sum(weights.slice(0, frames).filter((_, i) => (i + 0.5) / 50 >= begin - NEAR && (i + 0.5) / 50 <= end + NEAR));
+  function update() {
+    const bands = spectrogram.length, canvas = html("canvas", { width: frames, height: bands }), paint = canvas.getContext("2d"), colour = weightRamp();
+    spectrogram.forEach((values, band) => values.forEach((x, i) => { paint.fillStyle = css(colour(x / 99)); paint.fillRect(i, bands - 1 - band, 1, 1); }));
+    const width = widthOf(place, 720), left = 54, right = 14, height = 120 * lowered, word = words[tokens[at].word], x = (time) => left + (time / seconds) * (width - left - right);
+    const picture = svg("svg", { viewBox: `0 0 ${width} ${height + 22}`, class: "curves", role: "img", "aria-label": t`Spectrogram with its words` });
+    picture.append(svg("image", { href: canvas.toDataURL(), x: left, y: 0, width: width - left - right, height, preserveAspectRatio: "none" }),
+      svg("rect", { x: x(word.begin), y: 1, width: x(word.end) - x(word.begin), height: height - 2, fill: "none", stroke: "var(--mark)", "stroke-width": 2.5 }));
+    for (const one of words) picture.append(svg("text", { x: (x(one.begin) + x(one.end)) / 2, y: height + 16, "text-anchor": "middle", style: one === word ? "font-weight: 700; fill: var(--text)" : "" }, one.word));
+    place.replaceChildren(picture);
+    const weights = weightsOf[head][at];
+    curves(line, { lines: [{ name: "", colour: "var(--w)", points: weights.slice(0, frames).map((w, i) => [(i + 0.5) / 50, w]) }], x: { label: t`Seconds`, low: 0, high: seconds }, y: { label: "", low: 0, high: greatest([0.1, ...weights.slice(0, frames)]) }, label: t`Weights over the sound`, height: 150 });
+    const own = inside(weights, word), others = mean(words.filter((one) => one !== word).map((one) => inside(weights, one))), every = mean(weightsOf[head].map((one, i) => inside(one, words[tokens[i].word])));
+    says.dataset.value = own;
+    says.textContent = t`To write “${word.word}”, head ${heads[head].name} of ${name} puts ${percent(own)} of its weight within 0.1 s of the word (${decimal(word.begin)} to ${decimal(word.end)} s); at the times of the other words it has ${percent(others)} on average. Over all words of the sentence the share is ${percent(every)}.`;
+  }
   return update;
 });
 

@@ -31,7 +31,10 @@ WEIGHTS, KEYS, VALUES = [[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.7, 0.2, 0.1]], [2.
 
 
 def numbers() -> dict[str, Any]:
-    """Both models, and the words that they know."""
+    """Both models and the words that they know, and heads of two larger ones.
+
+    `scripts/lesson_views.py` and `scripts/lesson_sound.py` write the latter.
+    """
     tokenizer = AutoTokenizer.from_pretrained(FOLDERS[1])
     text = SENTENCES.read_text(encoding="utf-8") + NOUNS.read_text(encoding="utf-8")
     words = sorted({*re.findall(r"[\w']+|[.,]", text)}, key=lambda word: (word.lower(), word))
@@ -41,6 +44,8 @@ def numbers() -> dict[str, Any]:
         "views": _viewed(),
         "order": _previous_word(),
         "digits": _digits(),
+        "english": json.loads((HERE / "views.json").read_text(encoding="utf-8")),
+        "sound": json.loads((HERE / "sound.json").read_text(encoding="utf-8")),
         "vocabulary": {word: ids[word if word in ".," else f"▁{word}"] for word in words},
         "names": [token.removeprefix("▁") for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))],
         "longest": LONGEST,
@@ -106,6 +111,10 @@ def exercises() -> dict[str, Exercise]:
                 "no-scale": products.softmax(-1)[0].tolist(),
                 "columns": scores.softmax(-2)[0].tolist(),
                 "scores": scores[0].tolist(),
+                "products": products[0].tolist(),
+                "scale-by-d": (products / head_width).softmax(-1)[0].tolist(),
+                "heads": (products / HEADS**0.5).softmax(-1)[0].tolist(),
+                "other-row": scores.softmax(-1)[1].tolist(),
             },
         ),
         "concat": Exercise(
@@ -113,6 +122,7 @@ def exercises() -> dict[str, Exercise]:
             mistakes={
                 "added-first": (outputs.sum(0) @ joins[:2]).tolist(),
                 "one-head": parts[0, 0].tolist(),
+                "second-head": parts[1, 0].tolist(),
                 "swapped": (outputs.flip(0).flatten() @ joins).tolist(),
                 "mean": parts.mean(0)[0].tolist(),
             },
@@ -125,6 +135,8 @@ def exercises() -> dict[str, Exercise]:
                 "largest": float(values[query.argmax()]),
                 "own": float(values[-1]),
                 "mean": float(values.mean()),
+                "sum": float(values.sum()),
+                "other-row": float(weights[0] @ values),
             },
         ),
     }

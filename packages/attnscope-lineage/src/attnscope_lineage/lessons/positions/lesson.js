@@ -1,5 +1,5 @@
 // The lesson on positions.
-const { models, four, layers, tables } = lesson.numbers;
+const { models, four, layers, tables, figures, probes } = lesson.numbers;
 const everyHead = Object.entries(models).flatMap(([model, { heads }]) => heads.map((head) => ({ id: `${model} ${head.name}`, model, head })));
 const headNamed = (id) => everyHead.find((one) => one.id === id);
 const headOptions = everyHead.map(({ id }) => [id, id]);
@@ -8,6 +8,7 @@ const offsetText = (x) => (x > 0 ? `+${x}` : decimal(x, 0));
 const frequencies = (width) => Array.from({ length: width / 2 }, (_, i) => 10000 ** ((-2 * i) / width));
 const pairAt = (omega, position) => [Math.sin(omega * position), Math.cos(omega * position)];
 const rotation = (angle) => [[Math.cos(angle), Math.sin(angle)], [-Math.sin(angle), Math.cos(angle)]];
+const mean0 = (rows) => transpose(rows).map(mean); // of each column
 const turned = (matrix, pair) => matrix.map((line) => dot(line, pair));
 
 draw("order", (box) => {
@@ -156,6 +157,84 @@ draw("four", (box) => {
   return update;
 });
 
+// --- figure 1: k-means of heads and texts ---
+/** Vectors of 16-bit shares: text by text, layer by layer, head by head. */
+function profilesOf({ shape, block }) {
+  const bytes = Uint8Array.from(atob(block), (letter) => letter.charCodeAt(0)), values = new Uint16Array(bytes.buffer), [texts, depth, heads, width] = shape;
+  const rows = Array.from({ length: texts * depth * heads }, (_, i) => Float64Array.from(values.subarray(i * width, (i + 1) * width), (x) => x / 65535));
+  return { rows, texts, depth, heads };
+}
+const apart = (a, b) => { let total = 0; for (let i = 0; i < a.length; i++) total += (a[i] - b[i]) ** 2; return total; };
+/** The label of each row, the centres and the sum of squares, of the best of several starts (k-means++). */
+function kMeans(rows, count, starts = 8) {
+  const { uniform } = seeded(1);
+  let best = null;
+  for (let start = 0; start < starts; start++) {
+    let centres = [rows[Math.floor(uniform() * rows.length)]];
+    const near = rows.map((one) => apart(one, centres[0]));
+    while (centres.length < count) {
+      let left = uniform() * sum(near), at = 0;
+      while (at < rows.length - 1 && (left -= near[at]) > 0) at++;
+      centres.push(rows[at]);
+      rows.forEach((one, i) => { near[i] = Math.min(near[i], apart(one, rows[at])); });
+    }
+    let labels = [], before = Infinity, total = 0;
+    for (let step = 0; step < 60; step++) {
+      total = 0;
+      labels = rows.map((one) => { const far = centres.map((centre) => apart(one, centre)), label = far.indexOf(Math.min(...far)); total += far[label]; return label; });
+      if (before - total < 1e-12) break;
+      before = total;
+      centres = centres.map((centre, k) => {
+        const mine = rows.filter((_, i) => labels[i] === k);
+        return mine.length ? Float64Array.from(centre, (_, c) => mean(mine.map((one) => one[c]))) : centre;
+      });
+    }
+    if (best === null || total < best.total) best = { labels, centres, total };
+  }
+  return best;
+}
+const CLUSTER_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#999999", "#56b4e9", "#7a5195"];
+draw("kinds", (box) => {
+  const controls = row(box, "moves"), names = Object.keys(figures.profiles), prepared = new Map();
+  let name = names[1], count = 6;
+  choice(controls, { name: "kinds-model", label: t`Model`, options: names.map((one) => [one, one]), value: name }, (one) => { name = one; update(); });
+  slider(controls, { name: "clusters", label: t`Clusters (6 in the paper)`, low: 2, high: 8, step: 1, value: count, show: (x) => decimal(x, 0) }, (x) => { count = x; update(); });
+  const pies = figure(box, t`A pie for each head: the clusters of its texts`), means = figure(box, t`The centre of each cluster: mean share of the weight by offset`, { wide: true }), says = html("p", { class: "say", "data-says": "kinds" });
+  box.append(says);
+  const sorted = () => {
+    const key = `${name} ${count}`;
+    if (!prepared.has(key)) prepared.set(key, { ...profilesOf(figures.profiles[name]), ...kMeans(profilesOf(figures.profiles[name]).rows, count) });
+    return prepared.get(key);
+  };
+  /** The texts of each head in each cluster. */
+  const countsOf = (labels, heads) => Array.from({ length: heads }, (_, head) => Array.from({ length: count }, (_, k) => labels.filter((label, i) => i % heads === head && label === k).length));
+  function update() {
+    const { labels, centres, texts, depth, heads, total } = sorted(), counts = countsOf(labels, depth * heads), step = 38, left = 58;
+    const order = centres.map((centre, k) => ({ k, best: centre.indexOf(greatest(centre)), most: greatest(centre) })).sort((a, b) => b.most - a.most), place = Object.fromEntries(order.map(({ k }, i) => [k, i]));
+    const picture = svg("svg", { viewBox: `0 0 ${left + step * heads} ${step * depth + 20}`, class: "pies", role: "img", "aria-label": t`Clusters of each head` });
+    counts.forEach((parts, at) => {
+      const x = left + step * ((at % heads) + 0.5), y = step * (Math.floor(at / heads) + 0.5) + 18;
+      let from = -Math.PI / 2;
+      order.forEach(({ k }) => {
+        const angle = (2 * Math.PI * parts[k]) / texts, to = from + angle, r = 16, fill = CLUSTER_COLOURS[place[k]];
+        if (parts[k] === texts) picture.append(svg("circle", { cx: x, cy: y, r, fill }));
+        else if (parts[k]) picture.append(svg("path", { d: `M${x} ${y}L${x + r * Math.cos(from)} ${y + r * Math.sin(from)}A${r} ${r} 0 ${angle > Math.PI ? 1 : 0} 1 ${x + r * Math.cos(to)} ${y + r * Math.sin(to)}Z`, fill }));
+        from = to;
+      });
+    });
+    for (let layer = 0; layer < depth; layer++) picture.append(svg("text", { x: left - 6, y: step * (layer + 0.5) + 22, "text-anchor": "end" }, t`Layer ${layer}`));
+    for (let head = 0; head < heads; head++) picture.append(svg("text", { x: left + step * (head + 0.5), y: 12, "text-anchor": "middle" }, `${head}`));
+    pies.replaceChildren(picture);
+    curves(means, { lines: order.map(({ k, best, most }, i) => ({ name: most >= 0.3 ? t`${i + 1}: strong, ${decimal(most)} at ${offsetText(best - 10)}` : most >= 0.06 ? t`${i + 1}: weak, ${decimal(most)} at ${offsetText(best - 10)}` : t`${i + 1}: no direction`, colour: CLUSTER_COLOURS[i], points: [...centres[k]].map((y, o) => [o - 10, y]) })), x: { label: t`Offset t = key − query, tokens`, low: -10, high: 10 }, y: { label: "", low: 0, high: 1 }, label: t`Centres of the clusters`, height: 190 });
+    const steady = (all) => all.filter((parts) => greatest(parts) >= 0.9 * texts).length, { uniform } = seeded(2), mixed = labels.slice();
+    for (let i = mixed.length - 1; i > 0; i--) { const j = Math.floor(uniform() * (i + 1)); [mixed[i], mixed[j]] = [mixed[j], mixed[i]]; }
+    says.dataset.value = total;
+    says.dataset.steady = steady(counts);
+    says.textContent = t`${steady(counts)} of ${counts.length} heads have the same cluster in 90% or more of ${texts} texts. If the labels are dealt to heads and texts at random, ${steady(countsOf(mixed, depth * heads))} do.`;
+  }
+  return update;
+});
+
 /** Cross-covariance of two rows at offset t: sum of q_i k_{i+t}. */
 const covariance = (q, k, offset) => {
   let total = 0;
@@ -164,23 +243,24 @@ const covariance = (q, k, offset) => {
 };
 const REACH = 40, NEAR = Array.from({ length: 2 * REACH + 1 }, (_, i) => i - REACH);
 
+const forHead = new Map();
+/** Cross-covariance of every column of a head, raw and as correlation, at the offsets near 0. */
+function covariances({ id, head: { q, k } }) {
+  if (!forHead.has(id)) {
+    forHead.set(id, q.map((line, j) => {
+      const n = line.length, every = Array.from({ length: 2 * n - 1 }, (_, i) => covariance(line, k[j], i - n + 1)), middle = mean(every);
+      const norm = Math.sqrt(dot(line, line) * dot(k[j], k[j]));
+      return { raw: NEAR.map((at) => every[at + n - 1]), centred: NEAR.map((at) => every[at + n - 1] - middle), scaled: NEAR.map((at) => (every[at + n - 1] - middle) / norm) };
+    }));
+  }
+  return forHead.get(id);
+}
+
 draw("shift", (box) => {
   const controls = row(box, "moves");
   let chosen = everyHead[1], column = 0, offset = -6, count = 8;
   const importance = ({ q, k, s }) => s.map((one, j) => one * Math.sqrt(dot(q[j], q[j]) * dot(k[j], k[j])));
   const leading = ({ head }) => importance(head).indexOf(greatest(importance(head).slice(0, 20))); // the column with the largest part of the scores
-  const forHead = new Map(); // cross-covariance of every column, and their correlation
-  const parts = () => {
-    if (!forHead.has(chosen.id)) {
-      const { q, k } = chosen.head;
-      forHead.set(chosen.id, q.map((line, j) => {
-        const n = line.length, every = Array.from({ length: 2 * n - 1 }, (_, i) => covariance(line, k[j], i - n + 1)), middle = mean(every);
-        const norm = Math.sqrt(dot(line, line) * dot(k[j], k[j]));
-        return { raw: NEAR.map((at) => every[at + n - 1]), scaled: NEAR.map((at) => (every[at + n - 1] - middle) / norm) };
-      }));
-    }
-    return forHead.get(chosen.id);
-  };
   choice(controls, { name: "head", label: t`Head`, options: headOptions, value: chosen.id }, (id) => { chosen = headNamed(id); counts.max = chosen.head.s.length; column = leading(chosen); waves.value = column; waves.told(); update(); });
   column = leading(chosen);
   const waves = slider(controls, { name: "wave", label: t`Column j, by singular value`, low: 0, high: 19, step: 1, value: column, show: (x) => decimal(x + 1, 0) }, (x) => { column = x; update(); });
@@ -190,7 +270,7 @@ draw("shift", (box) => {
   const total = figure(box, t`Sum of s · xcov over columns (equations 13 to 15)`, { wide: true }), says = html("p", { class: "say", "data-says": "shift" });
   box.append(says);
   function update() {
-    const { q, k, s, sums } = chosen.head, all = parts(), used = Math.min(count, s.length);
+    const { q, k, s, sums } = chosen.head, all = covariances(chosen), used = Math.min(count, s.length);
     const standard = (line) => { const centre = mean(line), spread = Math.sqrt(variance(line)); return line.map((x) => (x - centre) / spread); };
     const [a, b] = [standard(q[column]), standard(k[column])], last = 99;
     curves(curve, { lines: [{ name: t`query`, colour: "var(--q)", points: a.slice(0, last + 1).map((x, i) => [i, x]) }, { name: t`key, ${offsetText(offset)} tokens on`, colour: "var(--k)", points: a.slice(0, last + 1).map((_, i) => [i, b[i + offset] ?? NaN]) }],
@@ -204,6 +284,38 @@ draw("shift", (box) => {
     says.dataset.value = some[offset + REACH];
     says.dataset.correlation = all[column].scaled[offset + REACH];
     says.textContent = t`xcorr at t = ${offsetText(offset)} is ${decimal(all[column].scaled[offset + REACH], 3)}. With ${used} of ${s.length} columns the sum peaks at t = ${offsetText(peak)}; the head has most weight at ${offsetText(best)}.`;
+  }
+  return update;
+});
+
+/** How much a correlation rises above all that is more than 3 tokens away from its highest point. */
+function solitude(line) {
+  const best = line.indexOf(greatest(line)), far = greatest(line.filter((_, i) => Math.abs(i - best) > 3).map(Math.abs));
+  return line[best] - far;
+}
+draw("columns", (box) => {
+  const controls = row(box, "moves"), LOBES = 30;
+  let chosen = everyHead[1], offset = -2;
+  choice(controls, { name: "columns-head", label: t`Head`, options: headOptions, value: chosen.id }, (id) => { chosen = headNamed(id); update(); });
+  slider(controls, { name: "columns-offset", label: t`Offset t`, low: -REACH, high: REACH, step: 1, value: offset, show: offsetText }, (x) => { offset = x; update(); });
+  const every = figure(box, t`xcorr of the first 20 columns, laid over each other (figure 7, above)`, { wide: true }), total = figure(box, t`Their weighted sum over all columns (figure 7, below)`, { wide: true });
+  const sides = figure(box, t`What the columns add at this offset, in units of the highest sum`), says = html("p", { class: "say", "data-says": "columns" });
+  box.append(says);
+  function update() {
+    const { s } = chosen.head, all = covariances(chosen), parts = all.map(({ centred }, j) => centred.map((x) => s[j] * x)), x = { label: t`Offset t, tokens`, low: -REACH, high: REACH, at: t`offset t` };
+    const whole = NEAR.map((_, i) => sum(parts.map((line) => line[i]))), top = greatest(whole), few = all.slice(0, 20).map(({ scaled }) => scaled);
+    const alone = few.map(solitude), single = alone.indexOf(greatest(alone)), peakOf = (line) => NEAR[line.indexOf(greatest(line))];
+    const isSolitary = alone[single] > 0.1;
+    curves(every, { lines: [...few.map((line) => ({ name: "", colour: "var(--q)", faint: true, points: NEAR.map((at, i) => [at, line[i]]) })), ...(isSolitary ? [{ name: t`most solitary: column ${single + 1}`, colour: "var(--k)", points: NEAR.map((at, i) => [at, few[single][i]]) }] : [])], at: offset, x, y: { label: "", low: -1, high: 1 }, label: t`Cross-correlations of 20 columns`, height: 190 });
+    curves(total, { lines: [{ name: "", colour: "var(--accent)", points: NEAR.map((at, i) => [at, whole[i] / top]) }], at: offset, x, y: { label: "", low: Math.min(-0.2, ...whole.map((y) => y / top)), high: 1 }, label: t`Weighted sum`, height: 150 });
+    const here = parts.map((line) => line[offset + REACH]), up = sum(here.filter((y) => y > 0)) / top, down = -sum(here.filter((y) => y < 0)) / top;
+    bars(sides, { values: [up, down, Math.abs(up - down)], labels: [t`columns that raise the sum`, t`columns that lower it`, up < down ? t`left of it (below 0)` : t`left of it`], most: Math.max(1, up, down), colour: (i) => ["var(--q)", "var(--k)", "var(--accent)"][i], label: t`Sums of the columns` });
+    const kept = (i) => Math.abs(whole[i]) / sum(parts.map((line) => Math.abs(line[i]))), near = whole.indexOf(top), far = mean(NEAR.map((at, i) => (Math.abs(Math.abs(at) - LOBES) <= 4 ? kept(i) : NaN)).filter(Number.isFinite));
+    says.dataset.value = kept(offset + REACH);
+    says.dataset.far = far;
+    says.dataset.single = single;
+    says.textContent = sentences(t`The sum is highest at t = ${offsetText(NEAR[near])}: there the columns point the same way, and ${share(kept(near))} of what they have is left in the sum. From 26 to 34 tokens away it is ${share(far)}: crests meet troughs. At t = ${offsetText(offset)} it is ${share(kept(offset + REACH))}.`,
+      isSolitary ? t`Column ${single + 1} is solitary: ${decimal(greatest(few[single]))} at t = ${offsetText(peakOf(few[single]))}, and nowhere else more than ${decimal(greatest(few[single]) - alone[single])}.` : t`No column of this head is solitary: each has other crests about as high.`);
   }
   return update;
 });
@@ -259,19 +371,19 @@ draw("angle", (box) => {
   return update;
 });
 
-const SIDES = { X: t`hidden states X`, query: t`queries Q`, key: t`keys K` }, SIDE_COLOURS = { X: "var(--muted)", query: "var(--q)", key: "var(--k)" };
+const SIDES = { X: t`hidden states X`, query: t`queries Q`, key: t`keys K` }, SIDE_COLOURS = { X: "var(--v)", query: "var(--q)", key: "var(--k)" };
 draw("layers", (box) => {
   const controls = row(box, "moves"), names = Object.keys(layers);
   let name = names[0], layer = 0;
   choice(controls, { name: "by-layer", label: t`Model`, options: names.map((one) => [one, one]), value: name }, (one) => {
     name = one;
-    at.max = layers[name].ratio.length;
-    layer = Math.min(layer, at.max - 1);
-    at.value = layer + 1;
+    at.max = layers[name].ratio.length - 1;
+    layer = Math.min(layer, at.max);
+    at.value = layer;
     at.told();
     update();
   });
-  const at = slider(controls, { name: "layer", label: t`Layer`, low: 1, high: layers[name].ratio.length, step: 1, value: 1, show: (x) => decimal(x, 0) }, (x) => { layer = x - 1; update(); });
+  const at = slider(controls, { name: "layer", label: t`Layer`, low: 0, high: layers[name].ratio.length - 1, step: 1, value: 0, show: (x) => decimal(x, 0) }, (x) => { layer = x; update(); });
   const spectra = figure(box, t`Largest amplitude over all heads and columns, in units of what noise reaches in 1 of 100 (figure 5)`, { wide: true });
   const pictures = row(box), peaks = figure(pictures, t`The same near 50 cycles per 512 tokens, by layer`), content = figure(pictures, t`Share of the scores that position explains, by layer`);
   const says = html("p", { class: "say", "data-says": "layers" });
@@ -282,14 +394,54 @@ draw("layers", (box) => {
     const { length, sides, ratio, position } = layers[name], peak = sides.map((_, side) => ratio.map((one) => near(one[side], length))), top = greatest(ratio.flatMap((one) => one.flatMap((line) => line.slice(3))));
     const noise = { name: t`noise`, colour: "var(--muted)", dashed: true };
     curves(spectra, { lines: [...sides.map((side, i) => ({ name: SIDES[side], colour: SIDE_COLOURS[side], points: ratio[layer][i].map((y, f) => [(f * 512) / length, y]).slice(3) })), { ...noise, points: [[0, 1], [256, 1]] }],
-      at: 48, x: { label: t`Frequency, cycles per 512 tokens`, low: 0, high: 256 }, y: { label: "", low: 0, high: Math.min(top, 8) }, label: t`Spectra of a layer`, height: 210 });
-    const x = { label: t`Layer`, low: 1, high: ratio.length };
-    curves(peaks, { lines: [...sides.map((side, i) => ({ name: SIDES[side], colour: SIDE_COLOURS[side], points: peak[i].map((y, l) => [l + 1, y]) })), { ...noise, points: [[1, 1], [ratio.length, 1]] }], at: layer + 1, x, y: { label: "", low: 0, high: greatest(peak.flat()) * 1.1 }, label: t`The peak by layer`, height: 180 });
-    curves(content, { lines: [{ name: "", colour: "var(--v)", points: position.map((y, l) => [l + 1, y]) }], at: layer + 1, x, y: { label: "", low: 0, high: 1 }, label: t`Share of position by layer`, height: 180 });
+      at: 48, x: { label: t`Frequency, cycles per 512 tokens`, low: 0, high: 256, at: t`48 cycles, 10.7 tokens` }, y: { label: "", low: 0, high: Math.min(top, 8) }, label: t`Spectra of a layer`, height: 210 });
+    const x = { label: t`Layer`, low: 0, high: ratio.length - 1, at: t`the layer` };
+    curves(peaks, { lines: [...sides.map((side, i) => ({ name: SIDES[side], colour: SIDE_COLOURS[side], points: peak[i].map((y, l) => [l, y]) })), { ...noise, points: [[0, 1], [ratio.length - 1, 1]] }], at: layer, x, y: { label: "", low: 0, high: greatest(peak.flat()) * 1.1 }, label: t`The peak by layer`, height: 180 });
+    curves(content, { lines: [{ name: t`median head`, colour: "var(--out)", points: position.map((y, l) => [l, y]) }], at: layer, x, y: { label: "", low: 0, high: 1 }, label: t`Share of position by layer`, height: 180 });
     const [X, Q, K] = ["X", "query", "key"].map((side) => peak[sides.indexOf(side)]);
     says.dataset.value = Q[layer];
-    says.textContent = t`Layer ${layer + 1}: near 50 cycles Q has ${decimal(Q[layer], 1)} times noise, K ${decimal(K[layer], 1)}, X ${decimal(X[layer], 1)}. From the first layer to the last, Q and K go from ${decimal((Q[0] + K[0]) / 2, 1)} to ${decimal((Q.at(-1) + K.at(-1)) / 2, 1)}, and the share of position from ${share(position[0])} to ${share(position.at(-1))}.`;
+    says.textContent = t`Layer ${layer}: near 50 cycles Q has ${decimal(Q[layer], 1)} times noise, K ${decimal(K[layer], 1)}, X ${decimal(X[layer], 1)}. From the first layer to the last, Q and K go from ${decimal((Q[0] + K[0]) / 2, 1)} to ${decimal((Q.at(-1) + K.at(-1)) / 2, 1)}, and the share of position from ${share(position[0])} to ${share(position.at(-1))}.`;
   }
+});
+
+// --- syntax below, meaning above ---
+const USES = Object.fromEntries(["syntax", "meaning"].map((kind) => [kind, { ...probes[kind], layers: Object.entries(unpack(probes[kind].states)).sort(([a], [b]) => a - b).map(([, rows]) => rows) }]));
+/** Whether each use of a word is told by the nearer mean of the word's other sentences. */
+function told({ words, uses }, rows) {
+  return rows.map((row, i) => {
+    const far = [0, 1].map((use) => {
+      const others = rows.filter((_, j) => j !== i && words[j] === words[i] && uses[j] === use), centre = row.map((_, c) => mean(others.map((one) => one[c])));
+      return Math.hypot(...row.map((x, c) => x - centre[c]));
+    });
+    return far[uses[i]] < far[1 - uses[i]];
+  });
+}
+draw("probes", (box) => {
+  const kinds = { syntax: t`syntax: noun or verb`, meaning: t`meaning: which of two senses` }, colours = { syntax: "var(--q)", meaning: "var(--k)" };
+  const every = Object.fromEntries(Object.keys(kinds).map((kind) => [kind, USES[kind].layers.map((rows) => told(USES[kind], rows))]));
+  const shares = Object.fromEntries(Object.entries(every).map(([kind, found]) => [kind, found.map((line) => mean(line.map(Number)))]));
+  const controls = row(box, "moves");
+  let layer = 2, kind = "meaning", word = "bank";
+  slider(controls, { name: "probe-layer", label: t`After layers`, low: 0, high: shares.syntax.length - 1, step: 1, value: layer, show: (x) => (x ? decimal(x, 0) : t`0 (embedding)`) }, (x) => { layer = x; update(); });
+  choice(controls, { name: "probe-word", label: t`Word`, options: [["meaning bank", "bank"], ["meaning crane", "crane"], ["syntax walk", "walk"], ["syntax answer", "answer"]], value: "meaning bank" }, (one) => { [kind, word] = one.split(" "); update(); });
+  const pictures = row(box), curve = figure(pictures, t`Uses that are told right, by layer`), where = plane(figure(pictures, t`The word's states in all its sentences, in two dimensions`), { low: -1.2, high: 1.2, label: t`States of the word` });
+  const says = html("p", { class: "say", "data-says": "probes" });
+  box.append(says);
+  function update() {
+    const x = { label: t`Layers read`, low: 0, high: shares.syntax.length - 1, at: t`the layer` };
+    curves(curve, { lines: [...Object.entries(kinds).map(([one, name]) => ({ name, colour: colours[one], points: shares[one].map((y, l) => [l, y]) })), ...Object.keys(kinds).map((one, i) => ({ name: i ? "" : t`untrained copies, at most`, colour: "var(--muted)", dashed: true, points: probes[one].null.map((y, l) => [l, y]) }))], at: layer, x, y: { label: "", low: 0, high: 1 }, label: t`Uses told right by layer`, height: 250 });
+    const { words, uses, layers: rows } = USES[kind], mine = words.flatMap((one, i) => (one === word ? [i] : [])), few = mine.map((i) => rows[layer][i]);
+    const axis = [0, 1].map((use) => mean0(few.filter((_, i) => uses[mine[i]] === use))), across = axis[1].map((v, c) => v - axis[0][c]), long = Math.hypot(...across) || 1;
+    const middle = axis[0].map((v, c) => (v + axis[1][c]) / 2), unit = across.map((v) => v / long), first = few.map((one) => dot(one.map((v, c) => v - middle[c]), unit));
+    const rest = few.map((one, i) => one.map((v, c) => v - middle[c] - first[i] * unit[c])), other = rest.map((one) => one[rest[0].map((_, c) => variance(rest.map((line) => line[c]))).reduce((best, v, c, all) => (v > all[best] ? c : best), 0)]);
+    const size = greatest([...first, ...other].map(Math.abs)) || 1;
+    where({ points: few.map((_, i) => ({ at: [first[i] / size, other[i] / size], name: "", colour: uses[mine[i]] ? "var(--k)" : "var(--q)", strength: uses[mine[i]] ? 1 : 0.25 })) });
+    const gained = (one, from, to) => every[one][to].filter((right, i) => right && !every[one][from][i]).length, last = shares.syntax.length - 1, best = shares.syntax.indexOf(greatest(shares.syntax));
+    says.dataset.syntax = shares.syntax[layer];
+    says.dataset.meaning = shares.meaning[layer];
+    says.textContent = t`After ${layer} layers the use is told right in ${share(shares.syntax[layer])} of the sentences for syntax and ${share(shares.meaning[layer])} for meaning. Syntax is best after ${best} layers (${share(shares.syntax[best])}), meaning after ${shares.meaning.indexOf(greatest(shares.meaning))} (${share(greatest(shares.meaning))}). From layer ${best} to the last, syntax loses ${gained("syntax", last, best)} of ${every.syntax[0].length} sentences and gains ${gained("syntax", best, last)}; meaning loses ${gained("meaning", last, best)} of ${every.meaning[0].length} and gains ${gained("meaning", best, last)}.`;
+  }
+  return update;
 });
 
 const TABLE_COLOURS = ["var(--q)", "var(--k)", "var(--v)", "var(--out)", "var(--w)", "var(--mark)"];
@@ -301,6 +453,32 @@ draw("tables", (box) => {
     curves(places[i], { lines: [{ name: "", colour: TABLE_COLOURS[i], points }, { name: "", colour: "var(--muted)", points: [[0, 1], [256, 1]], dashed: true }],
       x: { label: t`cycles per 512`, low: 0, high: 256 }, y: { label: "", low: 0, high: 6 }, label: t`Mean spectrum of the table of ${name}`, height: 170 });
   });
+});
+
+draw("compared", (box) => {
+  const kinds = { encoder: t`encoder`, decoder: t`decoder` }, titles = [t`Model`, t`Type`, t`Highest peak, 5 tokens to 26`, t`times noise`, t`Power in waves longer than 51 tokens`];
+  /** The highest local maximum of a spectrum between 20 and 100 cycles per 512 positions. */
+  const peakOf = ({ rows, spectrum }) => {
+    const inside = spectrum.map((y, f) => f).filter((f) => (f * 512) / rows >= 20 && (f * 512) / rows <= 105 && spectrum[f] >= spectrum[f - 1] && spectrum[f] >= spectrum[f + 1]);
+    return inside.sort((a, b) => spectrum[b] - spectrum[a])[0];
+  };
+  const table = html("table", { class: "text" }, html("thead", {}, html("tr", {}, ...titles.map((one) => html("th", { scope: "col" }, one)))));
+  table.append(html("tbody", {}, ...Object.entries(tables).map(([name, one]) => {
+    const f = peakOf(one), cells = [kinds[one.kind], f === undefined ? "–" : t`${decimal(one.rows / f, 1)} tokens`, f === undefined ? "–" : decimal(one.spectrum[f], 1), share(figures.slow[name])];
+    return html("tr", { "data-model": name, "data-slow": figures.slow[name], "data-peak": f === undefined ? "" : one.spectrum[f] }, html("th", { scope: "row", "data-column": titles[0] }, name), ...cells.map((cell, i) => html("td", { "data-column": titles[i + 1] }, cell)));
+  })));
+  box.append(table);
+});
+if (figures.objectives) draw("objectives", (box) => {
+  const { rows, updates } = figures.objectives, colours = { "masked token": "var(--q)", "next token": "var(--k)" }, names = { "masked token": t`masked token, reads both ways (as BERT)`, "next token": t`next token, reads backwards (as GPT-2)` };
+  const place = figure(box, t`Mean spectrum of the position table after ${updates} updates, times noise`, { wide: true }), says = html("p", { class: "say", "data-says": "objectives" });
+  box.append(says);
+  return () => {
+    curves(place, { lines: [...Object.keys(names).map((one) => ({ name: names[one], colour: colours[one], points: figures.objectives[one].spectrum.map((y, f) => [f, y]).slice(1) })), { name: t`white noise`, colour: "var(--muted)", dashed: true, points: [[0, 1], [rows / 2, 1]] }],
+      x: { label: t`Frequency, cycles per ${rows} positions`, low: 0, high: rows / 2 }, y: { label: "", low: 0, high: greatest(Object.keys(names).flatMap((one) => figures.objectives[one].spectrum.slice(1))) }, label: t`Spectra by objective`, height: 200 });
+    const slow = (one) => share(figures.objectives[one].slow);
+    says.textContent = t`In waves longer than 51 tokens is ${slow("masked token")} of the power after masked tokens, ${slow("next token")} after the next token; of noise it is about 4%.`;
+  };
 });
 
 draw("components", (box) => {
@@ -320,6 +498,26 @@ draw("components", (box) => {
   return update;
 });
 
+draw("fewer", (box) => {
+  const { columns, means, scores, directions } = figures.table, names = Object.keys(figures.reduced), colours = ["var(--q)", "var(--k)", "var(--v)"];
+  const controls = row(box, "moves");
+  let count = 4, column = 0;
+  slider(controls, { name: "kept", label: t`Dimensions that are kept`, low: 0, high: scores[0].length, step: 1, value: count, show: (x) => decimal(x, 0) }, (x) => { count = x; update(); });
+  slider(controls, { name: "kept-column", label: t`Column of the table`, low: 0, high: columns.length - 1, step: 1, value: 0, show: (x) => decimal(x + 1, 0) }, (x) => { column = x; update(); });
+  const pictures = row(box), wave = figure(pictures, t`The column (bundled), and what the kept dimensions make of it`), heads = figure(pictures, t`Weight of a head on the token before, when the model has only these dimensions of its table`), says = html("p", { class: "say", "data-says": "fewer" });
+  box.append(says);
+  function update() {
+    const made = scores.map((line) => means[column] + sum(line.slice(0, count).map((x, d) => x * directions[d][column]))), real = columns[column], most = greatest(real.map(Math.abs));
+    const left = sum(real.map((x, i) => (x - made[i]) ** 2)) / sum(real.map((x) => (x - means[column]) ** 2));
+    curves(wave, { lines: [{ name: t`the whole table`, colour: "var(--muted)", points: real.map((x, i) => [i, x]) }, { name: t`${count} dimensions`, colour: "var(--accent)", dashed: true, points: made.map((x, i) => [i, x]) }], x: { label: t`Position`, low: 0, high: real.length - 1 }, y: { label: "", low: -most, high: most }, label: t`A column and its reconstruction`, height: 230 });
+    curves(heads, { lines: names.map((name, i) => ({ name: t`${name}, head ${figures.reduced[name].head}`, colour: colours[i], points: figures.reduced[name].dimensions.slice(0, -1).map((d, k) => [d, figures.reduced[name].weight[k]]) })), at: count, x: { label: t`Dimensions that are kept`, low: 0, high: 24, at: t`kept` }, y: { label: "", low: 0, high: 1 }, label: t`Weight by dimensions`, height: 230 });
+    const at = (name, d) => { const { dimensions, weight } = figures.reduced[name]; return weight[dimensions.indexOf(d)]; }, lines = names.map((name) => `${name} ${decimal(at(name, 4))}, ${decimal(at(name, 12))}, ${decimal(figures.reduced[name].weight.at(-1))}`).join("; ");
+    says.dataset.value = 1 - left;
+    says.textContent = t`${count} dimensions have ${share(1 - left)} of this column's variance. Weight on the token before with 4 dimensions, with 12, and with all: ${lines}.`;
+  }
+  return update;
+});
+
 draw("training", (box) => {
   const controls = row(box, "moves");
   let part = 0.9, length = 128;
@@ -333,6 +531,29 @@ draw("training", (box) => {
       x: { label: t`Position`, low: 1, high: 512 }, y: { label: "", low: 0, high: 1.05 }, label: t`Training by position`, height: 170 });
     says.dataset.value = late;
     says.textContent = t`A row of the table is trained by the texts that reach its position: rows up to ${length} by all, the ${512 - length} behind by ${share(late)}.`;
+  }
+  return update;
+});
+
+const SCHEMES = { rope: [t`RoPE`, "var(--q)"], learned: [t`learned table`, "var(--k)"] };
+draw("rope", (box) => {
+  const { rope, copying } = figures;
+  let update_ = 120;
+  slider(row(box, "moves"), { name: "updates", label: t`Updates of the training`, low: 0, high: copying.updates.at(-1), step: copying.updates[1], value: update_, show: (x) => decimal(x, 0) }, (x) => { update_ = x; update(); });
+  const lines = (of, updates) => Object.entries(SCHEMES).map(([key, [name, colour]]) => ({ name, colour, points: updates.map((u, i) => [u, of(key).mean[i]]), ends: of(key).ends }));
+  const weight = figure(box, t`Task 1, name the token two before: weight of the head on that token`, { wide: true }), loss = figure(box, t`Task 1: loss, nats per token`), other = figure(box, t`Task 2, translate dates and numbers: loss, nats per token`), says = html("p", { class: "say", "data-says": "rope" });
+  box.append(row(box));
+  box.lastChild.append(loss.parentNode, other.parentNode);
+  box.append(says);
+  function update() {
+    const x = { label: t`Updates`, low: 0, high: copying.updates.at(-1), at: t`chosen` };
+    curves(weight, { lines: lines((key) => copying[key].weight, copying.updates), at: update_, x, y: { label: "", low: 0, high: 1 }, label: t`Weight on the token two before`, height: 190 });
+    curves(loss, { lines: lines((key) => copying[key].loss, copying.updates), at: update_, x, y: { label: "", low: 0, high: 4.5 }, label: t`Loss of task 1`, height: 170 });
+    curves(other, { lines: lines((key) => rope.loss[key], rope.updates), x: { label: t`Updates`, low: 0, high: rope.updates.at(-1) }, y: { label: "", low: 0, high: 3 }, label: t`Loss of task 2`, height: 170 });
+    const at = copying.updates.indexOf(update_), middle = (key) => copying[key].reached.toSorted((a, b) => a - b)[Math.floor(copying.seeds / 2)];
+    const sooner = copying.rope.reached.filter((one, seed) => one < copying.learned.reached[seed]).length;
+    says.dataset.value = copying.rope.weight.mean[at];
+    says.textContent = t`After ${update_} updates the head has ${share(copying.rope.weight.mean[at])} of its weight on the token two before with RoPE, and ${share(copying.learned.weight.mean[at])} with a learned table. In the median training it reaches 40% after ${middle("rope")} updates with RoPE and after ${middle("learned")} with the table; RoPE is sooner in ${sooner} of ${copying.seeds}. Intervals: 95%, over trainings.`;
   }
   return update;
 });

@@ -1,6 +1,7 @@
 """The data of the lesson on positions, and its exercises.
 
-`shown.json` and `claims.json` are written by ``benchmarks/paper_claims.py``.
+`shown.json` and `claims.json` are written by ``benchmarks/paper_claims.py``, `figures.json` by
+``benchmarks/paper_figures.py`` and `probes.json` by ``benchmarks/syntax_meaning.py``.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def numbers() -> dict[str, Any]:
         "vectors": VECTORS,
         "width": WIDTH,
         **json.loads((HERE / "shown.json").read_text(encoding="utf-8")),
+        "figures": json.loads((HERE / "figures.json").read_text(encoding="utf-8")),
+        "probes": json.loads((HERE / "probes.json").read_text(encoding="utf-8")),
         "claims": [
             {name: text if name == "name" else translate(text) for name, text in claim.items()}
             for claim in claims["claims"]
@@ -63,6 +66,9 @@ def exercises() -> dict[str, Exercise]:
                 "added": [PAIR[0] + sin(TURN), PAIR[1] + cos(TURN)],
                 "not-moved": PAIR,
                 "exchanged": [turned[1][1], turned[1][0]],
+                "no-minus": [turned[1][0], PAIR[0] * sin(TURN) + PAIR[1] * cos(TURN)],
+                "elementwise": [PAIR[0] * cos(TURN), PAIR[1] * sin(TURN)],
+                "radians": (_rotation(60.0) @ pair).tolist(),
             },
         ),
         "diagonal": Exercise(
@@ -72,6 +78,8 @@ def exercises() -> dict[str, Exercise]:
                 "middle": float(weights.diagonal().sum()),
                 "mean": before / 3,
                 "share": before / len(WEIGHTS),
+                "two-before": float(weights.diagonal(-2).sum()),
+                "all-before": float(weights.tril(-1).sum()),
             },
         ),
         "shift": Exercise(
@@ -82,6 +90,8 @@ def exercises() -> dict[str, Exercise]:
                 "radians-sign": LENGTH * ANGLE / FREQUENCY,
                 "one-cycle": -LENGTH * ANGLE / (2 * pi),
                 "length": -ANGLE / (2 * pi * FREQUENCY),
+                "period": -LENGTH / FREQUENCY,
+                "half-turn": -2 * shift,
             },
             decimals=1,
         ),

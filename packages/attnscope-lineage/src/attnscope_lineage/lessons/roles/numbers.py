@@ -60,6 +60,10 @@ def _scores() -> Exercise:
         "transposed": keys @ queries.T,
         "no-transpose": queries @ keys,
         "map-from-the-left": (query_map @ x) @ (key_map @ x).T,
+        "keys-unmapped": queries @ x.T,
+        "key-map-alone": keys @ keys.T,
+        "maps-transposed": (x @ query_map.T) @ (x @ key_map.T).T,
+        "elementwise": queries * keys,
         "scaled": queries @ keys.T / sqrt(2),
     }
     return _exercise(queries @ keys.T, mistakes)
@@ -77,6 +81,8 @@ def _shapes() -> Exercise:
         "scores-by-width": _shapes_of(keys, values, keys.T @ keys, scores @ values),
         "columns": answer.flip(-1),
         "model-width": _shapes_of(x, x, scores, scores @ x),
+        "output-of-model": _shapes_of(keys, values, scores, x),
+        "scores-as-keys": _shapes_of(keys, values, keys, scores @ values),
     }
     return _exercise(answer, mistakes)._replace(decimals=1)
 

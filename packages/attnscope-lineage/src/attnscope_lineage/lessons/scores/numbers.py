@@ -80,6 +80,10 @@ def _weights() -> Exercise:
         "scale-by-d": (products / len(query)).softmax(-1),
         "scores": scores,
         "no-exponential": products / products.sum(),
+        "products": products,
+        "scores-by-d": products / len(query),
+        "multiplied": (products * sqrt(len(query))).softmax(-1),
+        "exponentials": scores.exp(),
     }
     return _exercise(scores.softmax(-1), mistakes)
 
@@ -91,6 +95,9 @@ def _mask() -> Exercise:
         "no-mask": scores.softmax(-1),
         "mask-after": scores.softmax(-1).masked_fill(later, 0.0),
         "mask-as-zero": scores.masked_fill(later, 0.0).softmax(-1),
+        "first-alone": (positions == 0).double(),
+        "one-too-many": scores.masked_fill(positions > ASKED_TOKEN + 1, -inf).softmax(-1),
+        "equal": (positions <= ASKED_TOKEN).double() / (ASKED_TOKEN + 1),
         "mask-transposed": scores.masked_fill(earlier, -inf).softmax(-1),
     }
     return _exercise(scores.masked_fill(later, -inf).softmax(-1), mistakes)
@@ -104,6 +111,12 @@ def _output() -> Exercise:
         "keys": weights @ keys,
         "no-softmax": scores @ values,
         "transposed": weights.T @ values,
+        "columns-transposed": scores.softmax(0).T @ values,
+        "weights": weights,
+        "weights-of-columns": scores.softmax(0),
+        "scaled-again": (scores / sqrt(2)).softmax(-1) @ values,
+        "mean": values.mean(0).expand_as(values),
+        "exchanged": (weights @ values).flip(0),
     }
     return _exercise(weights @ values, mistakes)
 

@@ -61,7 +61,7 @@ draw("bottleneck", (box) => {
     const right = html("div", { class: "translation" }, html("b", {}, t`Right`), html("p", { translate: "no" }, ...(chosen.right ? chosen.right.map((word) => html("span", { class: "token-out" }, word)) : [t`not a list of dates and numbers: no right translation is known`])));
     place.replaceChildren(right, ...lines.map(({ line }) => line));
     const [fixed, attention] = lines.map(({ wrong }) => wrong), total = chosen.right?.length;
-    says.textContent = chosen.right ? t`${chosen.words.length} words. Of ${total} words of the translation, the fixed vector gets ${fixed} wrong and attention ${attention}.` : t`${chosen.words.length} words. Both translations are the models' own.`;
+    says.textContent = chosen.right ? t`${chosen.words.length} words. Of ${total} words of the translation, the fixed vector gets ${fixed} wrong and attention ${attention}. Places are compared one by one, so a missing or an additional word counts too, and every word behind it that has moved.` : t`${chosen.words.length} words. Both translations are the models' own.`;
     const buckets = MEASURED.buckets.map(({ low, high }) => (low + high) / 2), first = MEASURED.buckets[0].low, last = MEASURED.buckets.at(-1).high;
     curves(measured, { label: t`BLEU by length`, x: { label: t`words in the source`, low: first, high: last }, y: { label: "BLEU", low: 0, high: 100 }, at: Math.min(last, Math.max(first, chosen.words.length)),
       lines: Object.keys(MODELS).map((kind) => ({ name: KIND_NAMES[kind], colour: KIND_COLOURS[kind], points: buckets.map((x, i) => [x, MEASURED.bleu[kind][i]]), dashed: kind === "bilinear" || kind === "additive", ends: MEASURED.bleu_ends[kind] })) });
@@ -115,6 +115,27 @@ draw("alignment", (box) => {
     says.textContent = [t`For “${targets[chosen.step]}” the largest weight, ${decimal(alpha[best])}, is on “${position(best)}”; these ${few.length} of ${alpha.length} weights add up to ${decimal(total, 3)}. cₜ differs from h of that word by ${percent(far)} of its length.`,
       correct === null ? "" : t`In ${correct} of ${steps.length} steps the largest weight is on the word that is translated.`].join(" ");
   };
+});
+
+draw("growing", (box) => {
+  const { source, target, links, sentences: held, steps } = lesson.numbers.training, names = [...source, "</s>"], rightOf = new Map(links.map(([from, to]) => [to, from]));
+  let at = 4;
+  slider(row(box, "moves"), { name: "growing", label: t`Updates of the training`, low: 0, high: steps.length - 1, step: 1, value: at, show: (i) => String(steps[i].update) }, (i) => { at = i; update(); });
+  const pictures = row(box), place = figure(pictures, t`α of one sentence; framed: the word that is translated`), curve = figure(pictures, t`Over ${held} held-out sentences`);
+  const says = html("p", { class: "say", "data-says": "growing" });
+  box.append(says);
+  function update() {
+    const weights = softmaxRows(steps[at].scores), right = target.filter((_, k) => ranked(weights[k])[0] === rightOf.get(k)).length;
+    heat(place, { values: weights, rows: target, columns: names, most: 1, digits: null, marked: (k, i) => rightOf.get(k) === i, label: t`Weights α` });
+    const table = place.querySelector("table");
+    table.classList.add("small", "turned");
+    curves(curve, { lines: [{ name: t`words with most weight on their source word`, colour: "var(--q)", points: steps.map(({ update: u, on_word: share }) => [u, share]) }, { name: t`entropy of α, as a share of equal weights`, colour: "var(--k)", points: steps.map(({ update: u, entropy: h, uniform }) => [u, h / uniform]) }],
+      at: steps[at].update, x: { label: t`Updates`, low: 0, high: steps.at(-1).update, at: t`chosen` }, y: { label: "", low: 0, high: 1 }, label: t`Alignment during the training`, height: 230 });
+    const spread = mean(weights.map(entropy));
+    says.dataset.value = spread;
+    says.textContent = t`After ${steps[at].update} updates the rows have an entropy of ${decimal(spread)} nats on average (equal weights: ${decimal(Math.log(names.length))}); ${right} of ${target.length} words of this sentence have most weight on the word that they translate. In all held-out sentences it is ${percent(steps[at].on_word)}.`;
+  }
+  return update;
 });
 
 /** Rows of vectors as cells, blue below and orange above 0. */
@@ -208,17 +229,19 @@ draw("forcing", (box) => {
       return;
     }
     const right = [...chosen.right, "</s>"], ids = [...chosen.right.map((word) => WRITTEN[word]), STOP];
-    error.max = Math.min(20, right.length);
+    error.max = right.length;
     wrongAt = Math.min(wrongAt, Number(error.max));
     const reads = chosen.reads.map((id, k) => (k === wrongAt - 1 ? WRITTEN[NAMES[id] === "siebzehn" ? "neunzehn" : "siebzehn"] : id));
     const taught = forced(MODELS[kind], chosen.sources[kind], chosen.reads), misled = forced(MODELS[kind], chosen.sources[kind], reads), own = chosen.own[kind];
     const losses = taught.map(({ p }, k) => -Math.log(p[ids[k]])), wrong = misled.map(({ p }, k) => -Math.log(p[ids[k]]));
-    const shown = right.slice(0, 20), name = (id) => NAMES[id];
-    const cells = (list) => list.map((cell) => html("td", { class: "number" }, cell));
+    const name = (id) => NAMES[id];
+    const titles = ["t", t`reads`, t`right`, t`p(right)`, t`−log p`, t`p after the wrong word`, t`own reading`, t`own word`];
+    const cells = (list) => list.map((cell, i) => html("td", { class: "number", "data-column": titles[i + 1] }, cell));
     const table = html("table", { class: "forcing", "aria-label": t`Steps of the decoder` },
-      html("thead", {}, html("tr", {}, ...["t", t`reads`, t`right`, t`p(right)`, t`−log p`, t`p after the wrong word`, t`own reading`, t`own word`].map((title) => html("th", { scope: "col" }, title)))),
-      html("tbody", {}, ...shown.map((word, k) => html("tr", k === wrongAt - 1 ? { class: "misled" } : {}, html("th", { scope: "row" }, String(k + 1)), ...cells([name(chosen.reads[k]), word, decimal(taught[k].p[ids[k]], 3), decimal(losses[k], 3), wrongAt ? decimal(misled[k].p[ids[k]], 3) + (k === wrongAt - 1 ? ` (${name(reads[k])})` : "") : "–", k ? name(own[k - 1]?.word) ?? "" : "<s>", name(own[k]?.word) ?? ""])))));
+      html("thead", {}, html("tr", {}, ...titles.map((title) => html("th", { scope: "col" }, title)))),
+      html("tbody", {}, ...right.map((word, k) => html("tr", k === wrongAt - 1 ? { class: "misled" } : {}, html("th", { scope: "row" }, String(k + 1)), ...cells([name(chosen.reads[k]), word, decimal(taught[k].p[ids[k]], 3), decimal(losses[k], 3), wrongAt ? decimal(misled[k].p[ids[k]], 3) + (k === wrongAt - 1 ? ` (${name(reads[k])})` : "") : "–", k ? name(own[k - 1]?.word) ?? "" : "<s>", name(own[k]?.word) ?? ""])))));
     place.replaceChildren(table);
+    place.classList.add("tall");
     says.textContent = sentences(t`−log p(y|x) = ${decimal(sum(losses), 3)} nats, the sum of the cross-entropies of all ${right.length} steps; p(y|x) = ${Math.exp(-sum(losses)).toPrecision(3)}.`, ...(wrongAt ? [t`With one wrong word it is ${decimal(sum(wrong), 3)} nats.`] : []));
   }
   return update;

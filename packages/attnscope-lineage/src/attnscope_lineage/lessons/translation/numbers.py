@@ -45,6 +45,7 @@ def numbers() -> dict[str, Any]:
         "sentences": _sentences(),
         "longest": LONGEST,
         "measured": json.loads((MODELS / "measured.json").read_text(encoding="utf-8")),
+        "training": json.loads((MODELS / "training.json").read_text(encoding="utf-8")),
         "small": {"h": ANNOTATIONS, "s": STATE, "weight": BILINEAR, **ADDITIVE},
         "asked": {"e": SCORES, "h": CHOICES, "right": RIGHT, "own": OWN},
     }
@@ -79,6 +80,8 @@ def exercises() -> dict[str, Exercise]:
                 "sigmoid": scores.sigmoid().tolist(),
                 "largest": [1.0, 0.0, 0.0],
                 "exponentials": scores.exp().tolist(),
+                "reversed": weights.flip(0).tolist(),
+                "scaled": (scores / len(scores) ** 0.5).softmax(0).tolist(),
             },
         ),
         "context": Exercise(
@@ -88,6 +91,10 @@ def exercises() -> dict[str, Exercise]:
                 "largest": annotations[0].tolist(),
                 "mean": annotations.mean(0).tolist(),
                 "scores": (scores @ annotations).tolist(),
+                "no-exponential": (scores / scores.sum() @ annotations).tolist(),
+                "sum": annotations.sum(0).tolist(),
+                "divided": (weights @ annotations / len(scores)).tolist(),
+                "reversed": (weights.flip(0) @ annotations).tolist(),
             },
         ),
         "loss": Exercise(
@@ -98,6 +105,11 @@ def exercises() -> dict[str, Exercise]:
                 "sum": sum(RIGHT),
                 "sign": -sum(losses),
                 "mean": sum(losses) / len(losses),
+                "bits": sum(losses) / log(2),
+                "decimal": sum(losses) / log(10),
+                "last": losses[-1],
+                "log-of-sum": -log(sum(RIGHT)),
+                "missing": sum(1 - p for p in RIGHT),
             },
         ),
     }
