@@ -3,9 +3,9 @@
     python benchmarks/syntax_meaning.py ~/attnscope-models/all-MiniLM-L6-v2 --out probes.json
 
 A word has the same embedding in all its uses: only its sentence tells a noun from a verb ("the walk", "they walk"), or
-a bank with money from a bank of a river. For each layer, a use is told by the nearer of the two means of the
-word's other sentences (leave one out). Null: copies of the model with fresh weights, which read the same sentences. The file has the
-states in their first principal components, from which the page counts again.
+a bank with money from a bank of a river. After each layer, a use is told by the nearer of the two means of the word's
+other sentences (leave one out). Null: copies of the model with fresh weights, which read the same sentences. The file
+has the states in their first principal components, from which the page counts again.
 """
 
 from __future__ import annotations

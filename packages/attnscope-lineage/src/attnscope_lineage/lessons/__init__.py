@@ -44,9 +44,7 @@ LESSONS = {
         "Query, key and value",
         "Why attention has three matrices, and which of them decides where it points and what it brings.",
     ),
-    "heads": Lesson(
-        "Several heads in a trained model", "Run a trained model in the page on any sentence of its words."
-    ),
+    "heads": Lesson("Several heads in a trained model", "Run a trained model in the page on sentences of its words."),
     "translation": Lesson(
         "Attention in translation", "Compare a fixed vector with attention, and three ways to score a source word."
     ),

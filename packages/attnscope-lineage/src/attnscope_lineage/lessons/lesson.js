@@ -13,7 +13,7 @@ function draw(name, make) {
 function redraw() {
   for (const update of updates) update();
   for (const place of document.querySelectorAll(".place")) { // what scrolls is reached by the keyboard
-    if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
+    if (place.scrollWidth > place.clientWidth || place.scrollHeight > place.clientHeight + 1) place.tabIndex = 0;
     else place.removeAttribute("tabindex");
   }
 }

@@ -1,4 +1,4 @@
-// The lesson on heads: its model runs whole in this page, on any sentence of its words.
+// The lesson on heads: its model runs whole in this page, on sentences of its words.
 const MODELS = Object.fromEntries(Object.entries(lesson.numbers.models).map(([heads, model]) => [heads, { ...model, tensors: unpack(model) }]));
 const KNOWN = lesson.numbers.vocabulary;
 const TIRED = "The animal didn't cross the street because it was too tired.";
@@ -231,7 +231,7 @@ draw("english", (box) => {
   box.append(sentence, maps);
   const scores = figure(box, t`Right links over a treebank and short texts: the head, always the same distance, an untrained copy`), says = html("p", { class: "say", "data-says": "english" });
   box.append(says);
-  return () => {
+  function update() {
     const { tokens } = sentences[at], best = {};
     maps.replaceChildren(...Object.entries(kinds).map(([kind, name]) => {
       const weights = weightsOf[at][kind], line = weights[query].map((w, j) => (PAUSES.has(tokens[j]) ? 0 : w));
@@ -244,7 +244,8 @@ draw("english", (box) => {
     says.dataset.value = weightsOf[at].coreference[query][best.coreference];
     const words = Object.fromEntries(Object.entries(best).map(([kind, j]) => [kind, tokens[j]]));
     says.textContent = t`“${tokens[query]}” asks four questions at once. Apart from the pauses [CLS] and [SEP], head ${nameOf(layer, heads.order)} turns most to “${words.order}”, head ${nameOf(layer, heads.case)} to “${words.case}”, head ${nameOf(layer, heads.obj)} to “${words.obj}”, head ${nameOf(layer, heads.coreference)} to “${words.coreference}”. Head ${nameOf(layer, heads.order)} has ${percent(measured.order.score)} of its weight on the word before, over other texts.`;
-  };
+  }
+  return update;
 });
 
 draw("concat", (box) => {

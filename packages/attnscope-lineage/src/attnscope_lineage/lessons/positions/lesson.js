@@ -165,18 +165,23 @@ function profilesOf({ shape, block }) {
   return { rows, texts, depth, heads };
 }
 const apart = (a, b) => { let total = 0; for (let i = 0; i < a.length; i++) total += (a[i] - b[i]) ** 2; return total; };
-/** The label of each row, the centres and the sum of squares, of the best of several starts (k-means++). */
-function kMeans(rows, count, starts = 8) {
+/** The label of each row, the centres and the sum of squares, of the best of several starts (greedy k-means++). */
+function kMeans(rows, count, starts = 16) {
   const { uniform } = seeded(1);
   let best = null;
   for (let start = 0; start < starts; start++) {
     let centres = [rows[Math.floor(uniform() * rows.length)]];
-    const near = rows.map((one) => apart(one, centres[0]));
+    let near = rows.map((one) => apart(one, centres[0]));
     while (centres.length < count) {
-      let left = uniform() * sum(near), at = 0;
-      while (at < rows.length - 1 && (left -= near[at]) > 0) at++;
-      centres.push(rows[at]);
-      rows.forEach((one, i) => { near[i] = Math.min(near[i], apart(one, rows[at])); });
+      const total = sum(near), tried = [0, 1, 2].map(() => {
+        let left = uniform() * total, at = 0;
+        while (at < rows.length - 1 && (left -= near[at]) > 0) at++;
+        const after = rows.map((one, i) => Math.min(near[i], apart(one, rows[at])));
+        return { at, after, left: sum(after) };
+      });
+      const chosen = tried.reduce((best, one) => (one.left < best.left ? one : best));
+      centres.push(rows[chosen.at]);
+      near = chosen.after;
     }
     let labels = [], before = Infinity, total = 0;
     for (let step = 0; step < 60; step++) {
