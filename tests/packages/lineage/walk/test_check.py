@@ -327,7 +327,7 @@ def test_code_and_names_stay_as_they_are_in_japanese(tmp_path):
     assert "移します: transpose(1, 2).reshape(text, token, d_model)。\n" in printed["joined"]
     assert "確かめる行 21: if mask is not None:\n" in printed["unused"]
     assert re.search(
-        r"形 \(2, 7, 8\) の X で 'Attention' が失敗しました: “'Attention' object .*'W_qq'.*”。forward を直して",
+        r"形 \(2, 7, 8\) の X で 'Attention' が失敗しました: “'Attention' object .*'W_qq'.*”。15 行目を直して",
         printed["typo"],
     )
     assert "'Attention(config=8,heads=2)' は失敗しました: “" in printed["configured"]
@@ -359,7 +359,10 @@ def test_the_line_to_look_for_is_named(tmp_path):
         (UNMASKED.replace("batch_first=True", "kdim=4"), r"with kdim or vdim; expected one for self-attention"),
         ("def f(:", r"mine.py failed: .* Correct the file"),
         (CONFIGURED, r"SelfAttention\(config=8\)' failed: .* Add a line at the end"),
-        (ONE.replace("self.W_q(x)", "self.W_q(y)"), r"X of shape \(2, 7, 8\) makes .* fail: .* Correct its forward"),
+        (ONE.replace("self.W_q(x)", "self.W_q(y)"), r"X of shape \(2, 7, 8\) makes .* fail: .* Correct line 15$"),
+        (ONE.replace("K.transpose(-2, -1)", "K"), r"line 18: a product with the keys needs their transpose, Q @ K\.tr"),
+        (ONE.replace("(-2, -1)", "(0, 2)"), r"line 18: K\.transpose\(-2, -1\) exchanges the last two axes of K"),
+        (ONE.replace("dim=-1", "dim=3"), r"line 19: dim is the number of an axis; softmax over the keys has dim=-1"),
         (ONE.replace("return output, attn_weights", "pass"), r"returns NoneType; expected its output, a tensor"),
     ],
     ids=[
@@ -369,6 +372,9 @@ def test_the_line_to_look_for_is_named(tmp_path):
         "no Python",
         "a configuration",
         "a wrong name",
+        "keys without a transpose",
+        "another transpose",
+        "no such axis",
         "no output",
     ],
 )
@@ -392,3 +398,5 @@ def test_the_command_says_right_or_wrong_by_its_exit_code(tmp_path):
     printed = attnscope("walk", "--check", "right.py", "--toy", cwd=tmp_path)
     assert printed.returncode == 2
     assert "--check stands alone" in printed.stderr
+    missing = attnscope("walk", "--check", "missing.py", cwd=tmp_path).stderr
+    assert "there is no file missing.py: give --check the Python file" in missing

@@ -409,3 +409,10 @@ def test_a_batch_of_two_sentences_has_padding_in_the_shorter(model):
     assert "padding" in " ".join(next(step for step in steps(found) if step.title.startswith("Mask")).text)
     with pytest.raises(AttnscopeError, match="all sentences have"):
         walk(loaded, [short, short], **options)
+
+
+def test_the_model_of_pronouns_is_followed_from_it():
+    wide = walk("bundled:pronoun", "The animal didn't cross the street because it was too wide.")
+    assert wide.tokens[wide.token].strip("▁ ") == "it"
+    other = walk("bundled:pronoun", "The animal was too wide.")
+    assert other.tokens[other.token].strip("▁ ") == "."
