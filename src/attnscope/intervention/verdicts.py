@@ -511,9 +511,9 @@ def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
     changes = f"Removing one head ({name} ablation) {change} of {len(rows)} heads"
     if worse and better:
         changes = f"{changes} and lowers it for {better}"
-    if len(names) > 1:
-        always = sum(bool(row["matters"]) for row in rows)
-        changes = f"{changes}, {always or 'none'} under all {len(names)} ablations"
+    always = sum(bool(row["matters"]) for row in rows)
+    if len(names) > 1 and always:
+        changes = f"{changes}, {always} of them under all {len(names)} ablations"
     return changes + _largest_undecided(rows, name, tree.attrs)
 
 

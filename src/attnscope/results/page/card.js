@@ -32,7 +32,7 @@ const measuredOf = (pattern, index) => painted.map((one) => ({ one, parts: patte
 const cachesOf = (pattern, index) => measuredOf(pattern, index).map((each) => ({ ...each, recent: Number(each.parts[1]), sinks: Number(each.parts[2]) })).sort((a, b) => a.recent + a.sinks - (b.recent + b.sinks));
 const LIMITS = /^heads\.\.limit_(\d+)_(\d+)_mean$/, REACHES = /^heads\.\.kept_(\d+)_(\d+)$/, EFFECTS = /^heads\.\.(?!limit_)(.+)_mean$/;
 const NEARLY = 0.95; // of its weight: a head that such a cache suits
-const rowOf = (name, { one, value }, index) => ({ name, value, text: textOf(one, index), strong: !!one.shown?.[index], ends: endsOf(one, index) });
+const rowOf = (name, { one, value }, index) => ({ name, key: one.key, value, text: textOf(one, index), strong: !!one.shown?.[index], ends: endsOf(one, index) });
 /** The ends of an interval, read from its text. */
 function endsOf(one, index) {
   const ends = (one.interval?.[index] ?? "").replace(/−/g, "-").match(/[-+]?\d[\d.]*(e[-+]?\d+)?/g)?.map(Number);
@@ -74,7 +74,7 @@ drawAbove((index, box) => {
       figure(t`Score of each role`, bars, { low: 0, high: 1 }, legendOf(marks), listed ? html("p", { class: "hint" }, t`Not shown: ${listed}, where uniform attention is above 0.5 and the role needs twice as much`) : ""),
       html("div", {}, ...[
         figure(t`Change of the loss by size of cache (nats)`, limits, around(limits)),
-        figure(t`Share of its weight that a cache keeps, by size`, limits.length ? [] : reaches.map((row) => ({ ...row, marks: [[NEARLY, "var(--mark)"]] })), { low: 0, high: 1 }, legendOf([["var(--mark)", t`95% of the weight`]])),
+        figure(t`Share of its weight that a cache keeps, by size`, limits.length ? [] : reaches.map((row) => ({ ...row, strong: row.key === data.opens.quantity, marks: [[NEARLY, "var(--mark)"]] })), { low: 0, high: 1 }, legendOf([["var(--mark)", t`95% of the weight`]])),
         figure(t`Change of the loss without the head (nats)`, effects, around(effects)),
       ].filter(Boolean)),
     ].filter(Boolean)),
