@@ -370,8 +370,8 @@ def _headline(difference: xr.Dataset, rows: Sequence[Row]) -> str:
         return f"No significant change: none is larger than {abs(rows[0]['size']):.2g} standard deviations of all heads"
     if same_heads(difference):
         return (
-            f"{moved} of {len(heads)} heads changed significantly, head {first} the most ({what}: {values}, {size} "
-            "standard deviations of all heads)"
+            f"{moved} of {len(heads)} heads changed significantly; the largest significant change is that of head "
+            f"{first} ({what}: {values}, {size} standard deviations of all heads)"
         )
     size = f"{abs(rows[0]['size']):.2g}"
     return (

@@ -141,6 +141,11 @@ function scaleOf(one) {
   return { low, high, colour: signed ? signedRamp() : ramp(VIRIDIS) };
 }
 
+/** A number as it fits into a cell. */
+function briefly(one, index) {
+  const text = textOf(one, index), value = one.values[index];
+  return text.length > 6 && Math.abs(value) < 1 ? `${value < 0 ? "−" : text.startsWith("+") ? "+" : ""}${Math.abs(value).toFixed(3)}` : text;
+}
 const textOf = (one, index) => one.text?.[index] ?? say(one.values[index]);
 /** A head's 95% interval as text; empty if there is none. */
 function intervalOf(one, index) {
@@ -205,7 +210,7 @@ function paintMap(pointed = null) {
       else { cell.style.background = isHollow(index) ? "var(--card)" : fill; bar.hidden = true; }
       cell.classList.toggle("hollow", isHollow(index));
       cell.style.setProperty("--frame", fill);
-      if (isSmall() && value !== null) cell.append(html("b", { class: said.shown?.[index] ? "shown" : "", style: isHollow(index) ? "" : `color:${inkOn(labels ? channels(fill) : shadeOf(index, scale))}` }, textOf(said, index)));
+      if (isSmall() && value !== null) cell.append(html("b", { class: said.shown?.[index] ? "shown" : "", style: isHollow(index) ? "" : `color:${inkOn(labels ? channels(fill) : shadeOf(index, scale))}` }, briefly(said, index)));
       cell.classList.toggle("number", !drawn);
       cell.append(bar);
       if (one?.shown?.[index]) cell.append(html("em", { class: "dot" }));
