@@ -151,7 +151,7 @@ def test_two_words_are_the_simplest_relation():
     assert float(found.weight.sel(layer=1, head=0)[0]) > 0.95
     report = report_of("relations", found)
     assert (report.rows[0]["layer"], report.rows[0]["head"]) == (1, 0)
-    assert "no test" in report.finding.certainty
+    assert "not tested" in report.finding.certainty
 
 
 def test_what_the_mask_hides_is_not_asked_for():

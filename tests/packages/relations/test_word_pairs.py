@@ -77,7 +77,7 @@ def test_it_attends_to_the_noun_that_the_reason_fits(reason, noun):
     assert float(found.weight.sel(head)[0]) > 0.95
     report = report_of("relations", found)
     assert (report.rows[0]["layer"], report.rows[0]["head"]) == (1, 0)
-    assert "no test" in report.finding.certainty
+    assert "not tested" in report.finding.certainty
     assert report.finding.leading == []  # one sentence is no test
     assert report.finding.sentences[0] == "One text: nothing can be tested."
     assert report.finding.sentences[2].endswith(f"has rank 1 in this head, and {noun!r} gets the most.")
