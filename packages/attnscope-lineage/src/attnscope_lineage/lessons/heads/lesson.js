@@ -235,15 +235,15 @@ draw("english", (box) => {
     const { tokens } = sentences[at], best = {};
     maps.replaceChildren(...Object.entries(kinds).map(([kind, name]) => {
       const weights = weightsOf[at][kind], line = weights[query].map((w, j) => (PAUSES.has(tokens[j]) ? 0 : w));
-      best[kind] = ranked(line)[0];
-      return html("div", { class: "card-head", "data-kind": kind, "data-weight": line[best[kind]] }, html("b", {}, t`Head ${nameOf(layer, heads[kind])}`), html("small", {}, name), map(tokens, weights, query), html("span", { translate: "no" }, `${tokens[query]} → ${tokens[best[kind]]} ${percent(line[best[kind]])}`));
+      best[kind] = greatest(line) >= 0.1 ? ranked(line)[0] : 0; // else it pauses, at [CLS]
+      return html("div", { class: "card-head", "data-kind": kind, "data-weight": weights[query][best[kind]] }, html("b", {}, t`Head ${nameOf(layer, heads[kind])}`), html("small", {}, name), map(tokens, weights, query), html("span", { translate: "no" }, `${tokens[query]} → ${tokens[best[kind]]} ${percent(weights[query][best[kind]])}`));
     }));
     sentence.replaceChildren(...tokens.slice(1, -1).map((token, i) => html("span", i + 1 === query ? { class: "it" } : {}, token)));
     const rows = ["case", "obj", "coreference"].flatMap((kind) => [[kinds[kind], measured[kind].score, "var(--w)"], [t`the same distance`, measured[kind].offset, "var(--muted)"], [t`untrained`, measured[kind].untrained, "var(--line)"]]);
     bars(scores, { values: rows.map(([, value]) => value), labels: rows.map(([name]) => name), colour: (i) => rows[i][2], marked: (i) => i % 3 === 0, label: t`Right links`, text: percent });
     says.dataset.value = weightsOf[at].coreference[query][best.coreference];
     const words = Object.fromEntries(Object.entries(best).map(([kind, j]) => [kind, tokens[j]]));
-    says.textContent = t`“${tokens[query]}” asks four questions at once. Apart from the pauses [CLS] and [SEP], head ${nameOf(layer, heads.order)} turns most to “${words.order}”, head ${nameOf(layer, heads.case)} to “${words.case}”, head ${nameOf(layer, heads.obj)} to “${words.obj}”, head ${nameOf(layer, heads.coreference)} to “${words.coreference}”. Head ${nameOf(layer, heads.order)} has ${percent(measured.order.score)} of its weight on the word before, over other texts.`;
+    says.textContent = t`“${tokens[query]}” asks four questions at once. The answers, with [CLS] where a head pauses: head ${nameOf(layer, heads.order)} “${words.order}”, head ${nameOf(layer, heads.case)} “${words.case}”, head ${nameOf(layer, heads.obj)} “${words.obj}”, head ${nameOf(layer, heads.coreference)} “${words.coreference}”. Head ${nameOf(layer, heads.order)} has ${percent(measured.order.score)} of its weight on the word before, over other texts.`;
   }
   return update;
 });
