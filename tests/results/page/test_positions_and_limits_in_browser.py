@@ -209,6 +209,10 @@ def test_columns_add_up_at_the_offset_and_cancel_far_away(model, head, written, 
     far = left[offsets + length - 1][np.abs(np.abs(offsets) - 30) <= 4].mean()
     assert number(page, "columns", "far") == pytest.approx(far, abs=1e-9)
     assert left[parts.sum(0).argmax()] > far + 0.3
+    scaled = (covariance - covariance.mean(1, keepdims=True))[:20, offsets + length - 1]
+    best = scaled.argmax(1)
+    near = np.abs(np.arange(81) - best[:, None]) <= 3
+    assert number(page, "columns", "single") == (np.where(near, 0, np.abs(scaled)).max(1) / scaled.max(1)).argmin()
 
 
 def test_uses_of_words_are_told_as_numpy_tells_them(written, visit):
@@ -255,6 +259,19 @@ def test_a_dozen_dimensions_are_enough_for_a_head(written, visit):
         weight = dict(zip(found["dimensions"], found["weight"], strict=True))
         assert weight[4] < 0.35
         assert 0.93 < weight[12] / found["weight"][-1] < 1
+
+
+def test_the_objective_decides_which_waves_a_table_has(written, visit):
+    page, trained = visit(written["positions"]), MEASURED["objectives"]
+    peaks = {}
+    for name in ("masked token", "next token"):
+        spectrum = np.array(trained[name]["spectrum"])
+        period = trained["rows"] / np.arange(1, len(spectrum) - 1)
+        high = (spectrum[1:-1] > 1) & (spectrum[1:-1] >= spectrum[:-2]) & (spectrum[1:-1] >= spectrum[2:])
+        peaks[name] = int((high & (period <= 51.2)).sum())
+    assert number(page, "objectives") == peaks["masked token"] >= 5
+    assert peaks["next token"] == 0
+    assert trained["next token"]["slow"] > trained["masked token"]["slow"] + 0.2
 
 
 def test_rope_finds_an_offset_sooner_and_no_translation(written, visit):

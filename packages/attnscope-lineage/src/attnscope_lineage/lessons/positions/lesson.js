@@ -293,11 +293,12 @@ draw("shift", (box) => {
   return update;
 });
 
-/** How much a correlation rises above all that is more than 3 tokens away from its highest point. */
-function solitude(line) {
-  const best = line.indexOf(greatest(line)), far = greatest(line.filter((_, i) => Math.abs(i - best) > 3).map(Math.abs));
-  return line[best] - far;
+/** The largest size of a correlation more than 3 tokens away from its highest point. */
+function elsewhere(line) {
+  const best = line.indexOf(greatest(line));
+  return greatest(line.filter((_, i) => Math.abs(i - best) > 3).map(Math.abs));
 }
+const SOLITARY = 1 / 3; // of the peak, at most, elsewhere
 draw("columns", (box) => {
   const controls = row(box, "moves"), LOBES = 30;
   let chosen = everyHead[1], offset = -2;
@@ -309,8 +310,8 @@ draw("columns", (box) => {
   function update() {
     const { s } = chosen.head, all = covariances(chosen), parts = all.map(({ centred }, j) => centred.map((x) => s[j] * x)), x = { label: t`Offset t, tokens`, low: -REACH, high: REACH, at: t`offset t` };
     const whole = NEAR.map((_, i) => sum(parts.map((line) => line[i]))), top = greatest(whole), few = all.slice(0, 20).map(({ scaled }) => scaled);
-    const alone = few.map(solitude), single = alone.indexOf(greatest(alone)), peakOf = (line) => NEAR[line.indexOf(greatest(line))];
-    const isSolitary = alone[single] > 0.1;
+    const ratios = few.map((line) => elsewhere(line) / greatest(line)), single = ratios.indexOf(Math.min(...ratios)), peakOf = (line) => NEAR[line.indexOf(greatest(line))];
+    const isSolitary = ratios[single] < SOLITARY;
     curves(every, { lines: [...few.map((line) => ({ name: "", colour: "var(--q)", faint: true, points: NEAR.map((at, i) => [at, line[i]]) })), ...(isSolitary ? [{ name: t`most solitary: column ${single + 1}`, colour: "var(--k)", points: NEAR.map((at, i) => [at, few[single][i]]) }] : [])], at: offset, x, y: { label: "", low: -1, high: 1 }, label: t`Cross-correlations of 20 columns`, height: 190 });
     curves(total, { lines: [{ name: "", colour: "var(--accent)", points: NEAR.map((at, i) => [at, whole[i] / top]) }], at: offset, x, y: { label: "", low: Math.min(-0.2, ...whole.map((y) => y / top)), high: 1 }, label: t`Weighted sum`, height: 150 });
     const here = parts.map((line) => line[offset + REACH]), up = sum(here.filter((y) => y > 0)) / top, down = -sum(here.filter((y) => y < 0)) / top;
@@ -320,7 +321,7 @@ draw("columns", (box) => {
     says.dataset.far = far;
     says.dataset.single = single;
     says.textContent = sentences(t`The sum is highest at t = ${offsetText(NEAR[near])}: there the columns point the same way, and ${share(kept(near))} of what they have is left in the sum. From 26 to 34 tokens away it is ${share(far)}: crests meet troughs. At t = ${offsetText(offset)} it is ${share(kept(offset + REACH))}.`,
-      isSolitary ? t`Column ${single + 1} is solitary: ${decimal(greatest(few[single]))} at t = ${offsetText(peakOf(few[single]))}, and nowhere else more than ${decimal(greatest(few[single]) - alone[single])}.` : t`No column of this head is solitary: each has other crests about as high.`);
+      isSolitary ? t`Column ${single + 1} is solitary: ${decimal(greatest(few[single]))} at t = ${offsetText(peakOf(few[single]))}, and nowhere else more than ${decimal(elsewhere(few[single]))}.` : t`No column of this head is solitary: each has other crests about as high.`);
   }
   return update;
 });
@@ -379,7 +380,7 @@ draw("angle", (box) => {
 const SIDES = { X: t`hidden states X`, query: t`queries Q`, key: t`keys K` }, SIDE_COLOURS = { X: "var(--v)", query: "var(--q)", key: "var(--k)" };
 draw("layers", (box) => {
   const controls = row(box, "moves"), names = Object.keys(layers);
-  let name = names[0], layer = 0;
+  let name = names[0], layer = 6;
   choice(controls, { name: "by-layer", label: t`Model`, options: names.map((one) => [one, one]), value: name }, (one) => {
     name = one;
     at.max = layers[name].ratio.length - 1;
@@ -388,7 +389,7 @@ draw("layers", (box) => {
     at.told();
     update();
   });
-  const at = slider(controls, { name: "layer", label: t`Layer`, low: 0, high: layers[name].ratio.length - 1, step: 1, value: 0, show: (x) => decimal(x, 0) }, (x) => { layer = x; update(); });
+  const at = slider(controls, { name: "layer", label: t`Layer`, low: 0, high: layers[name].ratio.length - 1, step: 1, value: layer, show: (x) => decimal(x, 0) }, (x) => { layer = x; update(); });
   const spectra = figure(box, t`Largest amplitude over all heads and columns, in units of what noise reaches in 1 of 100 (figure 5)`, { wide: true });
   const pictures = row(box), peaks = figure(pictures, t`The same near 50 cycles per 512 tokens, by layer`), content = figure(pictures, t`Share of the scores that position explains, by layer`);
   const says = html("p", { class: "say", "data-says": "layers" });
@@ -474,15 +475,16 @@ draw("compared", (box) => {
   })));
   box.append(table);
 });
-if (figures.objectives) draw("objectives", (box) => {
+draw("objectives", (box) => {
   const { rows, updates } = figures.objectives, colours = { "masked token": "var(--q)", "next token": "var(--k)" }, names = { "masked token": t`masked token, reads both ways (as BERT)`, "next token": t`next token, reads backwards (as GPT-2)` };
   const place = figure(box, t`Mean spectrum of the position table after ${updates} updates, times noise`, { wide: true }), says = html("p", { class: "say", "data-says": "objectives" });
   box.append(says);
   return () => {
     curves(place, { lines: [...Object.keys(names).map((one) => ({ name: names[one], colour: colours[one], points: figures.objectives[one].spectrum.map((y, f) => [f, y]).slice(1) })), { name: t`white noise`, colour: "var(--muted)", dashed: true, points: [[0, 1], [rows / 2, 1]] }],
       x: { label: t`Frequency, cycles per ${rows} positions`, low: 0, high: rows / 2 }, y: { label: "", low: 0, high: greatest(Object.keys(names).flatMap((one) => figures.objectives[one].spectrum.slice(1))) }, label: t`Spectra by objective`, height: 200 });
-    const slow = (one) => share(figures.objectives[one].slow);
-    says.textContent = t`In waves longer than 51 tokens is ${slow("masked token")} of the power after masked tokens, ${slow("next token")} after the next token; of noise it is about 4%.`;
+    const slow = (one) => share(figures.objectives[one].slow), peaks = (one) => figures.objectives[one].spectrum.filter((y, f, all) => rows / f <= 51.2 && y > 1 && y >= all[f - 1] && y >= (all[f + 1] ?? 0)).length;
+    says.dataset.value = peaks("masked token");
+    says.textContent = t`Trained on masked tokens, the table has ${peaks("masked token")} peaks above noise at periods up to 51 tokens, and ${slow("masked token")} of its power in longer waves. Trained on the next token, it has ${peaks("next token")} such peaks and ${slow("next token")} in longer waves. Noise has about 4% there.`;
   };
 });
 
