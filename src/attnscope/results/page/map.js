@@ -165,7 +165,7 @@ function describe(index) {
   const one = quantity();
   if (!one || one.values[index] === null) return t`no value`;
   const interval = intervalOf(one, index), marked = { true: t`, significant`, false: t`, not significant` }[one.shown?.[index]] ?? "";
-  return `${one.name}: ${textOf(one, index)}${one.units && one.units !== "%" ? ` ${one.units}` : ""}${interval && ` (95%: ${interval})`}${marked}`;
+  return `${one.name}: ${textOf(one, index)}${one.units && one.units !== "%" ? ` ${one.units}` : ""}${interval && ` (${marked ? t`95%, uncorrected` : "95%"}: ${interval})`}${marked}`;
 }
 
 /** The most frequent label of a head, with its share and colour. */
