@@ -101,7 +101,7 @@ def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None
             "labels": labels is not None and not by_sign and (bool(groups) or first is None),
             "quantity": first or next((one["key"] for one in quantities if one["values"]), None),
             "said": first if first and first.split(".")[1] == "" else None,
-            "signs": _names_of_signs(groups, first, quantities, cells) if by_sign else None,
+            "signs": _names_of_signs(groups, first, quantities, cells) if first and by_sign else None,
             "head": next(index[pair] for pair in leading if pair in index),
         },
     }
