@@ -1,5 +1,7 @@
 """Every verb tells how far it has come in the same way: a name, a share that rises to 1, and what else there is."""
 
+from functools import partial
+
 import pytest
 
 import attnscope
@@ -61,3 +63,26 @@ def test_the_share_rises_to_one(verb, tmp_path, monkeypatch):
     assert shares == sorted(shares)
     assert shares[0] >= 0
     assert shares[-1] == pytest.approx(1)
+
+
+def test_every_layer_and_token_of_the_first_batch_is_reported():
+    pair = {"clean": "the key to the", "corrupted": "the keys to the", "answer": "dog", "wrong": "king"}
+
+    def shares_of(verb, *arguments, **settings):
+        told = []
+        verb(*arguments, progress=told.append, **settings)
+        return [at.share for at in told]
+
+    patch = partial(shares_of, attnscope.patch, "bundled:tasks", [pair], steps=0)
+    in_one_batch = {
+        "intervene": shares_of(
+            attnscope.intervene, MODEL, ["The tide comes in."], steps=0, why=False, ablations=["zero"]
+        ),
+        "patch": patch(),
+        "patch blocks": patch(what="residual"),
+        "patch paths": patch(receiver="logits"),
+        "generate": shares_of(attnscope.generate, "bundled:tasks", ["the dog saw"], new_tokens=4),
+    }
+    for name, shares in in_one_batch.items():
+        assert shares == sorted(shares), name
+        assert len([one for one in shares if 0 < one < 0.95]) >= 3, (name, shares)

@@ -14,6 +14,15 @@ from attnscope.support.errors import AttnscopeError, reason_of
 GROUP = "attnscope.verbs"  # of entry points: how other packages add theirs
 
 
+class Next(NamedTuple):
+    """A question that follows a run, and the command that answers it on the same model and texts."""
+
+    question: str
+    command: str
+    more: str = ""  # options; {head} is the first head of the finding, {heads} are the first ones
+    needs: str = ""  # what must have been typed
+
+
 class Verb(NamedTuple):
     """Modules of a verb, by their full names."""
 
@@ -29,7 +38,7 @@ class Verb(NamedTuple):
     files: str = ""  # module with `files`, which writes its heads as other tools read them
     stored: Literal["by window", "at once", "in steps"] = "by window"  # how its run folder grows
     unit: str = "window"  # what the progress of a run counts
-    after: str = ""  # commands for the next question, which the terminal names
+    after: tuple[Next, ...] = ()  # the next questions, whose commands the terminal names
 
 
 VERBS = {
@@ -37,23 +46,23 @@ VERBS = {
         "Look", "Dataset", ("window", "head"), command="attnscope.cli.scan", report="attnscope.results.scan_report",
         figures="attnscope.results.figures.scan", page="attnscope.results.page.scan",
         load="attnscope.measure.stored:load_scan",
-        after="attnscope explain (why), attnscope intervene (whether it matters)",
+        after=(Next("why", "explain"), Next("whether it matters", "intervene")),
     ),
     "generate": Verb(
         "Look", "Dataset", ("span_weight",), command="attnscope.cli.generate",
         report="attnscope.comparison.generated", page="attnscope.results.page.generation",
         load="attnscope.measure.generation:load_generation", unit="prompt",
-        after="attnscope scan --groups roles (which roles of a chat attend to which)",
+        after=(Next("where heads attend in the prompts", "scan"),),
     ),
     "roles": Verb(
         "Look", "Dataset", ("role",), command="attnscope.cli.roles", report="attnscope.detection.report",
         figures="attnscope.results.figures.roles", load="attnscope.store.runs:load_part",
-        after="attnscope intervene --heads RUN:ROLE (whether they matter)",
+        after=(Next("whether these heads matter", "intervene", "--heads {heads}"),),
     ),
     "examples": Verb(
         "Look", "Dataset", ("example", "feature"), report="attnscope.detection.example_report",
         load="attnscope.store.runs:load_part",
-        after="attnscope relations (whether it holds in all texts)",
+        after=(Next("whether these heads matter", "intervene", "--heads {heads}"),),
     ),
     "watch": Verb("Look"),
     "measure_weights": Verb("Look"),
@@ -64,17 +73,17 @@ VERBS = {
     "explain": Verb(
         "Explain", "DataTree", command="attnscope.cli.explain", report="attnscope.explanation.report",
         figures="attnscope.results.figures.explain", load="attnscope.explanation.explain:load_explanation",
-        after="attnscope intervene (whether it matters)",
+        after=(Next("whether it matters", "intervene"),),
     ),
     "intervene": Verb(
         "Test", "DataTree", ("effects",), report="attnscope.intervention.verdicts",
         figures="attnscope.results.figures.intervene", load="attnscope.store.runs:load_tree",
-        after="attnscope patch (which heads carry a difference between two texts)",
+        after=(Next("where this head attends", "examples", "--heads {head}"),),
     ),
     "patch": Verb(
         "Test", "DataTree", ("patched",), report="attnscope.intervention.patch_findings",
         figures="attnscope.results.figures.patch", load="attnscope.store.runs:load_tree", unit="pair",
-        after="attnscope edges (through which connections)",
+        after=(Next("through which connections", "edges"),),
     ),
     "pairs": Verb("Test"),
     "edit": Verb("Test"),
@@ -82,7 +91,6 @@ VERBS = {
     "diff": Verb(
         "Compare", "Dataset", ("statistic",), report="attnscope.comparison.diff",
         figures="attnscope.results.figures.diff", load="attnscope.store.runs:load_part",
-        after="attnscope examples --heads HEAD (where a head that changed attends)",
     ),
     "contrasts": Verb("Compare", "Dataset", ("p",)),
     "expect": Verb("Compare"),

@@ -63,6 +63,15 @@ def heads_setting(heads: Any) -> dict[str, list[str]]:
     return {} if heads is None else {"heads": [f"{layer}.{head}" for layer, head in heads]}
 
 
+def shown_component(name: str) -> str:
+    """Names of components as they are shown.
+
+    >>> shown_component("1.3, m2"), shown_component("mlp 0")
+    ('1.3, MLP 2', 'MLP 0')
+    """
+    return re.sub(r"\b(?:m|mlp )(\d+)\b", r"MLP \1", name)
+
+
 def named_in(text: str) -> list[Head]:
     """The heads that a text names."""
     return [(int(layer), int(head)) for layer, head in _NAME.findall(text)]

@@ -40,7 +40,7 @@ def test_the_default_does_everything(finished):
     assert "have 30% or more of their weight at one offset" in found.stdout
     assert re.search(r"0\.3 +previous +-1 +0\.9\d", found.stdout)
     assert "no fixed pattern" in found.stdout
-    assert "Next: attnscope explain" in found.stdout
+    assert "Next (why): attnscope explain" in found.stdout
     assert "mixing coefficient" in found.stdout
     assert "3 layers x 4 heads over 6 windows" in found.stdout
     assert not found.stderr

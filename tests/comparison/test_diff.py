@@ -59,7 +59,7 @@ def test_the_head_that_was_changed_changed_most_and_those_below_it_not_at_all(sc
     assert not found.changed.sel(layer=1, head=[0, 2, 3]).any()
     assert found.attrs["matching"] == "number"
     assert float(found.profile_distance.sel(layer=1, head=1)) > float(found.profile_distance.sel(layer=2).max())
-    assert "heads changed in some statistic" in sentences("diff", found)[0]
+    assert " heads changed significantly: " in sentences("diff", found)[0]
 
 
 def test_means_are_those_of_the_scans(scans):
@@ -193,7 +193,7 @@ def test_heads_that_are_not_shown_to_be_the_same_are_only_paired(tmp_path):
     assert "asked" not in last
     assert "pairs of heads differ" in others[0]
     printed = printed_table(_quantities(found), changes_of(found)[:3])
-    assert "matched with" in printed
+    assert "matched" in printed  # with, in a narrow terminal below it
     page = write_page(report_of("diff", found), tmp_path / "page.html").read_text(encoding="utf-8")
     for text in (*others, last, printed, page):
         assert "is now" not in text.lower()
@@ -248,7 +248,7 @@ def test_groups_of_models_are_compared_by_the_spread_between_models():
     assert np.argwhere(found.changed[0].values).tolist() == [[1, 2]]
     assert found.attrs["least_p"] == found.attrs["p_of_groupings"] == 0.1  # 2 of 20 groupings
     told = " ".join(sentences("diff", found))
-    assert "1 of 12 changes are significant (false discovery rate 5%, over 3 and 3 models)" in told
+    assert "1 of 12 heads changed significantly: 1 of 12 changes (false discovery rate 5%, over 3 and 3 models)" in told
     assert "this exact test cannot give less than 0.1 with so few models" in told
     one = attnscope.diff(before[0], after[0], statistics=["entropy"])
     assert one.changed.all()  # over texts, one seed differs from another in every head

@@ -134,6 +134,15 @@ class TestBadInput:
         with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
             assert Study(tiny("bert"), [[5, 6, 7]]).evidence
 
+    def test_texts_without_two_full_windows_get_shorter_ones(self):
+        """The bundled model reads 128 tokens; a text of about 50 has one full window of 32."""
+        sentence = "The tide comes in twice a day, and the boats rise with it."
+        tree = attnscope.explain(texts=[f"{sentence} {sentence} {number}" for number in range(8)])
+        settings = json.loads(tree.attrs["signature"])["settings"]
+        assert (settings["window"], settings["windows"]) == (32, 8)
+        with pytest.raises(AttnscopeError, match="found 0 full windows of 128 tokens"):
+            attnscope.explain(texts=[sentence] * 8, window=128)
+
     def test_a_window_longer_than_the_table(self):
         with pytest.raises(AttnscopeError, match="position table has 128 rows"):
             attnscope.explain(window=1000)

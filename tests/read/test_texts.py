@@ -105,7 +105,9 @@ def test_missing_things_are_found_when_the_corpus_is_built(tmp_path):
     (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
     (tmp_path / "empty").mkdir()
     for path, said in [
-        (tmp_path / "gone.txt", r"gone\.txt: no such file or folder: check the path\. A text has a space"),
+        (tmp_path / "gone.txt", r"gone\.txt: no such file or folder: check the path$"),
+        (tmp_path / "linc.txt", r"linc\.txt: no such file or folder: check the path\. Did you mean 'link\.txt'\?"),
+        (Path("word"), r"word: no such file or folder\. A word without a space is read as the name of a file"),
         (tmp_path / "link.txt", "a broken link"),
         (tmp_path / "loop.txt", "cannot be read"),
         (tmp_path / "link.txt" / "below", "no such file"),

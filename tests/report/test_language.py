@@ -73,6 +73,9 @@ def test_a_message_with_values_is_translated_by_its_own_entry(entries, japanese)
         ("S: (14, 14)", "S: (14, 14)"),
         ("Heads with a label, heads", "ラベルのあるヘッド、ヘッド"),
         ("no such command 'wakl'. Did you mean 'walk'?", "コマンド 'wakl' はありません。もしかして: 'walk'"),
+        ("Head labels: within 16: 14, local: 2.", "ヘッドのラベル: 16トークン以内: 14、近傍: 2。"),
+        ("The largest change is +3.528 (+3.176 to +4.222) nats.", "最大の変化は +3.528 nat（+3.176～+4.222）です。"),
+        ("special_tokens", "special_tokens"),
         ("nobody has translated this sentence", "nobody has translated this sentence"),
     ],
 )

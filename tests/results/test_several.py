@@ -128,7 +128,7 @@ def test_a_model_that_fails_is_named_and_the_others_stay(checkpoints, tmp_path):
     names = f"{checkpoints}/checkpoint-10,nowhere,{checkpoints}/checkpoint-200"
     done = command("scan", names, "--limit", "2", "--window", "32", "--out", "runs", "--json", cwd=tmp_path)
     assert done.returncode == 2
-    assert "nowhere failed: nowhere is not a folder here" in done.stderr
+    assert "nowhere failed: the model nowhere is not a folder here" in done.stderr
     assert [row["model"] for row in json.loads(done.stdout)["tables"]["models"]] == ["checkpoint-10", "checkpoint-200"]
     assert {path.name for path in (tmp_path / "runs").iterdir()} >= {"checkpoint-10", "checkpoint-200", "report.html"}
 

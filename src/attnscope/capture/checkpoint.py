@@ -296,7 +296,8 @@ class Repository:
         if file is None:
             if out_of_reach():
                 raise AttnscopeError(
-                    f"{source} is not a folder here, is not in the cache, and the Hugging Face hub cannot be reached"
+                    f"the model {source} is not a folder here, is not in the cache, and the Hugging Face hub cannot be "
+                    "reached"
                 )
             raise AttnscopeError(f"found no folder {source}, and no model of that name on the hub: no config.json")
         return cls(source, file.parent, file.parent.name)

@@ -56,7 +56,7 @@ from attnscope.read.sources import SUFFIXES
 from attnscope.read.unnamed import UnnamedTokens
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.support.checks import check_kind
-from attnscope.support.errors import AttnscopeError, explaining
+from attnscope.support.errors import AttnscopeError, explaining, nearest
 from attnscope.support.state import own_random_numbers, own_state
 
 Unwrapped = str | Path | PreTrainedModel
@@ -299,6 +299,11 @@ def _reject_what_is_no_model(source: str) -> None:
         raise AttnscopeError(f"{source} does not exist; and {first} TEXT")
     if " " in source:
         raise AttnscopeError(f"{source!r:.60} is not a model: pass a text as texts=..., after the model")
+    near = nearest(source, MODELS)
+    if near or source.startswith("bundled:"):
+        raise AttnscopeError(
+            f"there is no model {source!r}: the bundled models are {', '.join(map(repr, MODELS))}" + near
+        )
     if is_place(source):
         raise AttnscopeError(f"{source} does not exist: expected a model folder, or a hub id such as gpt2")
 
@@ -389,14 +394,20 @@ def _digest(model: PreTrainedModel) -> str:
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
+def _device(name: str | None) -> torch.device:
+    try:
+        return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name is None else name)
+    except RuntimeError as error:  # PyTorch lists twenty, of which most need a build of their own
+        raise ValueError("expected cpu, cuda, cuda:1, mps or another device of PyTorch") from error
+
+
 def usable_device(name: str | None) -> torch.device:
     """The device of that name; by default a GPU if there is one, else the CPU."""
     advice = "Choose cpu, or cuda if there is a GPU"
     if name is not None and name.startswith("gpu"):
         raise AttnscopeError(f"device {name!r} cannot be used: a GPU is cuda, or mps if it is Apple's. {advice}")
     with explaining(f"device {name!r} cannot be used", advice):
-        default = "cuda" if torch.cuda.is_available() else "cpu"
-        device = torch.device(default if name is None else name)
+        device = _device(name)
         torch.empty(0, device=device)
     if device.type == "meta" or (device.type == "cpu" and device.index):
         what = "it stores no numbers" if device.type == "meta" else "there is one cpu, number 0"

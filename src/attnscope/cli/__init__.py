@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import sys
 from typing import Any
 
@@ -16,7 +15,7 @@ from attnscope import __version__
 from attnscope.catalogue import verbs
 from attnscope.cli import options, runs
 from attnscope.cli.output import abandon, prepare, print_note
-from attnscope.support.errors import AttnscopeError, out_of_memory, panicked, reason_of, unimportable
+from attnscope.support.errors import AttnscopeError, nearest, out_of_memory, panicked, reason_of, unimportable
 
 _INTERRUPTED = 130
 _UsageError: Any = typer.BadParameter.__base__  # typer does not export it
@@ -107,7 +106,10 @@ _EXPECTED = {
 def _usage_error(error: Any) -> str:
     """A wrong command line: what was found, what was expected, and where to look it up."""
     message = error.format_message().rstrip(".")
-    message = re.sub(r" \(Possible options: (.*)\)$", r". Did you mean \1?", message[0].lower() + message[1:])
+    message = message[0].lower() + message[1:]
+    option, suggested, others = message.partition(" (Possible options: ")
+    if suggested:  # the library lists options that have little in common with what was typed
+        message = option + nearest(option.rpartition(" ")[2], others.rstrip(")").split(", "))
     if message.startswith("missing option"):
         message += f". {error.param.help.partition('. ')[0].rstrip('.')}"
     if hasattr(error.__cause__, "errors"):  # of pydantic, by which typer reads values
@@ -115,14 +117,17 @@ def _usage_error(error: Any) -> str:
 
         (first,) = error.__cause__.errors()
         choices = str(first["msg"]).rstrip(".").partition(" is not one of ")[2]
-        expected = f"one of {choices}" if choices else _EXPECTED.get(first["type"], "").format_map(first.get("ctx", {}))
-        if expected:
-            name = error.param.get_error_hint().strip("'")
+        expected = _EXPECTED.get(first["type"], "").format_map(first.get("ctx", {}))
+        name = error.param.get_error_hint().strip("'")
+        if choices:
+            near = nearest(str(first["input"]), choices.replace("'", "").split(", "))
+            message = f"{name} is {shortly(first['input'])}; expected one of {choices}" + near
+        elif expected:
             message = f"{name} is {shortly(first['input'])}; expected {expected}"
     named = [one for one in sys.argv[1:2] if one in verbs()]  # an option without its value is of no context
-    command = " ".join(["attnscope", *named]) if error.ctx is None else error.ctx.command_path
+    words = named if error.ctx is None else error.ctx.command_path.split()[1:]
     end = "" if message.endswith("?") else "."
-    return f"{message}{end} For help: {command} --help"
+    return f"{message}{end} For help: attnscope {' '.join([*words, '--help'])}"
 
 
 def _unwritten(error: OSError) -> int:

@@ -58,6 +58,7 @@ class Output:
         "Run this Python file first, with records of your own; may be repeated. They are statistics, roles, ablations "
         "or readers. Use it only for code that you trust.",
     ] = ()
+    typed: Annotated[Mapping[str, Any], IN_PYTHON] = field(default_factory=dict[str, Any])  # by parameter
     formats: Annotated[tuple[str, ...], IN_PYTHON] = field(init=False, default=())
 
     @property
@@ -209,7 +210,7 @@ def _command(
         more = {one.name: arguments.pop(one.name) for one in of_its_own if one.name in arguments}
         if is_written:
             written = {one.name: arguments.pop(one.name) for one in (*of_output,) if one.name in arguments}
-            more["output"] = Output(**written)
+            more["output"] = Output(**written, typed=typed)
             if written.get("records") and "ray" in arguments:
                 raise AttnscopeError("Ray's actors do not run --records: install a package that registers them instead")
         special(arguments, **more)

@@ -168,7 +168,8 @@ def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Ge
     )
     names: set[str] = set()
     with (
-        Bar(*columns, console=console, transient=True, disable=not drawn) as bar,
+        # a step may take minutes: the speed is that of the last ten
+        Bar(*columns, console=console, transient=True, disable=not drawn, speed_estimate_period=600) as bar,
         _lines_of_progress(command) if shown and not console.is_terminal else nullcontext() as written,
     ):
         task = bar.add_task(command, total=1.0, details="")
@@ -202,8 +203,8 @@ def _lines_of_progress(command: str) -> Generator[Callable[[str, float, str], No
             seconds = time.monotonic() - began
             first, last = (reports[0], reports[-1]) if reports else ((0.0, 0.0, command),) * 2
             if last[1] > first[1]:
-                left = (last[0] - first[0]) * (1 - last[1]) / (last[1] - first[1]) - (seconds - last[0])
-                print_note(f"{last[2]}: {last[1]:.0%} done after {seconds:,.0f} s, about {max(0, left):,.0f} s left")
+                left = (seconds - first[0]) * (1 - last[1]) / (last[1] - first[1])
+                print_note(f"{last[2]}: {last[1]:.0%} done after {seconds:,.0f} s, about {left:,.0f} s left")
             else:
                 print_note(f"{last[2]}: at work for {seconds:,.0f} s")
 
@@ -389,9 +390,11 @@ def show(
             if value is not None:
                 link = f"link {page.resolve().as_uri()}" if value is page and page is not None else ""  # to click
                 console.print(Text.assemble(translate(name), (str(value), link)), soft_wrap=True)
-        verb = verbs().get(report.command)
-        if page is not None and verb is not None and verb.after:
-            console.print(translate("Next: ") + translate(verb.after), soft_wrap=True)
+        if page is not None and report.command in verbs():
+            from attnscope.cli.following import next_commands
+
+            for question, command in next_commands(report, output.typed):
+                console.print(Text(f"{translate(f'Next ({question}):')} {command}"), soft_wrap=True)
 
 
 def finish(

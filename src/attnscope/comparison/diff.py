@@ -280,17 +280,18 @@ def report(difference: xr.Dataset) -> Report:
         f"The {names[2]}s",
         _quantities(difference),
         rows,
-        corrected=f"by the false discovery rate for all heads and statistics, {float(difference.attrs['level']):.0%}",
+        corrected="by the false discovery rate for all heads and statistics",
+        level=float(difference.attrs["level"]),
         least="2 or more models in each group"
         if "models" in difference.attrs
         else f"{LEAST} {called['documents']} or more",
         page=300,
-        terminal=0 if same_everywhere(rows) else 20,
+        terminal=0 if same_everywhere(rows) else min(20, max(8, int(difference.changed.sum()))),
     )
     heads, texts = (count(difference.sizes["layer"] * difference.sizes["head"], "head"), int(difference.attrs["texts"]))
     return Report(
         title=f"What changed from {before} to {after}" if same else f"What differs between {before} and {after}",
-        model=f"{before} and {after}",
+        model=f"{before} → {after}",
         read=f"{count(difference.sizes['statistic'], 'statistic')} of {heads} over "
         f"{count(texts, called['windows'].removesuffix('s'))}",
         finding=Finding(
@@ -323,13 +324,14 @@ def _quantities(difference: xr.Dataset) -> list[Quantity]:
     return [
         *HEAD,
         Quantity("partner", "matched with", unit="head", detail="table" if matched else "data"),
-        Quantity("statistic"),
-        Quantity("units", detail="page"),
+        Quantity("statistic", unit="name"),
+        Quantity("units", "unit"),
         Quantity("before", before, "change", str(difference.attrs.get("before", "")), like="change", unsigned=True),
         Quantity("after", after, "change", str(difference.attrs.get("after", "")), like="change", unsigned=True),
         Quantity("change", change, "change", low="low", high="high", significant="changed", interval=True),
         Quantity(
             "size",
+            "size (SD)",
             unit="deviations",
             meaning=f"the {change} in standard deviations of all heads of both models together",
         ),
@@ -395,13 +397,14 @@ def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:
         return [few, *repeated, _describe_matching(difference)]
     rate = f"{float(difference.attrs['level']):.0%}"
     same = same_heads(difference)
-    what = "heads changed" if same else "pairs of heads differ"
-    sentences = [
-        (
-            f"{len(moved)} of {len(heads)} {what} in some statistic: {len(changed)} of {len(rows)} "
-            f"{'changes' if same else 'differences'} are significant (false discovery rate {rate}, over {over})."
-        )
-    ]
+    tests, moves = f"false discovery rate {rate}, over {over}", len(moved)
+    if not changed:
+        first = f"0 of {len(rows)} {'changes' if same else 'differences'} are significant ({tests})."
+    elif same:
+        first = f"{moves} of {len(heads)} heads changed significantly: {len(changed)} of {len(rows)} changes ({tests})."
+    else:
+        first = f"{moves} of {len(heads)} pairs of heads differ significantly: {len(changed)} of {len(rows)} ({tests})."
+    sentences = [first]
     if models is not None:
         chance, least = difference.attrs["p_of_groupings"], difference.attrs["least_p"]
         sentences.append(

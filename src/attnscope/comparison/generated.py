@@ -59,7 +59,7 @@ _TEXTS = tuple(
     for name in ("source", "prompt_tokens", "new_tokens", "written", "token_ids")
 )
 CARE = {
-    "The query is the previous token.": "The weights are those of the last token that the model has read.",
+    "The row of a new token is that of the token before it, which predicts it.": "The model has read no later token.",
     "Shares grow by themselves.": "The model's own output becomes longer and is always nearest. Uniform attention and "
     "the head's positions show how much that alone gives.",
     "Positions are binned by doublings.": "Weight is taken as even within a bin, which may move a share by about 0.01.",

@@ -99,15 +99,17 @@ def _sentence(head: tuple[int, int], result: xr.Dataset, examples: list[Row], fe
     top = [row for row in own(examples) if row["set"] == "top"]
     ranked = _RANKED[str(result.attrs["by"])]
     ends = [significant(row["score"], 2) for row in (top[-1], top[0])]
-    score = f"{ranked.title}: {' to '.join(dict.fromkeys(ends))}"
+    between = " to ".join(dict.fromkeys(ends))
+    is_weight = ranked is _RANKED["weight"]
+    score = f"weight over uniform: {between}" if is_weight else f"{ranked.title}: {between}"
     shared = [row for row in own(features) if row["significant"]]
     name = f"Head {head[0]}.{head[1]}"
     if len(top) < SHARED:
         return f"{name}: one example ({score}). No test possible: shared features need {SHARED} or more examples."
     if not shared:
         return f"{name}: the {len(top)} strongest windows ({score}) have nothing significant in common."
-    listed = ", ".join(
-        f"{_called(row)} ({row['found']} of {row['of']}; {significant(row['expected'], 2)} expected)"
+    listed = "; ".join(
+        f"{_called(row)}: {row['found']} of {row['of']}, {significant(row['expected'], 2)} expected"
         for row in shared[:_SHOWN]
     )
     return f"{name}: the {len(top)} strongest windows ({score}) have in common: {listed}."
@@ -120,7 +122,7 @@ def _called(feature: Row) -> str:
     if kind == "offset":
         near = {-1: "the key is the previous token", 1: "the key is the next token"}
         return near.get(int(value), f"{kind} {int(value):+d}")
-    return f"{kind}: {value!r}" if "token" in kind else f"{kind}: {value}"
+    return f"{kind} {value!r}" if "token" in kind else f"{kind} {value}"
 
 
 def _examples(by: str) -> list[Quantity]:

@@ -16,7 +16,7 @@ from attnscope.explanation import analyses
 from attnscope.explanation.study import Analysis
 from attnscope.report.reads import reads
 from attnscope.support.checks import shortly
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError, nearest
 
 GROUP = "attnscope.analyses"  # of entry points: how other packages add theirs
 
@@ -73,6 +73,7 @@ def requested_analyses(requested: Iterable[str | Analysis]) -> list[Analysis]:
         if not records:
             names = ", ".join([*added, *(record.name for record in chain(*added.values()) if record.name not in added)])
             expected = f"expected one of {names}" if names else "no installed package adds analyses"
+            expected += nearest(name, names.split(", "))
             raise AttnscopeError(f"analyses (--analyses) has {shortly(name)}; {where_to_find(name) or expected}")
         chosen |= {record.name: record for record in records}
         if setting:

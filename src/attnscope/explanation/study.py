@@ -35,6 +35,7 @@ from attnscope.support.state import replaced
 READING = 0.6  # share of the work for reading the texts
 DEFAULT_TEXTS = 100
 FEW_TEXTS = 8  # for analyses with several passes
+_SHORTEST = 16  # tokens of a window that nobody asked for
 
 
 @dataclass(eq=False)
@@ -252,6 +253,21 @@ def equal_windows(corpus: Texts, loaded: LoadedModel, length: int, limit: int, *
             "expected 2 or more, to separate position from text: use more text, or a smaller --window"
         )
     return whole
+
+
+def usual_length(corpus: Texts, loaded: LoadedModel, longest: int) -> int:
+    """The longest window, or its half, quarter, ... so that texts without two full windows of it have some."""
+    lengths: list[int] = []
+    for window in windows_of(corpus, loaded.tokenizer, length=longest):
+        lengths.append(len(window))
+        if lengths.count(longest) > 1:
+            return longest
+    shorter = [longest >> halvings for halvings in range(1, 12) if longest >> halvings >= _SHORTEST]
+    for least in (FEW_TEXTS, 2):
+        for length in shorter:
+            if sum(tokens // length for tokens in lengths) >= least:
+                return length
+    return longest
 
 
 def pairs_of_windows(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain, pairwise
 from math import ceil
 from typing import Any
@@ -24,7 +24,9 @@ from attnscope.statistics.effects import joint_variables, random_variables
 from attnscope.statistics.units import numbered, units_of
 from attnscope.store.arrays import by_layer, of_layers
 from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import share_of_layers
 
+_OF_HEADS = 0.9  # of the work of a batch; the rest are gradients
 ESTIMATES = ("attribution", "integrated", "eap_ig")
 _WORDS = {
     "loss_change": ("Change of the loss without the head", "nats"),
@@ -49,14 +51,21 @@ def effects(
     variants: int | None = None,
     steps: int = 5,
     cells: Collection[tuple[int, int]] | None = None,
+    tell: Callable[[float], None] = lambda _: None,
 ) -> xr.Dataset:
-    """Effects of every head on some texts, or of these `cells` alone; NaN for other heads."""
+    """Effects of every head on some texts, or of these `cells` alone; NaN for other heads.
+
+    `tell` is called with the part of the heads that are done.
+    """
     with session.passes(part, ablations) as batch:
         questions, sites = batch.questions, batch.passes.sites
         whole = batch.scores(batch.whole[None])
         scores = {name: value[0].double().cpu().numpy() for name, value in whole.items() if name != "kl"}
         names = [name for name in ("loss", "accuracy", "kl", "metric") if name in whole]
-        layers = [_of_layer(batch, call, wanted, names, variants) for call, wanted in enumerate(batch.heads_of(cells))]
+        layers: list[np.ndarray] = []
+        for call, wanted in enumerate(batch.heads_of(cells)):
+            layers.append(_of_layer(batch, call, wanted, names, variants))
+            tell(_OF_HEADS * share_of_layers(call + 1, len(sites)))
     loss, accuracy, kl, *metric = (by_layer([layer[..., at] for layer in layers]) for at in range(layers[0].shape[-1]))
     heads, guess = ("window", "ablation", "layer", "head"), np.full(len(questions), np.log(batch.before.shape[-1]))
     variables: dict[str, _Variable] = {

@@ -80,8 +80,14 @@ class Effects(Job):
             self.tell(Progress("ablating heads", self.share * part.stop / count, {"windows": part.stop}))
 
     def measure(self, batch: Batch) -> xr.Dataset:
-        how: Any = {"variants": self.variants, "steps": self.settings["steps"], "cells": self.alone}
-        return effects(self.session, batch.inputs, self.ablations, **how)
+        part, count = batch.inputs, len(self.session.windows)
+
+        def tell(share: float) -> None:
+            done = part.start + share * (part.stop - part.start)
+            self.tell(Progress("ablating heads", self.share * done / count, {"windows": part.start}))
+
+        how: Any = {"variants": self.variants, "steps": self.settings["steps"], "cells": self.alone, "tell": tell}
+        return effects(self.session, part, self.ablations, **how)
 
     def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
         session, settings, whole = self.session, self.settings, self.joined(measured)

@@ -33,7 +33,7 @@ from attnscope.read.files import (
     shown,
 )
 from attnscope.read.spans import Span, span_of
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError, nearest
 from attnscope.support.numbers import count
 
 _TARGETS = ("target", "corrupted_target")
@@ -144,7 +144,7 @@ def task_named(pairs: object) -> str | None:
     if isinstance(named, str) and named not in TASKS:
         raise AttnscopeError(
             f"found no file {named}, and no task of that name; expected a pathlib.Path of JSON Lines, a list of pairs, "
-            f"or a task: {', '.join(TASKS)}"
+            f"or a task: {', '.join(TASKS)}" + nearest(named, TASKS)
         )
     return named if isinstance(named, str) else None
 

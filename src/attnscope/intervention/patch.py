@@ -61,11 +61,12 @@ from attnscope.statistics.effects import (
 from attnscope.store.arrays import by_layer, padded_heads
 from attnscope.store.run import Batch, Job, Work
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell
+from attnscope.support.progress import Progress, Tell, share_of_layers
 
 ACTIVATIONS = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "mixer_out", "neurons", "ln1", "ln2")
 OF_BLOCKS = {"attention": "calls", "mlp": "mlps", "residual": "states", **dict.fromkeys(ACTIVATIONS, "activations")}
 LOGITS = "logits"
+_OF_SWEEP = 0.9  # of the work of a batch; the rest are both runs and gradients
 _STEPS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloat16)}  # of logits, which are rounded
 #: What patching does to the difference between both runs, by direction.
 MOVED = {"denoising": "recovered", "noising": "removed"}
@@ -189,6 +190,7 @@ class PatchJob(Job):
     blocks: list[BlockRun] = field(default_factory=list[Any])  # if MLPs are replaced
     # of blocks, if these are patched, by their numbers in the order in which they run
     activations: Mapping[int, Activation] = field(default_factory=dict[int, Any])
+    batch: range = range(0)  # the pairs that are measured now
 
     @property
     def attributes_of_answers(self) -> dict[str, str]:
@@ -359,6 +361,7 @@ class PatchJob(Job):
             self.tell(Progress("patching", first / len(self.pairs), {"pairs": first}))
 
     def measure(self, batch: Batch) -> xr.Dataset:
+        self.batch = batch.texts
         return self.of_batch(*batch.inputs).rename(pair="window")
 
     def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
@@ -370,6 +373,11 @@ class PatchJob(Job):
             if needed in whole:
                 parts[name] = partial(make, whole, seed=self.seed)
         return {self.node: whole} | {name: self.made(name, make) for name, make in parts.items()}
+
+    def tell_layer(self, layer: int, layers: int) -> None:
+        """Report that a layer is done, of the pairs that are measured."""
+        done = self.batch.start + _OF_SWEEP * share_of_layers(layer + 1, layers) * len(self.batch)
+        self.tell(Progress("patching", done / len(self.pairs), {"pairs": self.batch.start}))
 
     def of_batch(self, numbers: list[int], encoded: EncodedPairs) -> xr.Dataset:
         """Differences and estimates of some pairs, ``(pair, ...)``."""
@@ -460,6 +468,7 @@ class PatchJob(Job):
 
             measured = runs.sweep([(at, head) for at in range(len(positions)) for head in wanted], edits)
             effects[:, wanted] = measured.reshape(count, len(positions), len(wanted)).swapaxes(1, 2)
+            self.tell_layer(call, len(runs.donor.outputs))
         return np.moveaxis(padded_heads(layers, axis=1), 0, 1)
 
     def _patched(self, runs: Runs, call: int, at: Tensor | None) -> Float[Tensor, "pair head query width"]:
@@ -506,6 +515,7 @@ class PatchJob(Job):
             if encoder:  # positions of the source, then those of the decoder
                 swept = np.pad(swept, ((0, 0), (before, 0) if decodes else (0, after)), constant_values=np.nan)
             blocks.append(swept)
+            self.tell_layer(len(blocks) - 1, len(donors))
         return np.stack(blocks, 1)
 
     def _blocks_of_encoder(self, count: int) -> int:
@@ -565,6 +575,7 @@ class PatchJob(Job):
             wanted = self._wanted(sender, outputs[sender])
             if wanted:
                 layers[sender][:, wanted] = runs.sweep(wanted, edits, of="all")
+                self.tell_layer(sender, len(layers))
         return by_layer(layers)
 
     def _estimates(self, encoded: EncodedPairs, steps: int) -> np.ndarray:

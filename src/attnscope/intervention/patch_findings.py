@@ -223,7 +223,7 @@ def _describe_sets(tree: xr.DataTree) -> list[str]:
     sets, unit = tree["together"].to_dataset(), tree["pairs"].attrs.get("unit", "logits")
     sentences: list[str] = []
     for row in together_rows(sets, *_SHARES):
-        heads, effect = listed(row["set"].split(", ")), describe_effect(_EFFECT.effect(row))
+        heads, effect = listed(row["heads"].split(", ")), describe_effect(_EFFECT.effect(row))
         those, alike, mean, low, high = beside_random(row, sets)
         sentences.append(
             f"Patching {heads} together changes answer minus wrong answer by {effect} {unit}; patching {those} of "

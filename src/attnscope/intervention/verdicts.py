@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.explanation.analyses.verdict import POSITION
+from attnscope.head_names import shown_component
 from attnscope.intervention.edits import HARDLY
 from attnscope.intervention.metrics import format_of, note_of, unit_of, unit_of_loss
 from attnscope.intervention.replacements import ABLATIONS
@@ -487,7 +488,7 @@ def together_rows(sets: xr.Dataset, *more: str) -> list[Row]:
             continue
         columns |= {f"{name}{end}": sets[f"{name}{end}"] for end in ("", "_low", "_high")}
         columns[f"{prefix}shown"] = effect_columns(sets, name, name, prefix)[f"{name}_shown"]
-    return [row | {"heads": row["set"]} for row in rows_of(columns, sets.effect.transpose("set", ...))]
+    return [row | {"heads": shown_component(row["set"])} for row in rows_of(columns, sets.effect.transpose("set", ...))]
 
 
 def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:

@@ -244,7 +244,12 @@ class Generation(Job):
         prompts = [self.prompts[number] for number in numbers]
         spans = [spans_of(prompt, self.patterns, self.grouping) for prompt in prompts]
         model: Any = self.loaded.model
-        call = self._call(numbers, prompts)
+
+        def tell(tokens: int) -> None:
+            done = numbers.start + len(numbers) * min(1.0, tokens / self.settings["new_tokens"])
+            self.tell(Progress("generate", done / len(self.prompts), {"prompts": numbers.start, "tokens": tokens}))
+
+        call = replace(self._call(numbers, prompts), after_pass=tell)
         with own_random_numbers(), quiet(), explaining(f"{self.loaded.name} fails to generate", "Try another cache"):
             torch.manual_seed(self.settings["seed"] + numbers.start)
             _, texts = call.run(spans)

@@ -131,8 +131,8 @@ class GenerationObserver:
         return "text" if not self.is_pair else "source" if kind == "cross" else "target"
 
     @contextmanager
-    def reading(self, model: PreTrainedModel) -> Generator[None]:
-        """Record the input of each pass of a model."""
+    def reading(self, model: PreTrainedModel, after_pass: Callable[[int], None] = lambda _: None) -> Generator[None]:
+        """Record the input of each pass of a model, and count the passes."""
         signature = inspect.signature(model.forward)
 
         def begin(_: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -143,6 +143,7 @@ class GenerationObserver:
             now, self._now = self._now, None
             if now is not None and now.rows:
                 self.passes.append(now)
+                after_pass(len(self.passes))
 
         with model.register_forward_pre_hook(begin, with_kwargs=True), model.register_forward_hook(end):
             yield
@@ -271,6 +272,7 @@ class GenerationCall:
     decoder: PreTrainedModel | None = None  # the part of a vision-language model that reads the text with its images
     decoder_sites: Sequence[Site] = ()  # its layers
     patches: Sequence[int] = ()  # tokens whose weights are kept one by one
+    after_pass: Callable[[int], None] = lambda _: None  # called with the number of passes
 
     @property
     def _watched(self) -> PreTrainedModel:
@@ -288,7 +290,7 @@ class GenerationCall:
         else:
             named["generation_config"] = copy.deepcopy(named["generation_config"])
             named["generation_config"].update(**options)
-        with watching(self._watched, observer, weights_suffice=True), observer.reading(self._watched):
+        with watching(self._watched, observer, weights_suffice=True), observer.reading(self._watched, self.after_pass):
             output = self.generate(*self.positional, **named)
         texts = self._texts(observer, output.sequences.tolist(), getattr(output, "beam_indices", None))
         return output if self._setting("return_dict_in_generate") else output.sequences, texts

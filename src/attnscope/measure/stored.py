@@ -158,6 +158,8 @@ def opened_scan(given: str | Path | xr.Dataset) -> xr.Dataset:
         if manifest is not None:
             state = "a finished" if manifest.state.get("complete") else "an unfinished"
             what = f"{state} run of attnscope {manifest.command}"
+        if not folder.exists():
+            raise AttnscopeError(f"{folder} does not exist; expected a finished run of attnscope scan")
         raise AttnscopeError(f"{folder} contains {what}; expected a finished run of attnscope scan")
     with RunFolder(folder, manifest.state.get("signature", {})) as run:
         return load_scan(run)

@@ -16,12 +16,12 @@ import zlib
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from attnscope.read.urls import Url, fetched, reject_path_of_url
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError, nearest
 
 BLOCK = 1 << 20  # bytes of a block
 SPANS = "spans"  # field of the named spans of a text
@@ -184,6 +184,7 @@ def _kind(value: object) -> str:
 STANDARD_INPUT = Path("-")
 PATIENCE = 5.0  # seconds to wait for the writer of a pipe
 _OF_STANDARD_INPUT = frozenset(["-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"])
+_LISTED = 10_000  # names of a folder, at most, among which a near one is looked for
 _HIDDEN = frozenset(["Cc", "Cs", "Zl", "Zp"])  # controls, stray bytes, line ends
 
 
@@ -197,6 +198,13 @@ def shown(path: Path | Url | str) -> str:
     return "".join(_escaped(letter) if unicodedata.category(letter) in _HIDDEN else letter for letter in str(path))
 
 
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in islice(folder.iterdir(), _LISTED)]
+    except (OSError, ValueError):
+        return []
+
+
 def file_mode(path: Path) -> int:
     """Mode of a file or folder, checked to exist and to be readable."""
     try:
@@ -205,8 +213,12 @@ def file_mode(path: Path) -> int:
         reject_path_of_url(path)
         if path.is_symlink():
             raise AttnscopeError(f"{shown(path)}: a broken link: check the path") from error
+        near = nearest(path.name, _names_in(path.parent))
+        if near or path.suffix or len(path.parts) > 1:
+            raise AttnscopeError(f"{shown(path)}: no such file or folder: check the path" + near) from error
         raise AttnscopeError(
-            f"{shown(path)}: no such file or folder: check the path. A text has a space in it; pipe a single word to -"
+            f"{shown(path)}: no such file or folder. A word without a space is read as the name of a file: to pass it "
+            "as text, pipe it to -"
         ) from error
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error

@@ -89,6 +89,7 @@ class _Template(NamedTuple):
             or any(re.search(r"[^.]\.$", value) for value in values)
             or any(SENTENCES.search(re.sub(r"\(.*\)", "", value)) for value in values)
             or any("; " in value for value in listed)
+            or (self.words < _LONG and any(": " in value for value in listed))
             or any(", " in value for value in plain if value in listed)
             or (self.words == 1 and len(values) == 1 and self.message.startswith("{0} ") and " " in values[0])
         )
@@ -120,6 +121,8 @@ SENTENCES = re.compile(r"(?<=[.?!])(?<! al\.)\s+(?=[^a-z\s]|attnscope )")
 _ENDS = {".": "。", ":": ":", ",": "、", ";": "。", "?": "？"}
 #: Marks between parts, and those of the translation. What counts things comes last.
 _LISTS = (("; ", "。"), (", and ", "、"), (", ", "、"), (": ", ": "), (" and ", "と"))
+#: A number with its interval before its unit, which in Japanese comes first.
+_INTERVAL = re.compile(r"([−+-]?\d[\d.,]*%?) \(([^()]+ to [^()]+)\) ([A-Za-z]+)")
 _NUMBERS = re.compile(r"([−+-]?\d(?:[\d.,]*\d)?%?) (.+)"), re.compile(r"(.+)( [−+-]?\d(?:[\d.,]*\d)?%?)")
 _BETWEEN = re.compile("(?<=[\u3000-\u9fff\uff01-\uff5e]) (?=[\u3000-\u9fff\uff01-\uff5e])")  # two Japanese letters
 #: An error of a library, as `attnscope.support.errors.explaining` quotes it. It stays as it is.
@@ -128,8 +131,8 @@ _ENTRIES = re.compile(r"\b([Ww]indow|[Ii]mage|[Vv]ideo|[Ss]ound|[Pp]ool)(?=s?\b)
 
 
 def translate(text: str) -> str:
-    """The text in the chosen language: as it is where there is no entry, or all of it is quoted."""
-    bare = re.sub("^'[^']*'$", "", text)
+    """The text in the chosen language: as it is without an entry, if all of it is quoted, or if it is a name."""
+    bare = re.sub("^'[^']*'$|^[a-z0-9]+(_[a-z0-9]+)+$", "", text)
     return text if _current == "en" or not re.search("[A-Za-z]", bare) else _translate(_current, text)
 
 
@@ -176,6 +179,9 @@ def _ways(name: str, text: str) -> Iterator[str | None]:
         yield about_texts and about_texts.replace(translate("texts"), translate(noun[0].lower()))
     if "\n" in text:
         yield "\n".join(map(translate, text.split("\n")))
+    measured = _INTERVAL.fullmatch(text)
+    if measured:
+        yield f"{measured[1]} {translate(measured[3])}（{translate(measured[2])}）"
     begun = _before_remark(text)
     if begun is not None:
         remark = translate(text[len(begun) + 1 :])

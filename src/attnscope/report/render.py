@@ -103,7 +103,7 @@ def _float(report: Report, table: Table) -> str:
     if any(row.get(one.low) is not None for one in quantities for row in rows):
         caption.append(translate("95% intervals in parentheses."))
     if table.corrected and table.tested(quantities):
-        caption.append(translate(f"* significant: p < 0.05, corrected {table.corrected}") + ".")
+        caption.append(translate(f"* significant: p < {table.level:g}, corrected {table.corrected}") + ".")
     caption += [f"{names}: {translate(meaning)}." for names, meaning in legend_of(quantities)]
     sides = "".join("l" if one.unit in NO_NUMBERS - {"head"} else "r" for one in quantities)
     return "\n".join(
@@ -153,7 +153,7 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
             line(f"and {left} more{others}: --{'json' if number else 'csv'} lists all")
         explained += [f"{names}: {translate(meaning + '.')}" for names, meaning in legend_of(quantities)]
         if table.corrected and table.tested(quantities):
-            line(f"* significant: p < 0.05, corrected {table.corrected}", "dim")
+            line(f"* significant: p < {table.level:g}, corrected {table.corrected}", "dim")
     for sentence in below:
         line(sentence)
     caveats = [f"{claim} {why}".strip() for claim, why in report.care.items()]
@@ -260,6 +260,8 @@ def _heading(title: str) -> str:
 
 
 def _marked(quantity: Quantity, text: str) -> str:
+    if quantity.unit == "name":
+        return text
     return with_marked_spaces(text).replace("\n", "⏎") if quantity.unit == "token" else translate(text)
 
 
@@ -310,6 +312,7 @@ def page_table(table: Table) -> dict[str, Any]:
         "legend": list(legend_of(quantities)),
         "tested": table.tested(quantities),
         "corrected": table.corrected,
+        "level": f"{table.level:g}",
         "least": table.least,
     }
 
@@ -336,7 +339,11 @@ def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> Cell:
         return Cell(text, float(row["layer"] * _HEADS + value), kind)
     if isinstance(value, str):
         return Cell(
-            _marked(quantity, text), value, kind, fixed=quantity.unit == "token", pieces=getattr(value, "pieces", ())
+            _marked(quantity, text),
+            value,
+            kind,
+            fixed=quantity.unit in {"token", "name"},
+            pieces=getattr(value, "pieces", ()),
         )
     tested = _CLASSES[row.get(quantity.significant)]
     return Cell(text.replace("-", "−"), float(value), f"{kind} {tested}".strip(), interval.replace("-", "−"))

@@ -51,8 +51,9 @@ UNITS = {
     "change": Unit(3, "+", "always", full=0.1),  # in units that differ from row to row
     "deviations": Unit(1, "+", "always", full=1.0),
 }
-#: Units that are not numbers: words, a running text, a token, a head, values by offset.
-NO_NUMBERS = {"words", "label", "text", "token", "head", "profile"}
+#: Units that are not numbers: words, a name as it is typed (in every language), a running text, a token, a head, values
+#: by offset.
+NO_NUMBERS = {"words", "name", "label", "text", "token", "head", "profile"}
 #: How labels of heads are shown, where it is not by their names in the data.
 _SHOWN_LABELS = {"mixed": "no fixed pattern"}
 _WRITTEN_OUT = 5  # digits after the point; with more, a power of ten
@@ -134,6 +135,7 @@ class Table:
     rows: Sequence[Row]
     reading: str = ""  # a sentence above it, on the page
     corrected: str = ""  # what significance was corrected for, such as "for all heads"
+    level: float = 0.05  # of that significance
     least: str = ""  # number of units that an interval needs, such as "6 or more windows"
     terminal: int = 20  # rows that a terminal shows; 0: not shown there
     best: Sequence[Row] = ()  # these rows; by default the first ones

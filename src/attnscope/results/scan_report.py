@@ -32,7 +32,7 @@ from attnscope.support.numbers import count, with_nulls
 _MOST = 4  # heads whose keys are listed if no ranking selects any
 _ROOM = 1_000_000  # numbers of one profile over all heads; larger ones are only in the run folder
 _REQUESTED = (
-    Quantity("statistic"),
+    Quantity("statistic", unit="name"),
     Quantity("lowest", unit="significant"),
     Quantity("lowest_head", "head"),
     Quantity("mean", unit="significant"),
@@ -55,7 +55,7 @@ _PAIRS = (
 )
 _CONTRASTS = (
     *HEAD,
-    Quantity("statistic"),
+    Quantity("statistic", unit="name"),
     Quantity("by"),
     Quantity("mean", unit="change", like="difference"),
     Quantity("others", unit="change", like="difference"),

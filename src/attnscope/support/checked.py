@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, partial, wraps
+from itertools import chain
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, overload
@@ -68,6 +69,7 @@ _WORDS: dict[Any, tuple[str, str]] = {
     Path: ("a path", "paths"),
     NoneType: ("None", "None"),
 }
+_SPOKEN = 3  # choices that are joined by "or"; more are a list
 _COUNTS = ("no", "one", "two", "three")
 #: Arguments that a newcomer tries first, and the ones that have their value: of several, the first that a function has.
 _TRIED = {
@@ -241,7 +243,8 @@ def _taken(name: str, value: Any, kind: Any) -> Any:
 
     taken = _plain(value) if _is_plain(kind) else value
     if not _fits(taken, kind):
-        raise unexpected(_words(kind)[0], value, name)
+        literals = (get_args(bare(one)) for one in alternatives(kind) if get_origin(bare(one)) is Literal)
+        raise unexpected(_words(kind)[0], value, name, [*map(str, chain(*literals))])
     for bounds in marked(kind, Bounds):
         check: Any = check_real if isinstance(bounds.least, float) else check_whole
         if isinstance(taken, int | float):
@@ -317,7 +320,8 @@ def _words(kind: Any) -> tuple[str, str]:
         plural = _words(parts[0])[1]
         return f"a list of {plural}".removesuffix(" of "), f"lists of {plural}".removesuffix(" of ")
     if origin is Literal:
-        choices = " or ".join(map(repr, parts))
+        choices = ", ".join(map(repr, parts)) if len(parts) > _SPOKEN else " or ".join(map(repr, parts))
+        choices = f"one of {choices}" if len(parts) > _SPOKEN else choices
         return choices, choices
     if kind is Any:
         return "", ""

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from jaxtyping import Float
 
-from attnscope.support.errors import AttnscopeError, reason_of
+from attnscope.support.errors import AttnscopeError, nearest, reason_of
 
 Name = TypeVar("Name", bound=str)
 #: Parameters that are checked here and have no flag on the command line.
@@ -69,12 +69,15 @@ def check_kind(expected: str, *kinds: type, **values: Any) -> None:
             raise unexpected(expected, value, name)
 
 
-def unexpected(expected: str, value: object, name: str) -> AttnscopeError:
-    """The error for a value that is not what was expected."""
+def unexpected(expected: str, value: object, name: str, choices: Sequence[str] = ()) -> AttnscopeError:
+    """The error for a value that is not what was expected, such as one of some words."""
     kind = type(value).__name__
     plain = isinstance(value, str | int | float | list | tuple | dict)
     description = f"{shortly(value)} ({kind})" if plain else f"of type {kind}"
-    return AttnscopeError(f"{name} is {description}; expected {expected}")
+    near = nearest(value, choices) if isinstance(value, str) else ""
+    if expected.startswith("one of "):
+        return AttnscopeError(f"{name} is {description}; expected one of {expected.removeprefix('one of ')}" + near)
+    return AttnscopeError(f"{name} is {description}; expected {expected}" + near)
 
 
 def chosen(what: str, names: Sequence[str] | str | None, choices: Collection[Name]) -> list[Name]:
@@ -82,7 +85,8 @@ def chosen(what: str, names: Sequence[str] | str | None, choices: Collection[Nam
     requested = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
     unknown = [name for name in requested or () if name not in choices]
     if unknown:
-        raise AttnscopeError(f"there is no {what} {shortly(unknown[0])}: choose from {', '.join(choices)}")
+        near = nearest(str(unknown[0]), choices)
+        raise AttnscopeError(f"there is no {what} {shortly(unknown[0])}: choose from {', '.join(choices)}" + near)
     if requested is not None and not len(requested):
         raise AttnscopeError(f"no {what} was named: choose from {', '.join(choices)}")
     return [name for name in choices if requested is None or name in requested]
@@ -92,7 +96,8 @@ def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
     """Return the formats; an error for those that figures do not have."""
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
-        raise AttnscopeError(f"figures are not written as {unknown[0]!r}: choose among {', '.join(FORMATS)}")
+        near = nearest(unknown[0], FORMATS)
+        raise AttnscopeError(f"figures are not written as {unknown[0]!r}: choose among {', '.join(FORMATS)}" + near)
     return tuple(formats)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 _LONGEST_REASON = 300
 _OURS = __name__.partition(".")[0]
@@ -25,6 +26,12 @@ class AttnscopeError(Exception):
     """
 
     __module__ = "attnscope"  # where users find it
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A question that ends a message, if a name is nearly one of those that exist."""
+    close = get_close_matches(name.lower(), names, 1, cutoff=0.7)
+    return f". Did you mean {close[0]!r}?" if close else ""
 
 
 def reason_of(error: BaseException) -> str:

@@ -31,5 +31,14 @@ class Progress:
 Tell = Callable[[Progress], None]
 
 
+def share_of_layers(done: int, layers: int) -> float:
+    """The part of a sweep over layers that is done, in which the passes of a layer begin at that layer.
+
+    >>> share_of_layers(1, 2)
+    0.75
+    """
+    return 1 - (1 - done / layers) ** 2
+
+
 def no_progress(_: Progress) -> None:
     """The default: reports nothing."""

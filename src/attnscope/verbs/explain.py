@@ -86,7 +86,7 @@ def explain(
     from attnscope.capture.forward import decoder_note
     from attnscope.explanation.catalogue import requested_analyses
     from attnscope.explanation.explain import Explanation, check_lengths
-    from attnscope.explanation.study import DEFAULT_TEXTS, Study, pairs_of_windows
+    from attnscope.explanation.study import DEFAULT_TEXTS, Study, pairs_of_windows, usual_length
     from attnscope.opened import Opened
     from attnscope.store.units import task_for
     from attnscope.support.progress import no_progress
@@ -98,6 +98,7 @@ def explain(
     length = session.length(reading["window"])
     if reading["window"] is None:
         length = min([length, *(analysis.longest for analysis in more if analysis.longest)])
+        length = usual_length(session.corpus, loaded, length) if target is None else length
     check_lengths(length, band, frequencies)
     study = Study(
         loaded.model,

@@ -80,7 +80,7 @@ def test_it_attends_to_the_noun_that_the_reason_fits(reason, noun):
     assert "not tested" in report.finding.certainty
     assert report.finding.leading == []  # one sentence is no test
     assert report.finding.sentences[0] == "One text: nothing can be tested."
-    assert report.finding.sentences[2].endswith(f"has rank 1 in this head, and {noun!r} gets the most.")
+    assert report.finding.sentences[2].endswith(f"has rank 1 in this head; {noun!r} gets the largest weight.")
     assert len(report.tables[1].rows) == 2
     other = {"animal": "street", "street": "animal"}[noun]
     for query, key in (("because", noun), ("it", other)):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope.head_names import shown_component
 from attnscope.intervention.metrics import format_of, note_of, unit_of
 from attnscope.report.reads import reads
 from attnscope.report.schema import (
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _PLACE = (Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head"))
 _COMPONENT = Quantity(
     "component",
-    meaning="feed-forward layer (mlp), mixer (Mamba), embedding, position embedding, all biases, or the biases behind "
+    meaning="feed-forward layer (MLP), mixer (Mamba), embedding, position embedding, all biases, or the biases behind "
     "the last block (output layers)",
 )
 _MEAN = "mean part, direct path only"
@@ -87,6 +88,10 @@ _TWICE = np.log(2)  # nats: twice the weight of the mean key
 _KINDS = ({"head"}, {"mlp"}, {"embedding", "position", "layer embedding"}, {"bias", BEHIND}, {"mixer"})
 
 
+def _shown(row: Row) -> Row:
+    return {name: shown_component(row[name]) for name in ("component", "source") if name in row}
+
+
 def components_of(tree: xr.DataTree) -> list[Row]:
     """A row for each component, the largest first."""
     data = tree["parts"].to_dataset()
@@ -104,7 +109,7 @@ def report(tree: xr.DataTree) -> Report:
         return _of_scores(tree)
     rows, predictions, lens = components_of(tree), tree["predictions"].to_dataset(), tree["lens"].to_dataset()
     heads = [row for row in rows if row["kind"] == "head"]
-    others = [row for row in rows if row["kind"] != "head" and row["part_mean"]]
+    others = [row | _shown(row) for row in rows if row["kind"] != "head" and row["part_mean"]]
     metric = str(predictions.attrs.get("metric", ""))
     asked, model = int(predictions["query"].notnull().sum()), str(tree.attrs["model"])
     tested, alone = rows[0]["excess_shown"] is not None, "; on the clean texts alone" * ("pairs" in tree.attrs)
@@ -246,7 +251,13 @@ def _of_scores(tree: xr.DataTree) -> Report:
     both: Any = {"corrected": "for all components and both sides", "least": f"{LEAST} or more windows"}
     tables = [
         Table("heads", "Heads", (*_PLACE, *_SHARES), heads, **both),
-        Table("others", "Other components", (Quantity("source", "component"), *_SHARES), others, **both),
+        Table(
+            "others",
+            "Other components",
+            (Quantity("source", "component"), *_SHARES),
+            [row | _shown(row) for row in others],
+            **both,
+        ),
         Table("keys", "Keys", _KEYS, rows_of({"rows": rows, **keys}, keys["excess"])),
         Table("pairs", "Pairs", _PAIRS, rows_of(pairs, one.pair_share), terminal=8),
     ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope.head_names import shown_component
 from attnscope.intervention.metrics import format_of, note_of, subject_of, unit_of
 from attnscope.intervention.pairs import texts_of
 from attnscope.intervention.patch import has_one_sign
@@ -134,10 +135,10 @@ def named(part: str) -> tuple[str, str | None]:
     """The name of a part, heads as layer.head, and the side through which a head reads.
 
     >>> named("a1.h3<v>"), named("m0")
-    (('1.3', 'value'), ('m0', None))
+    (('1.3', 'value'), ('MLP 0', None))
     """
     head = _PART.fullmatch(part)
-    return (f"{head[1]}.{head[2]}", _SIDES.get(head[3])) if head else (part, None)
+    return (f"{head[1]}.{head[2]}", _SIDES.get(head[3])) if head else (shown_component(part), None)
 
 
 def chosen_circuits(found: xr.Dataset) -> dict[int, tuple[float, str]]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from attnscope.options import SEEDS
 from attnscope.support.checks import shortly
-from attnscope.support.errors import AttnscopeError, reason_of
+from attnscope.support.errors import AttnscopeError, nearest, reason_of
 from attnscope_lineage.options import THREADS
 
 SETTINGS = "config.yaml"  # in the folder of a training
@@ -195,15 +195,20 @@ def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
     values |= {name: value for name, value in overrides.items() if value is not None}
     unknown = [str(name) for name in values if name not in TrainConfig.model_fields]
     if unknown:
-        nearest = difflib.get_close_matches(unknown[0], TrainConfig.model_fields, n=1, cutoff=0.5)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"choose from {', '.join(TrainConfig.model_fields)}"
+        close = difflib.get_close_matches(unknown[0], TrainConfig.model_fields, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(TrainConfig.model_fields)}"
         raise AttnscopeError(f"unknown setting {unknown[0]!r}: {hint}")
     try:
         config = TrainConfig(**values)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        prefix = f"{where} is {shortly(first['input'])}: " if where else ""
+        found = f"{where} is {shortly(first['input'])}"
+        if first["type"] == "literal_error":
+            choices = first["ctx"]["expected"].replace(" or ", ", ")
+            near = nearest(str(first["input"]), choices.replace("'", "").split(", "))
+            raise AttnscopeError(f"{where} is {shortly(first['input'])}; expected one of {choices}" + near) from None
+        prefix = f"{found}: " if where else ""
         raise AttnscopeError(f"{prefix}{first['msg'].removeprefix('Value error, ')}") from None
     if {*values, *overrides} != {*TrainConfig.model_fields}:  # all of them: a complete configuration
         reject_other_settings(values, config.model)

@@ -1,6 +1,6 @@
 """The verb that this package adds to attnscope."""
 
-from attnscope.catalogue import Verb
+from attnscope.catalogue import Next, Verb
 
 VERBS = {
     "relations": Verb(
@@ -8,6 +8,6 @@ VERBS = {
         report="attnscope_relations.report", figures="attnscope_relations.figures.relations",
         page="attnscope_relations.page.relations", load="attnscope.measure.stored:load_scan",
         files="attnscope_relations.exports",
-        after="attnscope intervene --heads HEAD (whether it matters)",
+        after=(Next("whether this head matters", "intervene", "--heads {head}", needs="query"),),
     ),
 }  # fmt: skip

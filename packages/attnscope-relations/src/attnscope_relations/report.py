@@ -208,8 +208,8 @@ def _largest_weight(row: schema.Row, result: xr.Dataset) -> list[str]:
         first = of_head.isel(window=np.flatnonzero(np.isfinite(of_head.first_rank))[:1])
         for rank, largest in zip(first.first_rank.values, first.first_largest.values, strict=True):
             sentences.append(
-                f"In the first text, what {relation} leads to has rank {int(rank)} in this head, and {str(largest)!r} "
-                "gets the most."
+                f"In the first text, the target of {relation} has rank {int(rank)} in this head; {str(largest)!r} gets "
+                "the largest weight."
             )
     return sentences
 

@@ -283,7 +283,7 @@ def test_a_loss_that_is_no_number_stops_the_training(tmp_path, monkeypatch):
         ("lable_smoothing: 0.1", "unknown setting 'lable_smoothing': did you mean 'label_smoothing'?"),
         ("dropout: 1.5", "dropout is 1.5: Input should be less than 1"),
         ("heads: two", "heads is 'two': Input should be a valid integer"),
-        ("model: rnn", "model is 'rnn': Input should be 'transformer', 'recurrent' or 'masked-lm'"),
+        ("model: rnn", "model is 'rnn'; expected one of 'transformer', 'recurrent', 'masked-lm'"),
         ("- a list", "contains a list; expected settings"),
         ("a: b: c", "is not YAML: mapping values are not allowed here"),
         ("target: b.txt", "found target without source: set both"),

@@ -90,7 +90,7 @@ def _positions(graph: Any) -> dict[str, tuple[float, float]]:
         }
         nodes = sorted(columns[layer], key=lambda node: (read[node], node))
         for number, node in enumerate(nodes):
-            is_mlp = node.startswith("m")
+            is_mlp = node.startswith("MLP")
             positions[node] = float(column), highest + 1.4 if is_mlp else number - (len(nodes) - 1) / 2
     return positions
 
