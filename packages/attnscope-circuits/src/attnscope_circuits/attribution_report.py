@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _PLACE = (Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head"))
 _COMPONENT = Quantity(
     "component",
-    meaning="feed-forward layer (MLP), mixer (Mamba), embedding, position embedding, all biases, or the biases behind "
+    meaning="MLP (feed-forward layer), mixer (Mamba), embedding, position embedding, all biases, or the biases behind "
     "the last block (output layers)",
 )
 _MEAN = "mean part, direct path only"
@@ -83,6 +83,7 @@ _CERTAINTY = {
     None: "not tested",
 }
 _MOST = 0.5  # of rows
+_DEPTHS = 60  # of the logit lens, that a terminal shows
 _LINEAR = 1e-2  # difference of a metric from its gradient times the logits, as a share of it
 _TWICE = np.log(2)  # nats: twice the weight of the mean key
 _KINDS = ({"head"}, {"mlp"}, {"embedding", "position", "layer embedding"}, {"bias", BEHIND}, {"mixer"})
@@ -135,6 +136,7 @@ def report(tree: xr.DataTree) -> Report:
             "Product by depth" if site else "Logit lens",
             of_lens,
             rows_of({str(name): lens[name] for name in lens}, lens.metric if metric else lens.logit),
+            terminal=_DEPTHS,  # the last ones tell most
         ),
     ]
     if "by_span" in predictions:
@@ -204,14 +206,12 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what:
         text = f"Head {most} has the largest part of the token less that of the mean token: {largest}."
     else:
         text = f"Head {most} has the largest part: {largest}."
-    added = (
-        f"Mean {what}: {whole} = heads {own[0]}, feed-forward layers {own[1]}, embeddings {own[2]}, biases {own[3]}."
-    )
+    added = f"Mean {what}: {whole} = heads {own[0]}, MLPs {own[1]}, embeddings {own[2]}, biases {own[3]}."
     if any(row["kind"] == REST for row in rows):
         added = f"Mean {what}: {whole} = these heads {own[0]}, all others {own[5]}."
     elif any(row["kind"] == "mixer" for row in rows):
         added = (
-            f"Mean {what}: {whole} = heads {own[0]}, mixers {own[4]}, feed-forward layers {own[1]}, "
+            f"Mean {what}: {whole} = heads {own[0]}, mixers {own[4]}, MLPs {own[1]}, "
             f"embeddings {own[2]}, biases {own[3]}."
         )
     difference = f"{float(predictions.difference.max()):.0e}"
@@ -306,9 +306,9 @@ def _of_scores(tree: xr.DataTree) -> Report:
 
 def _named(kind: str, number: str) -> str:
     if number == "ahead":
-        layers = {"mlp": "feed-forward layers", "mixer": "mixers", "layer embedding": "layer embeddings"}
+        layers = {"mlp": "MLPs", "mixer": "mixers", "layer embedding": "layer embeddings"}
         return f"the {layers[kind]} ahead of the first attention layer"
-    words = {"head": f"head {number}", "mlp": f"feed-forward layer {number}", "embedding": "the token embedding"}
+    words = {"head": f"head {number}", "mlp": f"MLP {number}", "embedding": "the token embedding"}
     words |= {"mixer": f"mixer {number}", "layer embedding": f"the embedding of layer {number}"}
     words |= {"position": "the position embedding", "bias": "biases", "score": "the bias of the scores"}
     return words[kind]

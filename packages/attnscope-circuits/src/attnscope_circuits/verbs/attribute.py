@@ -93,7 +93,7 @@ def attribute(
     ] = None,
     **reading: Unpack[StudyReading],
 ) -> "xr.DataTree":
-    r"""Split the logit of a token into what heads, feed-forward layers and embeddings add; logit lens.
+    r"""Split the logit of a token into what heads, MLPs and embeddings add; logit lens.
 
     The final residual stream is a sum of what each part writes. The final norm, divided by its actual denominator
     :math:`\sigma` at each token (frozen), and the unembedding :math:`w` are linear, so the logit is a sum too:
