@@ -32,7 +32,8 @@ TYPED: dict[str, Any] = {
 
 def report_of(verb, **attributes) -> Any:
     result = SimpleNamespace(attrs=attributes, data_vars=())
-    return SimpleNamespace(command=verb, result=result, rows=[], finding=SimpleNamespace(leading=[(0, 1), (2, 3)]))
+    heads, settings = SimpleNamespace(leading=[(0, 1), (2, 3)]), {"groups": attributes.get("groups")}
+    return SimpleNamespace(command=verb, result=result, rows=[], finding=heads, signature={"settings": settings})
 
 
 def parsed(command):
@@ -67,6 +68,8 @@ def test_words_are_repeated_as_they_were_typed(verb):
     ("report", "typed", "expected"),
     [
         (report_of("scan", reads="images"), {"text": ["pictures"]}, []),  # no other verb reads them
+        (report_of("scan", groups="roles"), {"text": ["chats.jsonl"]}, []),
+        (report_of("generate", groups="roles"), {"text": ["chats.jsonl"]}, ["scan"]),
         (report_of("scan"), {"model": "The tide comes in."}, ["explain", "intervene"]),
         (report_of("generate"), {"model": "gpt2", "prompt": ["The tide is"]}, ["scan"]),
         (report_of("generate"), {"model": "gpt2", "prompt": ["The"]}, []),  # would be the name of a file

@@ -39,7 +39,9 @@ def _words(one: Next, report: "Report", typed: dict[str, Any]) -> list[str] | No
         return None
     if one.command == report.command and typed.get(one.more.strip("-")):  # it was this command
         return None
-    if not _is_read(one.command, report.result):
+    settings = report.signature.get("settings", {})
+    is_chat = typed.get("chat") or settings.get("groups") == "roles"
+    if (is_chat and "chat" not in following) or not _is_read(one.command, report.result):
         return None
     heads = [f"{layer}.{head}" for layer, head in _leading(report)[:_HEADS]]
     if "{" in one.more and not heads:

@@ -115,6 +115,11 @@ def json_objects(
                 raise AttnscopeError(
                     f"{where}: not JSON ({error}); expected one JSON object a line: correct or remove the line"
                 ) from error
+            if isinstance(value, list) and value and isinstance(value[0], dict):
+                raise AttnscopeError(
+                    f'{where}: found a JSON array; expected an object, for a chat {{"messages": [...]}}: correct or '
+                    "remove the line"
+                )
             if not isinstance(value, dict):
                 raise AttnscopeError(
                     f"{where}: found a JSON {_kind(value)}; expected an object with the text in field "
