@@ -99,7 +99,7 @@ def exercises() -> dict[str, Exercise]:
                 "bytes": LENGTH**2 * 4,
                 "kibibytes": LENGTH**2 * 4 / 2**10,
             },
-            decimals=0,
+            decimals=1,
         ),
         "other-weights": Exercise(
             answer=[FIRST, 1 - FIRST - last, last],
