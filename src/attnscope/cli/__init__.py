@@ -105,12 +105,15 @@ _EXPECTED = {
 
 def _usage_error(error: Any) -> str:
     """A wrong command line: what was found, what was expected, and where to look it up."""
-    message = error.format_message().rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".")
     message = message[0].lower() + message[1:]
     option, suggested, others = message.partition(" (Possible options: ")
     if suggested:  # the library lists options that have little in common with what was typed
         message = option + nearest(option.rpartition(" ")[2], others.rstrip(")").split(", "))
-    if message.startswith("missing option"):
+    missing, chooses, names = message.partition(". Choose from: ")
+    if chooses:
+        message = f"{missing}; expected one of {names}"
+    elif message.startswith("missing option"):
         message += f". {error.param.help.partition('. ')[0].rstrip('.')}"
     if hasattr(error.__cause__, "errors"):  # of pydantic, by which typer reads values
         from attnscope.support.checks import shortly

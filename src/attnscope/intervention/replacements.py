@@ -95,7 +95,8 @@ def donor_positions(valid: Tensor, rows: int = 1) -> Tensor:
     """Position in the previous text of the batch that replaces each position, ``(text, query)``."""
     if len(valid) < 2 * rows:
         raise AttnscopeError(
-            "found one text; the ablation 'resample' needs 2 or more. Add more text, or leave out 'resample'"
+            "found one text; the ablation 'resample' needs 2 or more. Add more text, or leave it out: --ablations "
+            "zero,mean"
         )
     return torch.arange(valid.shape[1], device=valid.device) % valid.sum(1).roll(rows)[:, None]
 

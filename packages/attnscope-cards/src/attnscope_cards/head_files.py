@@ -165,7 +165,8 @@ def listing_of(path: Path) -> tuple[Path, str]:
     try:
         return file, file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise AttnscopeError(f"cannot read the published heads in {file}: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise AttnscopeError(f"cannot read the published heads in {file}: {reason}") from error
 
 
 def read_heads(listing: tuple[Path, str], card: xr.Dataset) -> np.ndarray:
