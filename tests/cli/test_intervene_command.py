@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 
@@ -19,6 +20,7 @@ def test_the_table_says_where_why_and_whether_and_other_formats_are_of_the_finis
     assert "12 heads ablated over 16 windows" in said
     first = next(line for line in said.splitlines() if line.count("*") == 4)
     assert "next" in first or "previous" in first
+    assert re.search("^zero, .*: change of the loss without it, nats$", said, re.MULTILINE)
     assert {"report.html", "heads.npz", "why.npz", "trust.npz"} <= {path.name for path in (place / "run").iterdir()}
     page = (place / "run" / "report.html").read_text(encoding="utf-8")
     assert page.count("<svg") == 12

@@ -151,6 +151,10 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
             others = " that stand out less" * bool(table.best)
             left = len(table.rows) - table.terminal
             line(f"and {left} more{others}: --{'json' if number else 'csv'} lists all")
+        for group in dict.fromkeys(one.group for one in quantities if one.significant and one.group):
+            if not group.endswith("?"):  # a question of the page
+                titles = ", ".join(one.title for one in quantities if one.group == group)
+                line(f"{titles}: {group[:1].lower()}{group[1:]}", "dim")
         explained += [f"{names}: {translate(meaning + '.')}" for names, meaning in legend_of(quantities)]
         if table.corrected and table.tested(quantities):
             line(f"* significant: p < {table.level:g}, corrected {table.corrected}", "dim")
