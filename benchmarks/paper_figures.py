@@ -149,7 +149,9 @@ def main() -> None:
     parser.add_argument("models", type=Path, nargs="+", help="Folders that hold folders of models")
     parser.add_argument("--text", type=Path, required=True, help="File of English text")
     parser.add_argument("--rope", type=Path, help="What benchmarks/rope_curves.py wrote")
-    parser.add_argument("--objectives", type=Path, help="What benchmarks/objectives.py wrote")
+    parser.add_argument(
+        "--objectives", type=Path, nargs=2, help="What benchmarks/objectives.py wrote, with seeds 0 and 1"
+    )
     parser.add_argument("--out", type=Path, required=True, help="File for the numbers, as JSON; other parts in it stay")
     parser.add_argument("--only", nargs="+", default=["copying", "objectives", "profiles", "reduced", "rope", "tables"])
     options = parser.parse_args()
@@ -168,7 +170,8 @@ def main() -> None:
     if "rope" in options.only and options.rope:
         write(rope=json.loads(options.rope.read_text(encoding="utf-8")))
     if "objectives" in options.only and options.objectives:
-        write(objectives=json.loads(options.objectives.read_text(encoding="utf-8")))
+        first, again = (json.loads(path.read_text(encoding="utf-8")) for path in options.objectives)
+        write(objectives={**first, "again": again})
     if "copying" in options.only:
         write(copying=copying_curves())
     if "profiles" in options.only:
