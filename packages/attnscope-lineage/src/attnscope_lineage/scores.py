@@ -272,8 +272,9 @@ def score_report(scores: xr.Dataset) -> Report:
     sentences, names = int(scores.attrs["sentences"]), [str(name) for name in scores["system"].values]
     notes = [scores.attrs[name] for name in ("note",) if name in scores.attrs]
     if sentences < FEW:
-        untested = f", and no tests: these need {LEAST}" if sentences < LEAST else ""
-        notes.append(f"No intervals of scores: these need {FEW} or more sentences{untested}.")
+        notes.append(f"Intervals of scores need {FEW} or more sentences.")
+    if sentences < LEAST:
+        notes.append(f"Tests need {LEAST} or more sentences.")
     return Report(
         command="score",
         title="Scores of translations",

@@ -61,8 +61,8 @@ def test_of_few_sentences_there_is_no_interval_and_of_fewer_no_test(sentences, t
         (tmp_path / name).write_text("\n".join(lines[:sentences]) + "\n")
     asked = [tmp_path / "one", tmp_path / "two", "--target", tmp_path / "two"]
     out = run(tmp_path, *asked)
-    assert "No intervals of scores: these need 20 or more sentences" in out
-    assert ("no tests: these need 6" in out) == (sentences < 6)
+    assert "Intervals of scores need 20 or more sentences." in out
+    assert ("Tests need 6 or more sentences." in out) == (sentences < 6)
     assert [word in out for word in ("95% interval", " p ", "bs:")] == [sentences >= 6] * 3
     (_, system) = json.loads(run(tmp_path, *asked, "--json"))["tables"]["systems"]
     assert system["bleu_difference"] > 0
