@@ -245,14 +245,30 @@ class Generation(Job):
         spans = [spans_of(prompt, self.patterns, self.grouping) for prompt in prompts]
         model: Any = self.loaded.model
 
+        stopped: list[Exception] = []
+
         def tell(tokens: int) -> None:
             done = numbers.start + len(numbers) * min(1.0, tokens / self.settings["new_tokens"])
-            self.tell(Progress("generate", done / len(self.prompts), {"prompts": numbers.start, "tokens": tokens}))
+            details = {"prompts": numbers.start, "tokens": tokens}
+            try:
+                self.tell(Progress("generate", done / len(self.prompts), details))
+            except Exception as error:
+                stopped.append(error)
+                raise
 
         call = replace(self._call(numbers, prompts), after_pass=tell)
-        with own_random_numbers(), quiet(), explaining(f"{self.loaded.name} fails to generate", "Try another cache"):
-            torch.manual_seed(self.settings["seed"] + numbers.start)
-            _, texts = call.run(spans)
+        try:
+            with (
+                own_random_numbers(),
+                quiet(),
+                explaining(f"{self.loaded.name} fails to generate", "Try another cache"),
+            ):
+                torch.manual_seed(self.settings["seed"] + numbers.start)
+                _, texts = call.run(spans)
+        except AttnscopeError:
+            if stopped:  # the caller's function of progress, not the model
+                raise stopped[0] from None
+            raise
         new, longest = self.settings["new_tokens"], max(map(len, self.prompts))
         results = together(
             texts,

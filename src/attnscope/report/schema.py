@@ -135,11 +135,11 @@ class Table:
     rows: Sequence[Row]
     reading: str = ""  # a sentence above it, on the page
     corrected: str = ""  # what significance was corrected for, such as "for all heads"
-    level: float = 0.05  # of that significance
     least: str = ""  # number of units that an interval needs, such as "6 or more windows"
     terminal: int = 20  # rows that a terminal shows; 0: not shown there
     best: Sequence[Row] = ()  # these rows; by default the first ones
     page: int = 400  # rows that the page shows; 0: not shown there
+    level: float = 0.05  # of significance
 
     @property
     def columns(self) -> list[str]:
