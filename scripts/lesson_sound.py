@@ -1,28 +1,31 @@
 """Write what the lesson on heads draws of a sound: its spectrogram, and queries and keys of two heads of Whisper.
 
-    python scripts/real_models.py . whisper-tiny.en librivox
-    python scripts/lesson_sound.py whisper-tiny.en librivox/sense_and_sensibility_01_austen_64kb-0880.wav
+    python scripts/real_models.py . whisper-tiny.en && python scripts/lesson_sound.py whisper-tiny.en
 
 The decoder reads the transcript; a query is a token of it, a key a frame of 20 ms. The page takes the softmax. Frames
-after the end of the sound (Whisper reads 30 seconds) are one number, the logarithm of their sum. The recording is in
-the public domain (LibriVox); the times of its words lie next to it.
+after the end of the sound (Whisper reads 30 seconds) are one number, the logarithm of their sum. A synthetic voice
+(flite, for Debian: apt install flite) says the sentence, so the times of its words are exact.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.io import wavfile
 from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from attnscope_lineage.lessons import HERE
 from attnscope_lineage.lessons.weights import packed
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.published import RATE, spoken, timed  # noqa: E402 the benchmarks lie beside this folder
+
+SENTENCE, VOICE = "Every keeper lights lamps before nightfall.", "slt"
 HEADS = ((1, 5), (0, 0))  # one that follows the words, and one that does not
 FRAMES_A_SECOND, BANDS = 50, 40
 
@@ -31,15 +34,14 @@ FRAMES_A_SECOND, BANDS = 50, 40
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
-    parser.add_argument("sound", type=Path)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
-    rate, samples = wavfile.read(options.sound)
-    timed = json.loads(options.sound.with_suffix(".json").read_text(encoding="utf-8"))
-    said = [(each["t"].split("(")[0], each["b"], each["b"] + each["d"]) for each in timed["w"] if "<" not in each["t"]]
+    samples = spoken(SENTENCE, VOICE)
+    words = SENTENCE.rstrip(".").split()
+    said = [(word, begin, end) for word, (begin, end) in zip(words, timed(SENTENCE, VOICE), strict=True)]
     model = WhisperForConditionalGeneration.from_pretrained(options.model, attn_implementation="eager").eval()
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    features = WhisperFeatureExtractor(feature_size=80)(samples / 32768.0, sampling_rate=rate, return_tensors="pt")
+    features = WhisperFeatureExtractor(feature_size=80)(samples, sampling_rate=RATE, return_tensors="pt")
     ids = [model.config.decoder_start_token_id, 50362]  # start, no times
     owners = [-1, -1]
     for number, (word, _, _) in enumerate(said):
@@ -57,7 +59,7 @@ def main() -> None:
     output = model(features.input_features, decoder_input_ids=torch.tensor([ids]), output_attentions=True)
     for hook in hooks:
         hook.remove()
-    frames = round(len(samples) / rate * FRAMES_A_SECOND)
+    frames = round(len(samples) / RATE * FRAMES_A_SECOND)
     width = model.config.d_model // model.config.decoder_attention_heads
     tokens = [position - 1 for position, owner in enumerate(owners) if owner >= 0]  # the position that predicts it
     heads = []

@@ -338,7 +338,7 @@ draw("sound", (box) => {
   const arrays = heads.map((head) => unpack(head.arrays));
   /** Weights of every token over the frames, and the part after the end of the sound. */
   const weightsOf = arrays.map(({ q, k, rest }) => matmul(q, transpose(k)).map((line, i) => softmax([...line.map((x) => x / Math.sqrt(q[0].length)), rest[i]])));
-  let head = 0, at = tokens.findIndex(({ text }) => text === "young");
+  let head = 0, at = tokens.findIndex(({ text }) => text === "lamps");
   const controls = row(box, "moves");
   choice(controls, { name: "sound-head", label: t`Head`, options: heads.map((one, i) => [i, one.name]), value: head }, (i) => { head = i; update(); });
   slider(controls, { name: "sound-word", label: t`Word that the model writes`, low: 0, high: tokens.length - 1, step: 1, value: at, show: (i) => `“${words[tokens[i].word].word}”` }, (i) => { at = i; update(); });
