@@ -23,7 +23,7 @@ from attnscope_lineage.lessons import HERE
 from attnscope_lineage.lessons.weights import packed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.published import RATE, spoken, timed  # noqa: E402 the benchmarks lie beside this folder
+from benchmarks.published import RATE, spoken, timed  # the benchmarks lie beside this folder
 
 SENTENCE, VOICE = "Every keeper lights lamps before nightfall.", "slt"
 HEADS = ((1, 5), (0, 0))  # one that follows the words, and one that does not
