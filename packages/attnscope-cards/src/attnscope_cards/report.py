@@ -144,7 +144,7 @@ def _check_sentences(rows: list[schema.Row]) -> list[str]:
         row = points[len(points) // 2]
         sentences.append(
             f"With {count(row['limited'], 'key-value head')} limited to {cache} tokens, the loss changes by "
-            f"{row['card']:+.3f} in the order of the card and by {row['random']:+.3f} in random orders "
+            f"{row['card']:+.3f} nats in the order of the card and by {row['random']:+.3f} nats in random orders "
             f"(p = {row['p']:.2f})."
         )
     return sentences
@@ -201,7 +201,7 @@ _AUROC = "AUROC: pairs of a published and another head that it ranks so; 0.5 by 
 _AGREEMENT = (
     schema.Quantity("role", detail="data"),
     schema.Quantity("title", "role"),
-    schema.with_ends("stability", "halves agree", "share", _HALVES, interval=True),
+    schema.with_ends("stability", "rank correlation", "share", _HALVES, interval=True),
     schema.with_ends("auroc", "published", "share", _AUROC, interval=True),
     schema.Quantity(
         "auroc_p",
