@@ -43,7 +43,7 @@ def test_arcs_are_the_stored_choices_of_the_chosen_head(found, page_file, visit,
         assert said == expected
         right = sum("✓" in one for one in said)
         assert f"on the linked word for {right} of {len(said)} queries" in page.inner_text("#links-say")
-        dashed = page.query_selector_all("#links path[stroke-dasharray]")
+        dashed = page.query_selector_all("#links path[stroke-dasharray='5 3']")
         assert len(dashed) == len(said) - right
     assert EVIL in page.inner_text("#links figcaption >> nth=0")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

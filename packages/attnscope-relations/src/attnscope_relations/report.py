@@ -198,12 +198,18 @@ def _largest_weight(row: schema.Row, result: xr.Dataset) -> list[str]:
     if row["weight"] <= row["uniform"]:
         even = f"uniform attention ({uniform})"
         return [f"Head {head} is right most often, but its weight along {relation} ({weight}) is not above {even}."]
-    sentences = [
-        (
-            f"In {_units(result)}, head {head} has weight {weight} along {relation}; uniform attention {uniform}, "
-            f"exchanged links {others}."
+    every = result.weight.sel(relation=relation)
+    first = (
+        f"In {_units(result)}, head {head} has weight {weight} along {relation}; uniform attention {uniform}, the same "
+        f"links at other places (exchanged links) {others}."
+    )
+    if int(result.units.max()) == 1 and row["weight"] >= float(every.max()):
+        first = (
+            f"In {_units(result)}, head {head} has the highest weight of {int(every.notnull().sum())} heads along "
+            f"{relation}, {weight}; uniform attention {uniform}, the same link at other places of the text (exchanged "
+            f"links) {others}."
         )
-    ]
+    sentences = [first]
     if "first_rank" in result:
         first = of_head.isel(window=np.flatnonzero(np.isfinite(of_head.first_rank))[:1])
         for rank, largest in zip(first.first_rank.values, first.first_largest.values, strict=True):
@@ -281,7 +287,7 @@ _ABOVE = schema.Quantity("above", unit="above", meaning="held-out score less the
 _UNTRAINED = schema.Quantity(
     "untrained", unit="share", meaning="score with fresh weights, of the best head of the other half"
 )
-_WEIGHT = schema.Quantity("weight", unit="share", meaning="mean weight on what a query belongs to")
+_WEIGHT = schema.Quantity("weight", unit="share", meaning="mean weight on the linked word")
 _UNIFORM = schema.Quantity("uniform", unit="share", meaning="the same under uniform attention")
 _RELATIONS = (
     schema.Quantity("relation", meaning="name of the relation; reversed: from a head word to its dependents"),

@@ -90,7 +90,7 @@ function drawScale(box, { colour, low, high, label, position }) {
   return (value) => {
     const shown = value !== null && value !== undefined;
     pointer.setAttribute("visibility", shown ? "visible" : "hidden");
-    if (shown) pointer.setAttribute("transform", `translate(${left + span * place(value)} 9)`);
+    if (shown) pointer.setAttribute("transform", `translate(${left + span * Math.min(1, place(value))} 9)`);
   };
 }
 

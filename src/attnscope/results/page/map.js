@@ -136,6 +136,7 @@ function scaleOf(one) {
   let low = known.length ? Math.min(...known) : 0, high = known.length ? Math.max(...known) : 1;
   const signed = one.signed && (one.shown || (low < 0 && high > 0)); // offsets to one side have all colours
   if (signed) { high = Math.max(Math.abs(low), Math.abs(high), one.full ?? 0) || 1; low = -high; }
+  if (one.least) return { low, high: Math.min(high, 3 * low), colour: ramp(VIRIDIS) }; // small is good: three times the best is as bad as any
   const least = Math.max(one.full ?? 0, 0.05 * Math.max(Math.abs(low), Math.abs(high))) || 1, middle = (low + high) / 2;
   if (high - low < least) { low = middle - least / 2; high = middle + least / 2; }
   return { low, high, colour: signed ? signedRamp() : ramp(VIRIDIS) };
@@ -219,7 +220,7 @@ function paintMap(pointed = null) {
     cell.setAttribute("aria-selected", index === state.head);
   });
   byId("scale").replaceChildren();
-  pointAt = labels || !one ? () => {} : drawScale(byId("scale"), { ...scale, label: one.units ? `${one.name} (${one.units})` : one.name });
+  pointAt = labels || !one ? () => {} : drawScale(byId("scale"), { ...scale, label: one.least ? t`${one.name}: the darker, the better; yellow: ${say(scale.high)} or more` : one.units ? `${one.name} (${one.units})` : one.name });
   drawKey();
   const named = said && (said.help ? `${said.name} (${said.help})` : said.name), cell = said ? (isSmall() ? t`Number: ${named}` : "") : !curves || !isSmall() || data.generated ? "" : curves.columns ? t`Cell: mean weight by offset in patches` : document.querySelector("#grid button canvas") ? t`Cell: mean weight by offset, one scale for all heads; without a fixed pattern, the attention map of the first window. A diagonal in it is below the threshold of a label: 30% of the weight, beyond chance.` : t`Cell: mean weight by offset, one scale for all heads`;
   byId("meaning").textContent = labels ? cell : !one ? "" : [one.name.startsWith(one.group) ? "" : one.group, one.help].filter(Boolean).join(": ");

@@ -177,13 +177,11 @@ def sentences(result: xr.Dataset, relation: str, head: Head | None = None) -> st
                 choice, weight = int(at.choice), float(at.weight)
                 if choice < 0:
                     continue
-                mark = (
-                    f"head {of_layer}.{of_head}: {weight:.2f}"
-                    if heads
-                    else f"{_MARKS[choice in link.keys]} {weight:.2f}"
-                )
                 right = choice in link.keys
-                below.append(Arc(link.query, [choice], right, weight, mark, right and weight <= 2 * uniform))
+                faint = right and weight <= 2 * uniform
+                tick = "" if faint else f"{_MARKS[right]} "
+                mark = f"head {of_layer}.{of_head}: {weight:.2f}" if heads else f"{tick}{weight:.2f}"
+                below.append(Arc(link.query, [choice], right, weight, mark, faint))
         drawn.append(Sentence(text.words, above, below))
     several = any(arc.label.startswith("head") for sentence in drawn for arc in sentence.below)
     whose = "Heads whose largest weight is on the linked word" if several else f"Head {layer}.{number}"

@@ -36,6 +36,8 @@ const colourOf = (arc) => (arc.right && !arc.faint ? (dark() ? "#56b4e9" : "#007
 /** A choice of a head: as thick as its weight, and dashed if it is wrong. */
 const lineLook = (arc) => ({ stroke: colourOf(arc), "stroke-width": (1 + (3 * arc.weight) / 100).toFixed(1), ...(arc.right ? {} : { "stroke-dasharray": "5 3" }) });
 
+const OF_DATA = { stroke: "var(--muted)", "stroke-width": 2, "stroke-dasharray": "1 4", "stroke-linecap": "round" };
+
 /** Words in a line: the middle of each, their letters, and where the line ends. */
 function lineOf(words, line, linked, y) {
   const middle = {}, letters = [];
@@ -66,7 +68,7 @@ function drawArcs(words, above, below, room) {
     const colour = side < 0 ? "var(--muted)" : colourOf(arc);
     const bars = [arc.from, arc.to].filter((one) => one.length > 1).map((one) => svg("path", { d: `M${middle[one[0]] - (widths[one[0]] - SPACE) / 2} ${y}H${middle[one.at(-1)] + (widths[one.at(-1)] - SPACE) / 2}`, stroke: colour, "stroke-width": 2 }));
     return [
-      svg("path", { d: `M${from} ${y}C${from} ${y + rise * 4 / 3} ${tip} ${y + rise * 4 / 3} ${tip} ${y + side * 5}`, fill: "none", ...(side < 0 ? { stroke: colour, "stroke-width": 2 } : lineLook(arc)) }),
+      svg("path", { d: `M${from} ${y}C${from} ${y + rise * 4 / 3} ${tip} ${y + rise * 4 / 3} ${tip} ${y + side * 5}`, fill: "none", ...(side < 0 ? OF_DATA : lineLook(arc)) }),
       svg("path", { d: `M${tip} ${y}l-4 ${side * 7}h8z`, fill: colour }), ...bars,
       ...(arc.label ? [svg("text", { x: (from + tip) / 2, y: y + rise + LABEL, "text-anchor": "middle", style: letter("text", 12) }, arc.label)] : []),
     ];
@@ -90,14 +92,16 @@ function drawPair(keys, queries, above, below) {
 function keyOf(arcs, { arched, paired }) {
   const line = (look) => svg("svg", { width: 26, height: 10, "aria-hidden": "true" }, svg("path", { d: "M1 5h24", ...look }));
   const kinds = [
-    ...(arched ? [[line({ stroke: "var(--muted)", "stroke-width": 2 }), t`above: links of the data`]] : []),
+    ...(arched ? [[line(OF_DATA), t`dotted, above: links of the data`]] : []),
     ...(paired ? [[line({ stroke: "var(--muted)", opacity: 0.35, "stroke-width": 9 }), t`links of the data`]] : []),
     ...[[true, t`✓ its largest weight, this number, is on the linked word`], [false, t`✗ it is on another word`]].filter(([right]) => arcs.some((arc) => arc.right === right)).map(([right, said]) => [line(lineLook({ right, weight: 40 })), said]),
-    ...(arcs.some(({ faint }) => faint) ? [[line(lineLook({ right: true, faint: true, weight: 10 })), t`grey: at most twice uniform attention`]] : []),
+    ...(arcs.some(({ faint }) => faint) ? [[line(lineLook({ right: true, faint: true, weight: 10 })), t`grey, no ✓: on the linked word, but at most twice uniform attention`]] : []),
   ];
   return html("ul", { class: "clusters" }, ...kinds.map(([drawn, said]) => html("li", {}, drawn, said)));
 }
 
+/** An arc with its mark: ✓ on the linked word beyond uniform attention, ✗ on another word. */
+const ticked = (arc) => ({ ...arc, label: arc.right && arc.faint ? arc.label : `${arc.right ? "✓" : "✗"} ${arc.label}` });
 const headWeight = (index, weight) => t`head ${numberOf(index)}: ${(weight / 100).toFixed(2)}`;
 
 /** Whether a weight (in percent) is near that of uniform attention. */
@@ -107,7 +111,7 @@ const isFaint = (weight) => weight <= 200 * data.shown.uniform[byId("relation").
 function othersOf([, from, keys, link], index) {
   const { choice, weight } = data.shown;
   return choice[link].map((to, i) => ({ from, to: [to], i, right: keys.includes(to), weight: weight[link][i] }))
-    .filter((one) => one.right && one.i !== index).sort((a, b) => b.weight - a.weight).slice(0, 5).map((one) => ({ ...one, faint: isFaint(one.weight), label: `✓ ${headWeight(one.i, one.weight)}` }));
+    .filter((one) => one.right && one.i !== index).sort((a, b) => b.weight - a.weight).slice(0, 5).map((one) => ({ ...one, faint: isFaint(one.weight), label: headWeight(one.i, one.weight) })).map(ticked);
 }
 
 panels.links = (index) => {
@@ -122,7 +126,7 @@ panels.links = (index) => {
     const alone = !tested && of.length === 1, paired = target.length > 0 || Math.max(...levelsOf(above)) > DEEP;
     kinds[paired ? "paired" : "arched"] = true;
     const below = of.map(([, from, keys, link]) => ({ from, to: [choice[link][index]], right: keys.includes(choice[link][index]), weight: weight[link][index] })).filter(({ to }) => to[0] >= 0)
-      .map((arc) => ({ ...arc, faint: isFaint(arc.weight), label: `${arc.right ? "✓" : "✗"} ${alone ? headWeight(index, arc.weight) : (arc.weight / 100).toFixed(2)}` }));
+      .map((arc) => ({ ...arc, faint: isFaint(arc.weight), label: alone ? headWeight(index, arc.weight) : (arc.weight / 100).toFixed(2) })).map(ticked);
     const others = alone ? othersOf(of[0], index) : [];
     all.push(...below);
     drawn.push(...below, ...others);
@@ -131,7 +135,7 @@ panels.links = (index) => {
     caption.append(offer(`text-${number + 1}.svg`, "SVG", () => drawing(chart), fileName));
     return [html("figure", {}, caption, chart)];
   }));
-  byId("links-say").textContent = t`Head ${numberOf(index)}: its largest weight is on the linked word for ${all.filter((arc) => arc.right).length} of ${all.length} queries in these texts.`;
+  byId("links-say").textContent = all.length === 1 ? (all[0].right ? t`Head ${numberOf(index)}: its largest weight is on the linked word.` : t`Head ${numberOf(index)}: its largest weight is on another word.`) : t`Head ${numberOf(index)}: its largest weight is on the linked word for ${all.filter((arc) => arc.right).length} of ${all.length} queries in these texts.`;
   byId("links-key").replaceChildren(keyOf(drawn, kinds));
 };
 

@@ -29,7 +29,9 @@ def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
         data |= {"shown": shown}
         if sets:
             data["sets"] = [_bar(row) for row in sets]
-            data["opens"]["labels"] = False  # the set for export is not the one that the finding is about
+            data["labels"], data["opens"]["labels"] = None, False  # the set for export is not that of the finding
+            for one in data["quantities"]:
+                one["least"] = one["key"].endswith(".error")
             tabs.append(Tab("sets", "Sets of heads", "sets_panel"))
         tabs.append(heads.numbers_tab(report.command))
     return parts.write_page(

@@ -133,7 +133,7 @@ def relations(
     -------
     xarray.Dataset
         Over ``(relation, layer, head)``: ``score``, the share of queries for which the head is right, with its interval
-        over documents (``score_low``, ``score_high``); ``weight``, the mean weight on what a query belongs to;
+        over documents (``score_low``, ``score_high``); ``weight``, the mean weight on the linked word;
         ``exchanged`` and ``exchanged_weight``, the same for links of other texts of the same length; ``untrained``, the
         score with fresh weights; ``above``, the score less the largest control; ``p``; ``shown``, whether the head
         links the relation. Over ``(relation, layer)``: ``chance``, the score of a random visible word; ``uniform``, the
