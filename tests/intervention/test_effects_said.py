@@ -40,6 +40,15 @@ def test_the_largest_is_named_and_whether_it_is_significant_and_then_the_largest
     assert "without head 0.1 (" in said[place + 1]
 
 
+def test_few_heads_are_named_in_the_headline_with_the_largest_effect_and_its_interval():
+    tree = planted_intervention()
+    row = next(row for row in verdicts(tree) if row["resample_shown"])
+    low, high = (f"{row[f'resample_{end}']:+.2g}" for end in ("low", "high"))
+    said = report_of("intervene", tree).finding.headline
+    assert "for 1 of 6 heads (0.1), under all 3 ablations; most without head 0.1: +0.5" in said
+    assert said.endswith(f" nats ({low} to {high})")
+
+
 def test_of_models_in_which_no_head_matters_one_in_twenty_shows_one_over_all_ablations():
     generator = np.random.default_rng(0)
     dims, times = ("window", "ablation", "layer", "head"), 200

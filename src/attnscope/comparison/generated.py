@@ -90,7 +90,8 @@ def report(results: xr.Dataset) -> Report:
         read=f"{count(results.sizes['sequence'], 'prompt')}, {tokens} new tokens each, {count(len(heads), 'head')}",
         finding=Finding(
             [f"{describe_own_output(rows)}."],
-            f"significant at 5%, corrected for all heads, and at least {_LEAST_TURN:.0%} of the weight"
+            "shift: growth from the first to the last third of new tokens beyond uniform attention and the head's "
+            f"positions; {_LEAST_TURN} or more and significant at 5%, corrected for all heads"
             if tested
             else "not tested",
             heads_by(rows, lambda row: _SHIFTS * bool(row["beyond_chance"]), _SHIFTS) if tested else {},
@@ -237,11 +238,11 @@ def describe_own_output(rows: Sequence[Row]) -> str:
         )
     turning = sum(row["beyond_chance"] is True for row in rows)
     first = next((row for row in rows if row["beyond_chance"]), rows[0])
-    head, more = f"{first['layer']}.{first['head']}", f"{first['turn']:+.0%}"
+    head, more = f"{first['layer']}.{first['head']}", f"{first['turn']:+.2f}"
     if not turning:
         return (
-            f"No head of {len(rows)} shifts to the model's own output significantly; the largest shift, {more} of the "
-            f"weight of head {head} beyond uniform attention and its positions, is not significant"
+            "No head significantly shifts its weight to the model's own output; the largest shift is head "
+            f"{head}, {more} of its weight, not significant"
         )
     if turning == 1:
         return (

@@ -56,8 +56,7 @@ def report(tree: xr.DataTree) -> Report:
         read=f"{count(len(rows), 'head')}{over}",
         finding=Finding(
             findings,
-            "offsets: p < 0.01 for all heads together if rows are independent; other sentences state their own p-value "
-            "or interval",
+            "offsets: p < 0.01 for all heads together if rows are independent",
             heads_by(rows, _preferred),
             headline=_headline(rows),
         ),

@@ -78,7 +78,8 @@ HEADS = (
         "null_share",
         "not in output",
         "share",
-        "share of the squared weights that do not affect the head's output (Brunner et al. 2020)",
+        "share of the squared weights that do not affect the head's output; the higher, the less its weights say "
+        "(Brunner et al. 2020)",
         detail="page",
         group=_TRUST,
     ),
@@ -260,7 +261,7 @@ def report(tree: xr.DataTree) -> Report:
     )
     hint = _QUESTIONS.get(str(tree.attrs.get("prediction", "")), "")
     if "shuffled" in tree.children:
-        hint += f" The shuffling test used {count(int(tree['shuffled'].attrs['texts']), 'window')}."
+        hint += f" Weights were shuffled over {count(int(tree['shuffled'].attrs['texts']), 'window')}."
     return Report(
         title=f"Whether the heads of {model} matter",
         read=f"{count(len(rows), 'head')} ablated over {count(windows, 'window')} of up to {tokens} tokens",
@@ -491,6 +492,9 @@ def together_rows(sets: xr.Dataset, *more: str) -> list[Row]:
     return [row | {"heads": shown_component(row["set"])} for row in rows_of(columns, sets.effect.transpose("set", ...))]
 
 
+_FEW = 3  # heads that a headline names
+
+
 def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
     effects = tree["effects"].to_dataset()
     names = [str(name) for name in tree["heads"].ablation.values]
@@ -512,9 +516,23 @@ def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
     changes = f"Removing one head ({name} ablation) {change} of {len(rows)} heads"
     if worse and better:
         changes = f"{changes} and lowers it for {better}"
+    changed = [row for row in rows if row[f"{name}_shown"]]
+    if len(changed) <= _FEW:
+        changes = f"{changes} ({' / '.join(map(_name, changed))})"
     always = sum(bool(row["matters"]) for row in rows)
-    if len(names) > 1 and always:
+    if len(names) > 1 and always == len(changed):
+        kinds = len(names)
+        changes = {1: f"{changes}, under all {kinds} ablations", 2: f"{changes}, both under all {kinds} ablations"}.get(
+            always, f"{changes}, all of them under all {kinds} ablations"
+        )
+    elif len(names) > 1 and always:
         changes = f"{changes}, {always} of them under all {len(names)} ablations"
+    if len(changed) <= _FEW:
+        first = max(changed, key=lambda row: abs(row[f"{name}_mean"]))
+        ends = [f"{first[f'{name}_{end}']:+.2g}" for end in ("mean", "low", "high")]
+        size, low, high = (text.replace("-", "−") for text in ends)
+        size += unit_of({"unit": unit_of_loss(tree.attrs)})
+        changes = f"{changes}; most without head {_name(first)}: {size} ({low} to {high})"
     return changes + _largest_undecided(rows, name, tree.attrs)
 
 

@@ -98,7 +98,7 @@ class Quantity:
     high: str = ""
     significant: str = ""  # name of its significance, corrected; None in rows without a test
     interval: bool = False  # whether a terminal shows the interval
-    like: str = ""  # quantity that sets its digits
+    like: str = ""  # quantity that sets its digits; of yes or no, how often it is yes by chance
     unsigned: bool = False  # whether positive numbers have no sign
 
     @property
@@ -269,6 +269,8 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
         return f"{row['layer']}.{value}", ""
     if quantity.unit == "label":
         return shown_label(value), ""
+    if value is True and like is not None and row.get(like.name) is not None:
+        return f"yes ({row[like.name]:.2f} by chance)", ""
     if isinstance(value, str | bool):
         return value if isinstance(value, str) else "yes" if value else "no", ""
     if quantity.unit == "significant":

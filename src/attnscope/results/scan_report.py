@@ -169,7 +169,7 @@ _LABELS = (
 #: Of a bound for independent rows; first and special tokens have a threshold instead.
 _LABELLED = (
     "labels of offsets: less than a 1% chance of any false one if rows are independent; labels of the first or of "
-    "special tokens need a share of the weight, and have no test"
+    "special tokens (0.3 of the weight or more) were not tested"
 )
 #: What a head with a label attends to.
 _OBJECTS = {

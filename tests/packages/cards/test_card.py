@@ -121,10 +121,11 @@ def test_the_card_has_effects_stability_and_a_row_for_each_head(planted):
     assert {row["key_head"] for row in rows} == set(range(4))
     assert float(card.stability.sel(role="previous_token")) > 0.5
     assert "latest 2 and first 0 tokens keeps 95%" in " ".join(report.finding.sentences)
-    assert report.finding.certainty == "heads by their mean; each share has a 95% interval"
+    read_by = report.read.split(", ")[0]
+    assert report.finding.certainty == f"heads by their mean over {read_by}; each share has a 95% interval"
     assert report.tables[0].best == rows  # 8 heads fit
     few = report_of("card", card.assign(low=card.low * np.nan, high=card.high * np.nan))
-    assert few.finding.certainty == "heads by their mean, without intervals"
+    assert few.finding.certainty == f"heads by their mean over {read_by}, without intervals"
 
 
 def test_the_example_of_a_head_is_its_largest_weight_between_ordinary_tokens():

@@ -306,7 +306,7 @@ def test_heads_without_a_copying_score_are_reported():
     result = circuits(tiny("t5"), tokenizer="bundled")
     assert result.copying_sum.isnull().any()
     assert result.copying_sum.notnull().any()
-    assert report(result).finding.sentences[0].startswith("By their weights, 0 of ")
+    assert report(result).finding.sentences[0].startswith("By their weight matrices alone, 0 of ")
 
 
 def test_the_command_has_tables_a_page_and_the_graph(tmp_path):

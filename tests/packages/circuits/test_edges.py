@@ -450,7 +450,8 @@ def test_a_finding_needs_six_pairs_for_a_test_and_names_random_edges(relayed):
     )
     assert "they need 6 or more pairs" in " ".join(few.finding.sentences)
     assert few.finding.headline == "No test possible: circuits are tested with 6 or more pairs"
-    tested, chosen = many.finding.certainty.split("; ")
+    tested, chosen, overshoot = many.finding.certainty.split("; ")
+    assert overshoot.startswith("more than 100% is possible")
     assert tested == "95% interval over pairs"
     assert chosen == "edges, order and size of circuits are chosen on one half of the pairs and tested on the other"
     assert "as many random edges keep" in many.finding.sentences[0]
@@ -471,15 +472,15 @@ def test_the_headline_names_the_ranking_with_the_smallest_circuit(copied):
 
     first = finding_of([0.004, 0.79, 1], [0.3, 0.976, 1])
     assert first.headline.startswith("A circuit of ")
-    assert "edges (20.0%) keeps 98% (" in first.headline
+    assert "edges (20.0%) keeps on average 98% (" in first.headline
     assert "It is the smallest that keeps 80% to 120% of it" in first.sentences[1]
     assert first.sentences[1].endswith("those with the largest scores.")
     first = finding_of([0.85, 0.79, 1], [0.3, 0.976, 1])
-    assert "edges (10.0%) keeps 85% (" in first.headline
+    assert "edges (10.0%) keeps on average 85% (" in first.headline
     assert first.sentences[1].endswith("those that work most for the answer.")
     for kept in (0.5, 1.5):
         last = finding_of([0.1, 0.1, 1], [0.1, kept, 1])
-        assert f"edges (20.0%) keeps {kept:.0%} (" in last.headline
+        assert f"edges (20.0%) keeps on average {kept:.0%} (" in last.headline
         assert last.sentences[1].startswith("No circuit keeps 80% to 120% of it on other pairs")
         assert last.sentences[1].endswith("those with the largest scores.")
     whole = len(passed)  # 5 gradients, and 3 orders of 3 sizes, of every length in each half
@@ -498,7 +499,7 @@ def test_size_and_order_of_a_circuit_are_chosen_on_the_other_half(copied):
     first, second = report_of("edges", found.assign(difference=difference)).finding.sentences[:2]
     share = float((gap * xr.where(found.half == 0, 0.3, 0.4)).sum() / gap.sum())
     assert first.startswith("Circuits of ")
-    assert f"edges (10.0% and 20.0%), one from each half of the pairs, keep {share:.0%} (" in first
+    assert f"edges (10.0% and 20.0%), one from each half of the pairs, keep on average {share:.0%} (" in first
     assert second.startswith("No circuit keeps 80% to 120% of it on other pairs")
 
 

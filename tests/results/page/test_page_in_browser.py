@@ -228,7 +228,7 @@ def test_pointing_at_the_map_names_query_key_and_weight(visit, path, made):
     share = f"{100 * listed.sum() / 48:.1f}%"
     assert (
         page.text_content("#map-share")
-        == f"; pairs of tokens with {share} of this head's weight; dotted: a token to itself"
+        == f"; the pairs that are drawn hold {share} of this head's weight; dots, no data: a token to itself"
     )
     page.click('[data-token="25"]')
     page.check("input[value=near]")
@@ -378,7 +378,7 @@ def test_a_head_in_tiles_says_so_and_how_to_see_more(visit, tmp_path):
     choose(page, head + 1)
     assert (
         page.text_content("#map-share")
-        == "; pairs of tokens with 100% of this head's weight; dotted: a token to itself"
+        == "; the pairs that are drawn hold 100% of this head's weight; dots, no data: a token to itself"
     )
     assert page.is_hidden("#tiled")
 
@@ -454,5 +454,5 @@ def test_a_page_in_japanese_knows_cross_attention(visit, made, tmp_path):
         attnscope.set_language("en")
     page = visit(path)
     choose(page, 0)
-    assert page.text_content("#head-layer").endswith("交差注意")
+    assert page.text_content("#head-layer").endswith("交差アテンション")
     assert page.evaluate("crossed()")

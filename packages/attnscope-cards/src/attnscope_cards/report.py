@@ -52,14 +52,18 @@ def report(card: xr.Dataset) -> schema.Report:
     certainty = "scores at the threshold of a role; no test"
     kept = _kept(card)
     if kept:
-        certainty, first_kept = "heads by their mean, without intervals", kept[0]
+        read_by, first_kept = texts_read(card)[0], kept[0]
+        certainty = f"heads by their mean over {read_by}, without intervals"
         _, recent, sinks = first_kept.split("_")
         less = f"less than 95% on the latest {recent} and first {sinks}"
         most = f"95% or more on the latest {recent} and first {sinks}"
-        ranked = sorted((row for row in rows if row[first_kept] is not None), key=lambda row: row[first_kept])
-        groups = schema.heads_by(ranked, lambda row: less if row[first_kept] < STREAMS else most, less, most)
+        ranked = sorted(  # a sink is kept by any cache
+            (row for row in rows if row[first_kept] is not None),
+            key=lambda row: ("sink" in (row["roles"] or ""), -row[first_kept]),
+        )
+        groups = schema.heads_by(ranked, lambda row: less if row[first_kept] < STREAMS else most, most, less)
         if bool(card.low.sel(role=kept).notnull().any()):
-            certainty = "heads by their mean; each share has a 95% interval"
+            certainty = f"heads by their mean over {read_by}; each share has a 95% interval"
     return schema.Report(
         colour=next(iter(kept), ""),
         title=f"Card of the heads of {card.attrs['model']}",

@@ -19,13 +19,14 @@ _HEADS = (
     Quantity(
         "copying",
         unit="share",
-        meaning="share of eigenvalues of the path from embeddings to logits with a positive real part: 1 copies tokens",
+        meaning="how many eigenvalues of the path from embeddings to logits have a positive real part, as a share",
     ),
     Quantity(
         "copying_sum",
         "copying sum",
         "above",
-        "sum of these eigenvalues over the sum of their sizes: 1 copies tokens, −1 suppresses them",
+        "how strongly: sum of the eigenvalues of the path from embeddings to logits, over the sum of their sizes; 1 "
+        "copies tokens, −1 suppresses them",
         significant="copying_shown",
     ),
     Quantity("copying_p", "p of the sum", "p", "for randomly turned values", detail="page"),
@@ -124,8 +125,8 @@ def report(circuits: xr.Dataset) -> Report:
     sentences: list[str] = []
     if tested:
         sentences.append(
-            f"By their weights, {len(copying)} of {tested} heads can copy tokens and {opposite} can suppress them, "
-            "beyond chance."
+            f"By their weight matrices alone, {len(copying)} of {tested} heads can copy tokens and {opposite} can "
+            "suppress them, beyond chance."
         )
     sentences += [_strongest(pairs)] if pairs else []
     notes = skipped_note(skipped_of(circuits))

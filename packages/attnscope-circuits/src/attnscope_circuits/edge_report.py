@@ -104,7 +104,9 @@ def report(found: xr.Dataset) -> Report:
         read=f"{len(rows):,} edges, {count(pairs, 'pair')} of texts",
         finding=Finding(
             [first, *kept, second, *beyond, *describe_runs(found), *([third] if kept else [])],
-            f"not tested; {tested}" if distinct < LEAST else f"95% interval over pairs; {tested}",
+            f"not tested; {tested}"
+            if distinct < LEAST
+            else f"95% interval over pairs; {tested}; more than 100% is possible: a circuit may overshoot",
             headline=first
             if distinct >= LEAST
             else f"No test possible: circuits are tested with {LEAST} or more pairs",
@@ -127,7 +129,7 @@ def report(found: xr.Dataset) -> Report:
         method=f"{INTERVALS} {EFFECTS}",
         notes=[*filter(None, [found.attrs.get("left_out")]), *note_of(found.attrs)],
         care=care | care_of_answers(found),
-        hint=first_pair(found),
+        hint=f"{first_pair(found)} The difference is that of {subject_of(found.attrs)} between both runs.",
     )
 
 
@@ -166,12 +168,13 @@ def _circuit(found: xr.Dataset, edges: int) -> list[str]:
     how_many = " and ".join(f"{round(size * edges):,}" for size in sizes)
     share_of = " and ".join(f"{size:.1%}" for size in sizes)
     first = (
-        f"A circuit of {how_many} of {edges:,} edges ({share_of}) keeps {keeps}; as many random edges keep {random}."
+        f"A circuit of {how_many} of {edges:,} edges ({share_of}) keeps on average {keeps}; as many random edges "
+        f"keep {random}."
     )
     if len(sizes) > 1:
         first = (
-            f"Circuits of {how_many} of {edges:,} edges ({share_of}), one from each half of the pairs, keep {keeps}; "
-            f"as many random edges keep {random}."
+            f"Circuits of {how_many} of {edges:,} edges ({share_of}), one from each half of the pairs, keep on average "
+            f"{keeps}; as many random edges keep {random}."
         )
     ranked = " or ".join(_RANKED[name] for name in names)
     between = f"{1 - _FAR:.0%} to {1 + _FAR:.0%}"

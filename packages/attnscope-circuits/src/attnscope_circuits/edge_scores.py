@@ -93,6 +93,9 @@ def measured_edges(
     values = np.concatenate([values[:, :2], values[:, 2:].mean(1, keepdims=True)], 1)
     sides = zip(("clean", "corrupted"), zip(*units, strict=True), strict=True)
     labels = {f"{side}_text": ("pair", np.array(texts, dtype=object)) for side, texts in sides}
+    for name in ("answer", "wrong"):
+        answers = [job.pairs[number - 1].text(name) for number in numbers]
+        labels[f"{name}_text"] = ("pair", np.array(answers, dtype=object))
     subject = subject_of(job.attributes_of_answers)
     ends = {"clean": [one.clean[1] for one in runs], "corrupted": [one.corrupted[1] for one in runs]}
     results = xr.Dataset(

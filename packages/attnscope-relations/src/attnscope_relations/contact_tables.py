@@ -44,7 +44,7 @@ def contact_tables(result: xr.Dataset) -> list[schema.Table]:
             _best(result),
             "How well heads rank pairs of residues.",
             corrected,
-            fewest,
+            least=fewest,
         ),
         schema.Table(
             "contact_heads", "Contacts by head", _CONTACT_HEADS, _heads(result), corrected=corrected, terminal=0

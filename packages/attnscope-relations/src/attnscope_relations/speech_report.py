@@ -121,7 +121,7 @@ _BY = {
     PACE: "at a constant pace",
 }
 
-_IN_TITLE = {PUBLISHED: "published heads", RANDOM: "random heads", ALL: "all heads", PACE: "constant pace"}
+_IN_TITLE = {PUBLISHED: "published", RANDOM: "random", ALL: "all heads", PACE: "constant pace"}
 
 
 def _of_times(sets: list[schema.Row], chosen: list[schema.Row]) -> list[str]:
@@ -156,7 +156,7 @@ def _title_of_times(sets: list[schema.Row]) -> str:
         return ""
     names = [PUBLISHED if PUBLISHED in errors else ALL, RANDOM]
     names += [PACE] if errors[PACE] < errors[CHOSEN] else []
-    others = ", ".join(f"{_IN_TITLE[name]} {errors[name]:.0f} ms" for name in names)
+    others = ", ".join(f"{_IN_TITLE[name]} {errors[name]:.0f}" for name in names)
     return f"Word starts: off by {errors[CHOSEN]:.0f} ms with heads chosen on other sounds; {others}"
 
 

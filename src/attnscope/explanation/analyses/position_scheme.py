@@ -58,12 +58,15 @@ def _columns(kernel: xr.Dataset) -> dict[str, Quantity]:
     scheme = str(kernel.attrs.get("scheme", "position scheme"))
     random = _RANDOM.get(scheme, "with its values in random order")
     at = f"offset at which the {scheme} alone is largest"
+    named = scheme.replace("rotation", "RoPE").replace("position scheme", "scheme")
+    chance = Quantity("kernel_chance", f"{named} if random", "share", f"how often {random}", group=SCHEME)
+    share = f"how much of the variance of the mean scores over offsets {named} alone explains, whatever the words"
     agrees = "whether that is within 1 token of the offset of the weights"
     return {
-        "offset_of_kernel": Quantity("offset_of_kernel", "scheme", "tokens", at, group=SCHEME),
-        "agree": Quantity("kernel_agrees", "scheme matches", meaning=agrees, group=SCHEME),
-        "chance": Quantity("kernel_chance", "scheme by chance", "share", f"how often {random}", group=SCHEME),
-        "share": Quantity("kernel_share", "scheme share", "share", verdict.SHARE_MEANING, group=SHARES),
+        "offset_of_kernel": Quantity("offset_of_kernel", named, "tokens", at, group=SCHEME),
+        "agree": Quantity("kernel_agrees", f"{named} matches", meaning=agrees, group=SCHEME, like=chance.name),
+        "chance": chance,
+        "share": Quantity("kernel_share", f"{named} share", "share", share, group=SHARES),
     }
 
 

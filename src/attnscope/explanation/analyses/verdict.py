@@ -25,8 +25,8 @@ WHY = ("offset_of_weights", *ESTIMATED, "position_share", "positional", "compara
 #: Variables that colour a head's cell in the figure of all heads, the first that is there, and their labels.
 COLOURS = {"position_share": "Share that position explains", "coherence": "Coherence"}
 SHARE_MEANING = (
-    "share of the variance of the mean scores over offsets, for heads that favour an offset; the estimate compares "
-    "different texts and can fall slightly outside 0 to 1"
+    "how much of the variance of the mean scores over offsets position explains, however it enters; different texts "
+    "are compared, so that the estimate can fall slightly outside 0 to 1"
 )
 POSITION = Quantity("position_share", "position share", "share", SHARE_MEANING, group=SHARES)
 WEIGHT = Quantity("peak_weight", "weight", "share", "largest mean weight at one offset", group=WHERE)

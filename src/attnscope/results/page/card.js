@@ -40,7 +40,7 @@ function endsOf(one, index) {
 }
 
 function sayEffect(index) {
-  const [limit] = cachesOf(LIMITS, index), [reach] = cachesOf(REACHES, index), [effect] = measuredOf(EFFECTS, index), sentences = [];
+  const [limit] = cachesOf(LIMITS, index), reached = cachesOf(REACHES, index), reach = reached.find(({ one }) => one.key === data.opens.quantity) ?? reached[0], [effect] = measuredOf(EFFECTS, index), sentences = [];
   const tested = ({ one }) => (one.shown[index] === null ? t`not tested` : one.shown[index] ? t`significant` : t`not significant`);
   if (limit) sentences.push(t`With keys limited to the latest ${limit.recent} and first ${limit.sinks} tokens, the loss changes by ${textOf(limit.one, index)} nats (${tested(limit)}).`);
   else if (reach) sentences.push(t`A cache of the latest ${reach.recent} and first ${reach.sinks} tokens keeps ${share(reach.value)} of its weight.`);
@@ -63,7 +63,7 @@ drawAbove((index, box) => {
   const effects = measuredOf(EFFECTS, index).map((each) => rowOf(each.one.name, each, index));
   const [impossible, possible] = [true, false].map((above) => roles.filter(({ threshold }) => (threshold > 1) === above));
   const listed = impossible.map(({ title, equal }) => `${title} (${two(equal)})`).join(", ");
-  const bars = possible.map(({ title, key, score, equal, most, threshold, strong }) => ({ name: title, value: score, text: textOf(byKey.get(key), index), strong, ends: null,
+  const bars = possible.map(({ title, key, score, equal, most, threshold, strong }) => ({ name: title, value: score, text: [textOf(byKey.get(key), index), threshold === null ? t`no threshold published` : most >= threshold ? t`controls reach it too` : ""].filter(Boolean).join("; "), strong, ends: null,
     marks: [[equal, "var(--muted)"], [most, MOST], [threshold, "var(--mark)"]] }));
   const marks = [["var(--muted)", t`uniform attention`], ...(data.own.controls.length ? [[MOST, t`highest with untrained or shuffled weights`]] : []), ["var(--mark)", t`needed for the role`]];
   return [

@@ -96,16 +96,16 @@ function drawScale(box, { colour, low, high, label, position }) {
 
 /**
  * Bars with their numbers: rows {name, text, value, ends, marks, strong}; `marks` are [value, colour], `ends` those of
- * an interval. Bars begin at 0, or at the lower end where that is above; where values can be below 0, orange is above it, and
+ * an interval; with `axis` a scale of this name is below. Bars begin at 0, or at the lower end where that is above; where values can be below 0, orange is above it, and
  * blue below.
  */
-function drawBars(rows, { low, high, label, width }) {
+function drawBars(rows, { low, high, label, width, axis = "" }) {
   const paper = html("canvas").getContext("2d"), step = 24;
   paper.font = `600 11px ${getComputedStyle(home).fontFamily}`;
   const room = (texts, most) => Math.min(most * width, 14 + Math.max(...texts.map((text) => paper.measureText(text).width)));
   const left = room(rows.map(({ name }) => name), 0.45), right = room(rows.map(({ text }) => text), 0.35), span = width - left - right;
   const x = (value) => left + (span * (Math.min(Math.max(value, low), high) - low)) / (high - low || 1), zero = x(Math.max(0, low));
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${rows.length * step + 4}`, role: "img",
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${rows.length * step + (axis ? 38 : 4)}`, role: "img",
     "aria-label": `${label}: ${rows.map(({ name, text }) => `${name} ${text}`).join("; ")}` });
   rows.forEach(({ name, text, value, ends, marks = [], strong }, i) => {
     const y = i * step + 4, look = strong ? "strong" : "";
@@ -118,6 +118,8 @@ function drawBars(rows, { low, high, label, width }) {
     picture.append(...marks.filter(([at]) => at !== null).map(([at, colour]) => line(at, -1, 17, { stroke: colour, "stroke-width": 2.5 })),
       svg("text", { x: width - right + 8, y: y + 12, class: look }, text));
   });
+  if (axis) for (const value of ticks(low, high, 5)) picture.append(svg("text", { x: x(value), y: rows.length * step + 16, "text-anchor": "middle" }, say(value)));
+  if (axis) picture.append(svg("text", { x: left + span / 2, y: rows.length * step + 33, "text-anchor": "middle" }, axis));
   return picture;
 }
 

@@ -49,9 +49,12 @@ function drawExcess(index) {
     svg("polyline", { points: points(each[state.text]), fill: "none", stroke: "var(--muted)", "stroke-width": 1.2 }), svg("polyline", { points: points(mean), fill: "none", stroke: "var(--text)", "stroke-width": 2.4 }),
     ...thirds.map((value, part) => svg("line", { x1: x(part * last * 2 / 3), x2: x(part ? last : last / 3), y1: y(value), y2: y(value), stroke: "var(--mark)", "stroke-width": 2.4, "stroke-dasharray": "6 3" })),
     svg("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, t`new token`));
-  const key = [["var(--text)", made.texts.length > 1 ? t`mean of ${made.texts.length} texts` : t`this text`], ["#d55e00", t`more than ${less}`], ["#0072b2", t`less`], ...(made.texts.length > 1 ? [["var(--muted)", t`this text, thin`]] : []), ...(thirds.length ? [["var(--mark)", t`means of thirds, dashed`]] : [])];
-  return html("figure", {}, html("figcaption", {}, caption), legendOf(key), picture);
+  const key = [["var(--text)", made.texts.length > 1 ? t`mean of ${made.texts.length} texts` : t`this text`, { "stroke-width": 2.4 }], ["#d55e00", t`more than ${less}`], ["#0072b2", t`less`], ...(made.texts.length > 1 ? [["var(--muted)", t`this text`, { "stroke-width": 1.2 }]] : []), ...(thirds.length ? [["var(--mark)", t`means of thirds`, { "stroke-width": 2.4, "stroke-dasharray": "6 3" }]] : [])];
+  return html("figure", {}, html("figcaption", {}, caption), linesOf(key), picture);
 }
+
+/** A legend: a square for an area, else a line as it is drawn. */
+const linesOf = (items) => html("ul", { class: "clusters" }, ...items.map(([colour, name, look]) => html("li", {}, look ? svg("svg", { viewBox: "0 0 26 10", style: "flex:none;width:26px;height:10px", "aria-hidden": "true" }, svg("path", { d: "M1 5h24", stroke: colour, ...look })) : swatch(colour), html("bdi", {}, name))));
 
 function drawLines(index) {
   const box = byId("lines"), width = widthOf(box), height = 220, left = 40, right = 12, top = 14, bottom = 36;
@@ -75,8 +78,8 @@ function drawLines(index) {
   picture.append(svg("line", { x1: x(state.step), x2: x(state.step), y1: top - 6, y2: height - bottom, stroke: "var(--text)", opacity: 0.55 }),
     svg("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, t`new token`));
   const named = made.spans[state.span];
-  const key = [...made.spans.map((span, i) => [colourOf(i), span]), ["var(--muted)", t`${named}: uniform attention, dashed`], ["var(--mark)", t`${named}: positions alone, dotted`]];
-  box.replaceChildren(drawExcess(index), html("figure", {}, html("figcaption", {}, t`Share of the weight on each span, in this text`), legendOf(key), picture));
+  const key = [...made.spans.map((span, i) => [colourOf(i), span, { "stroke-width": i === state.span ? 2.6 : 1.6 }]), ["var(--muted)", t`${named}: uniform attention`, { "stroke-dasharray": "4 3" }], ["var(--mark)", t`${named}: positions alone`, { "stroke-dasharray": "1.5 2.5" }]];
+  box.replaceChildren(drawExcess(index), html("figure", {}, html("figcaption", {}, t`Share of the weight on each span, in this text`), linesOf(key), picture));
 }
 
 function sayToken(index) {
@@ -86,13 +89,13 @@ function sayToken(index) {
       html("th", { scope: "row" }, swatch(colourOf(number)), " ", html("bdi", {}, span)),
       ...values.map((value) => html("td", { class: "number" }, value === null ? "" : value.toFixed(2)))));
   byId("at-token").replaceChildren(...rows);
-  byId("layer-kind").textContent = isCross ? t`Cross-attention: this head attends to the source.` : t`Self-attention: this head attends to the text before.`;
+  byId("layer-kind").textContent = isCross ? t`Cross-attention: this head attends to the source.` : "";
   const top = text.top[state.step][place], side = isCross ? text.source ?? [] : text.tokens;
   const largest = shareOf(text.largest[state.step * made.order.length + place]);
   const shown = (token) => `“${(token ?? "").replace(/\n/g, "⏎")}”`;
-  const predicted = t`New token ${state.step + 1}, ${shown(text.tokens[text.prompt + state.step])}, is predicted at ${shown(text.tokens[text.prompt + state.step - 1])}.`;
-  const attended = top === null ? "" : isCross ? t`The head attends most to ${shown(side[top])}, position ${top} of the source, with ${largest === null ? "–" : largest.toFixed(2)}.`
-    : t`The head attends most to ${shown(side[top])}, position ${top}, with ${largest === null ? "–" : largest.toFixed(2)}.`;
+  const predicted = t`The model wrote ${shown(text.tokens[text.prompt + state.step])} (new token ${state.step + 1}) after reading up to ${shown(text.tokens[text.prompt + state.step - 1])}.`;
+  const attended = top === null ? "" : isCross ? t`There the head attends most to ${shown(side[top])}, position ${top} of the source, with ${largest === null ? "–" : largest.toFixed(2)}.`
+    : t`There the head attends most to ${shown(side[top])}, position ${top}, with ${largest === null ? "–" : largest.toFixed(2)}.`;
   byId("at").textContent = `${predicted} ${attended} ${t`Entropy: ${say(text.entropy[state.step][place])} nats.`}`;
   document.querySelectorAll("#tokens .token[data-token]").forEach((token) => {
     const i = Number(token.dataset.token);

@@ -29,7 +29,8 @@ def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
         raise AttnscopeError("the result of generate has no heads to show")
     turn = next((one["key"] for one in heads["quantities"] if one["key"].endswith(".turn")), None)
     for one in heads["quantities"]:
-        one["signed"] |= one["key"] == turn  # a shift to the own output, or away from it
+        if one["key"] == turn:
+            one |= {"signed": True, "away": translate("away from the own output: not tested")}  # the test has one side
     heads["opens"] |= {"labels": turn is None, "quantity": turn}  # else the curves
     turning, spans, _texts = map(page_table, report.tables)
     return write_page(

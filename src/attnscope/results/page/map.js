@@ -136,7 +136,7 @@ function scaleOf(one) {
   let low = known.length ? Math.min(...known) : 0, high = known.length ? Math.max(...known) : 1;
   const signed = one.signed && (one.shown || (low < 0 && high > 0)); // offsets to one side have all colours
   if (signed) { high = Math.max(Math.abs(low), Math.abs(high), one.full ?? 0) || 1; low = -high; }
-  if (one.least) return { low, high: Math.min(high, 3 * low), colour: ramp(VIRIDIS) }; // small is good: three times the best is as bad as any
+  if (one.least) return { low, high: Math.min(high, 3 * low), colour: (x) => weightRamp()(1 - 0.9 * Math.min(x, 1)) }; // small is good: three times the best is as bad as any
   const least = Math.max(one.full ?? 0, 0.05 * Math.max(Math.abs(low), Math.abs(high))) || 1, middle = (low + high) / 2;
   if (high - low < least) { low = middle - least / 2; high = middle + least / 2; }
   return { low, high, colour: signed ? signedRamp() : ramp(VIRIDIS) };
@@ -165,8 +165,8 @@ function describe(index) {
   }
   const one = quantity();
   if (!one || one.values[index] === null) return t`no value`;
-  const interval = intervalOf(one, index), marked = { true: t`, significant`, false: t`, not significant` }[one.shown?.[index]] ?? "";
-  return `${one.name}: ${textOf(one, index)}${one.units && one.units !== "%" ? ` ${one.units}` : ""}${interval && ` (${marked ? t`95%, uncorrected` : "95%"}: ${interval})`}${marked}`;
+  const interval = intervalOf(one, index), marked = { true: t`, significant`, false: isAway(index) ? `; ${one.away}` : t`, not significant` }[one.shown?.[index]] ?? "";
+  return `${one.name}: ${textOf(one, index)}${one.units && one.units !== "%" ? ` ${one.units}` : ""}${interval && ` (${marked ? t`95%, of this one alone` : "95%"}: ${interval})`}${marked}`;
 }
 
 /** The most frequent label of a head, with its share and colour. */
@@ -192,6 +192,9 @@ function shadeOf(index, scale) {
 
 /** Whether a test found no effect: its cell has the colour of the value as a frame alone. */
 const isHollow = (index) => state.colour !== "labels" && quantity()?.shown?.[index] === false && quantity().values[index] !== null;
+
+/** Whether a test with one side says nothing of a head: its value has the other sign. */
+const isAway = (index) => !!quantity()?.away && isHollow(index) && quantity().values[index] < 0;
 
 function fillOf(index, scale) {
   if (state.colour === "labels") return data.labels ? majority(index)?.colour ?? "transparent" : "var(--accent)";
@@ -220,7 +223,7 @@ function paintMap(pointed = null) {
     cell.setAttribute("aria-selected", index === state.head);
   });
   byId("scale").replaceChildren();
-  pointAt = labels || !one ? () => {} : drawScale(byId("scale"), { ...scale, label: one.least ? t`${one.name}: the darker, the better; yellow: ${say(scale.high)} or more` : one.units ? `${one.name} (${one.units})` : one.name });
+  pointAt = labels || !one ? () => {} : drawScale(byId("scale"), { ...scale, label: one.least ? t`${one.name}; strong colour: good; palest: ${say(scale.high)} or more` : one.units ? `${one.name} (${one.units})` : one.name });
   drawKey();
   const named = said && (said.help ? `${said.name} (${said.help})` : said.name), cell = said ? (isSmall() ? t`Number: ${named}` : "") : !curves || !isSmall() || data.generated ? "" : curves.columns ? t`Cell: mean weight by offset in patches` : document.querySelector("#grid button canvas") ? t`Cell: mean weight by offset, one scale for all heads; without a fixed pattern, the attention map of the first window. A diagonal in it is below the threshold of a label: 30% of the weight, beyond chance.` : t`Cell: mean weight by offset, one scale for all heads`;
   byId("meaning").textContent = labels ? cell : !one ? "" : [one.name.startsWith(one.group) ? "" : one.group, one.help].filter(Boolean).join(": ");
@@ -305,8 +308,11 @@ function drawKey() {
     const signs = (state.colour === data.opens.quantity && data.opens.signs) || [null, null], [blue, orange] = [0, 1].map((end) => css(signedRamp()(end)));
     say("full shown", orange, signs[0] ?? t`significant, above 0`, heads.filter((i) => one.shown[i] && one.values[i] > 0));
     say("full shown", blue, signs[1] ?? t`significant, below 0`, heads.filter((i) => one.shown[i] && one.values[i] <= 0));
-    say("empty", "var(--muted)", t`not significant`, heads.filter((i) => isHollow(i)));
+    say("empty", "var(--muted)", t`not significant`, heads.filter((i) => isHollow(i) && !isAway(i)));
+    say("empty", blue, one.away, heads.filter(isAway));
     say("full", "var(--muted)", t`not tested`, heads.filter((i) => one.shown[i] === null && one.values[i] !== null));
+    const beyond = (i) => isHollow(i) && !isAway(i) && one.interval?.[i] && [...one.interval[i].matchAll("−")].length !== 1; // its interval excludes 0
+    if (heads.some(beyond)) items.push(["", t`A large value can be not significant: it varies between texts, and ${heads.filter((i) => one.shown[i] !== null).length} heads were tested at once.`]);
   }
   if (items.length && !data.there.every(Boolean)) items.push([cellOf("hatched"), t`not measured`]);
   byId("key").replaceChildren(...items.map(([cell, name]) => html("li", {}, cell, html("bdi", {}, name))));
@@ -368,8 +374,8 @@ function buildTabs() {
 /** A row for each quantity: its value, its interval, and where the head stands among all heads. */
 function drawNumbers(table, quantities, index) {
   const rows = quantities.filter((one) => one.text ? one.text[index] : one.values[index] !== null), columns = ["interval", "equal", "spread"].filter((name) => quantities.some((one) => has(one, name)));
-  table.tHead.replaceChildren(html("tr", {}, html("th", { scope: "col" }, t`Quantity`), html("th", { scope: "col", class: "number" }, t`Value`),
-    ...columns.map((name) => html("th", { scope: "col", class: "number" }, { interval: quantities.some((one) => one.shown?.some((shown) => shown !== null)) ? t`95% interval, uncorrected` : t`95% interval`, equal: t`Uniform attention`, spread: t`${data.spread} of ${data.noun}s` }[name])), html("th", { scope: "col" }, t`Among all heads (red: this one)`)));
+  table.tHead.replaceChildren(html("tr", {}, html("th", { scope: "col" }, t`Quantity`), html("th", { scope: "col", class: "number" }, quantities.some((one) => one.shown?.some((shown) => shown)) ? t`Value (bold: significant)` : t`Value`),
+    ...columns.map((name) => html("th", { scope: "col", class: "number" }, { interval: quantities.some((one) => one.shown?.some((shown) => shown !== null)) ? t`95% interval of this one alone` : t`95% interval`, equal: t`Uniform attention`, spread: t`${data.spread} of ${data.noun}s` }[name])), html("th", { scope: "col" }, t`Among all heads (red: this one)`)));
   let group = null;
   table.tBodies[0].replaceChildren(...rows.flatMap((one) => {
     const cellsOf = { interval: () => intervalOf(one, index), equal: () => { const even = one.equal?.[layerOf(index)] ?? null; return even === null ? "" : say(even); },
@@ -377,7 +383,7 @@ function drawNumbers(table, quantities, index) {
     const head = one.group && one.group !== group ? [html("tr", { class: "group" }, html("th", { scope: "rowgroup", colspan: 3 + columns.length }, one.group))] : [];
     group = one.group ?? group;
     return [...head, html("tr", one.key === state.colour ? { class: "chosen" } : {},
-      html("th", { scope: "row", title: one.help ?? "" }, `${one.group ? one.name.replace(`${one.group}: `, "") : one.name} `, html("span", { class: "count" }, one.units ?? ""), html("span", { class: "help" }, one.help ?? "")),
+      html("th", { scope: "row", title: one.help ?? "" }, `${one.group ? one.name.replace(`${one.group}: `, "") : one.name} `, html("span", { class: "count" }, one.units ?? ""), html("span", { class: "help" }, [one.help, one.shown?.[index] === false && !(one.away && one.values[index] < 0) ? t`not significant` : ""].filter(Boolean).join("; "))),
       html("td", { class: one.shown?.[index] ? "number shown" : "number" }, textOf(one, index)), ...columns.map((name) => html("td", { class: "number" }, cellsOf[name]())), html("td", { class: "strip" }, ...(one.values ? [stripOf(one, index)] : [])))];
   }));
 }

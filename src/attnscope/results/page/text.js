@@ -89,8 +89,8 @@ function sayPlace(query, key) {
 function sayShare() {
   const { map } = state;
   byId("map-share").textContent = !map ? "" : map.tile ? t`; in tiles of ${map.tile} × ${map.tile} tokens: each shows its largest weight`
-    : t`; pairs of tokens with ${(100 * map.share).toFixed(map.share >= 0.9995 ? 0 : 1)}% of this head's weight`;
-  if (map && !crossed()) byId("map-share").textContent += t`; dotted: a token to itself`;
+    : t`; the pairs that are drawn hold ${(100 * map.share).toFixed(map.share >= 0.9995 ? 0 : 1)}% of this head's weight`;
+  if (map && !crossed()) byId("map-share").textContent += t`; dots, no data: a token to itself`;
   const tiled = byId("tiled");
   tiled.hidden = !!map && !map.tile;
   const name = `${data.layers[layerOf(state.head)]}.${data.heads[state.head % heads]}`;

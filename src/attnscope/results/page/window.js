@@ -164,14 +164,15 @@ function* cellsOf(map) {
 /** The map as pixels. A pixel shows the largest weight it covers, so that a thin diagonal never vanishes. */
 function mapImage(map, { first, count, keyFirst, keyCount }, pixels) {
   const strongest = new Float32Array(pixels * pixels);
-  const span = (from, to, size) => {
+  const thick = Math.round(pixels / 80); // of large weights, in every zoom
+  const span = (from, to, size, least) => {
     const start = Math.floor((Math.max(from, 0) * pixels) / size);
-    return [start, Math.max(start + 1, Math.floor((Math.min(to, size) * pixels) / size))];
+    return [start, Math.max(start + least, Math.floor((Math.min(to, size) * pixels) / size))];
   };
   const most = 1; // the same scale for every head
   for (const [query, queryEnd, key, keyEnd, weight] of cellsOf(map)) {
     if (!weight || queryEnd <= first || query >= first + count || keyEnd <= keyFirst || key >= keyFirst + keyCount) continue;
-    const [y0, y1] = span(query - first, queryEnd - first, count), [x0, x1] = span(key - keyFirst, keyEnd - keyFirst, keyCount);
+    const least = weight < 0.3 ? 1 : thick, [y0, y1] = span(query - first, queryEnd - first, count, 1), [x0, x1] = span(key - keyFirst, keyEnd - keyFirst, keyCount, least);
     for (let y = y0; y < y1; y++) for (let x = x0; x < x1; x++) if (weight > strongest[y * pixels + x]) strongest[y * pixels + x] = weight;
   }
   const colour = weightRamp(), table = Array.from({ length: 257 }, (_, i) => colour(i / 256));
@@ -191,7 +192,8 @@ function drawDiagonal(paper, { left, top, side, cellX }, { first, count, keyFirs
   paper.beginPath();
   paper.rect(left, top, side, side);
   paper.clip();
-  paper.setLineDash([2, 4]);
+  paper.setLineDash([1, 7]);
+  paper.globalAlpha = 0.6;
   paper.strokeStyle = variable("--muted"); // --mark is what is chosen
   paper.beginPath();
   paper.moveTo(left + (first - keyFirst) * cellX, top);

@@ -15,6 +15,12 @@ from attnscope_circuits.circuit_report import pairs_of
 _EDGES, _FEW = 40, 1  # edges of a graph; layers that fit into one column of a paper
 first = ("composition",)  # on the page
 _COLOURS = {"query": QUERY, "key": KEY, "value": "#332288", "MLP or logits": "0.4"}
+_FEEDS = {
+    "query": "feeds a head's query",
+    "key": "feeds a head's key",
+    "value": "feeds a head's value",
+    "MLP or logits": "feeds an MLP or the logits",
+}
 captions = {
     "copying": (
         "Copying",
@@ -141,10 +147,10 @@ def graph_figure(graph: Any) -> Figure:
         )  # fmt: skip
     box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "0.4", "linewidth": 0.7}
     for node, place in positions.items():
-        axes.text(*place, node, ha="center", va="center", fontsize=7, bbox=box, zorder=3)
+        axes.text(*place, node.replace("MLP ", "m"), ha="center", va="center", fontsize=7, bbox=box, zorder=3)
     kinds = {kind for *_, kind in graph.edges(keys=True)}
     for kind in filter(kinds.__contains__, _COLOURS):
-        axes.plot([], [], color=_COLOURS[kind], label=kind)
+        axes.plot([], [], color=_COLOURS[kind], label=_FEEDS[kind])
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4)
     below = max(0.0, -lowest / high - max(down) - 0.5)  # of arcs that pass under the lowest row
     figure.set_figheight(height + below * high)

@@ -21,13 +21,17 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
     which = "The circuit" if len(set(chosen_circuits(report.result).values())) == 1 else "The larger circuit"
     most = f"{which}: the {size} strongest of its {edges:,} edges."
     most = most if size < edges else f"{which}: all {size} edges."
+    against = any(row["score"] > 0 for row in _edges(report))
+    lines = (
+        "Solid: the edge works for the answer; dashed: against it." if against else "Each edge works for the answer."
+    )
     return {
         "circuit": (
             "The circuit",
             (
-                f"{most} " + "Each line leads from a part to a later one that reads its output. 0.3: head 3 of layer "
-                "0; m0: the MLP of layer 0. Thick: a large change. Solid: the edge works for the answer; dashed: "
-                "against it."
+                f"{most} Each line leads from a part to a later one that reads its output. 0.3: head 3 of layer 0; "
+                "m0: the MLP of layer 0. Thick: a large change. " + lines + " Colour: what the edge feeds. Layers go "
+                "from left to right; the height has no meaning."
             ),
         ),
         "faithfulness": (
