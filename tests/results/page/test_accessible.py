@@ -144,7 +144,10 @@ def test_a_card_opens_on_the_scores_of_the_chosen_head(visit, pages):
     drawn = page.eval_on_selector_all("#own svg >> nth=0 >> text", "all => all.map(one => one.textContent)")
     scores = {one["key"]: one["text"][3] for one in numbers["quantities"]}
     assert len(numbers["own"]["roles"]) >= 8
-    assert drawn[1::2] == [scores[f"scores.{role['role']}.score"] for role in numbers["own"]["roles"]]
+    said = [text.split("; ") for text in drawn[1::2]]
+    assert [score for score, *_ in said] == [scores[f"scores.{role['role']}.score"] for role in numbers["own"]["roles"]]
+    for (_, *more), role in zip(said, numbers["own"]["roles"], strict=True):
+        assert ("no threshold published" in more) is (role["threshold"] is None)
     assert page.text_content("#own p").startswith("Head 0.3 has the role “previous token”: score 0.9")
     assert "attnscope intervene measures it" in page.text_content("#own p >> nth=1")
     example = numbers["own"]["examples"]["0.3"]
