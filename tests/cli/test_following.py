@@ -104,3 +104,13 @@ def test_the_command_after_roles_ablates_these_heads(tmp_path):
     assert "--heads 0." in command
     done = attnscope(*shlex.split(command)[1:], "--no-report", "--ablations", "zero", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_command_after_edges_reads_their_pairs(tmp_path):
+    line = '{"clean": "The dog", "corrupted": "The dogs", "answer": " is", "wrong": " are"}'
+    (tmp_path / "pairs.jsonl").write_text(line + "\n")
+    found = attnscope("edges", "bundled:tasks", "pairs.jsonl", "--size", "1", "--figures", "none", cwd=tmp_path)
+    (command,) = next_of(found.stdout)
+    assert command == "attnscope attribute bundled:tasks --pairs pairs.jsonl"
+    done = attnscope(*shlex.split(command)[1:], "--no-report", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

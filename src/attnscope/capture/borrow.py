@@ -133,7 +133,8 @@ def borrowed_arguments(command: str, arguments: dict[str, Any]) -> Generator[Non
         with explained(f"use {folder} as a run folder", "Choose another folder with --out"):
             OwnedFolder(folder, command).look()
     model, texts = arguments.get("model"), arguments.get("texts")
-    if isinstance(model, str) and model in OWN_TEXTS and texts is None and "by_line" in arguments:
+    reads_texts = texts is None and arguments.get("pairs") is None and "by_line" in arguments
+    if isinstance(model, str) and model in OWN_TEXTS and reads_texts:
         arguments |= {"texts": OWN_TEXTS[model], "by_line": True}
     with ExitStack() as stack:
         for argument in arguments.values():

@@ -30,7 +30,7 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
             "The circuit",
             (
                 f"{most} Each line leads from a part to a later one that reads its output. 0.3: head 3 of layer 0; "
-                "m0: the MLP of layer 0. Thick: a large change. " + lines + " Colour: what the edge feeds. Layers go "
+                "MLP 0: that of layer 0. Thick: a large change. " + lines + " Colour: what the edge feeds. Layers go "
                 "from left to right; the height has no meaning."
             ),
         ),
