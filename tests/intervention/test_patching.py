@@ -13,6 +13,7 @@ from attnscope import edit, patch
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
+from attnscope.intervention.components import components_of
 from attnscope.intervention.pair_sources import pairs_of_input
 from attnscope.intervention.pairs import EncodedPairs, Pair
 from attnscope.intervention.patch import check_pairs_differ, patched_of
@@ -578,3 +579,7 @@ def test_few_pairs_whose_differences_have_both_signs_have_no_shares(verb):
         said = " ".join(report.finding.sentences)
         assert ("so there are no shares of it" in said) is not has_shares
         assert ("% of the difference" in said) is has_shares
+
+
+def test_an_mlp_may_be_typed_as_it_is_shown():
+    assert components_of("MLP 1, 1.3.q", "together") == components_of("m1,1.3.q", "together")

@@ -19,7 +19,7 @@ from attnscope.kernels.full import weights_of
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 
-_NAME = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([qkv]))?|m([0-9]{1,6})")
+_NAME = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([qkv]))?|(?:m|mlp ?|MLP ?)([0-9]{1,6})")
 SIDES: Mapping[str, On] = {"q": "query", "k": "key", "v": "value"}
 
 

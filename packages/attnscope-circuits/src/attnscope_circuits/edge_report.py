@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 _EDGES = (
     Quantity("sender", detail="data"),
     Quantity("receiver", detail="data"),
-    Quantity(
-        "from", "from part", meaning="part whose output is read: a head, an MLP (m0 is that of layer 0), or the input"
-    ),
+    Quantity("from", "from part", meaning="part whose output is read: a head, an MLP, or the input"),
     Quantity("sender_stack", "stack", meaning="encoder, decoder, or the decoder's cross-attention, of either part"),
     Quantity("to", "to part", meaning="later part that reads it: a head, an MLP, or the logits"),
     Quantity("receiver_stack", "stack"),
