@@ -231,7 +231,7 @@ def sizes(
     before: Float[np.ndarray, "*cell layer head"],
     after: Float[np.ndarray, "*cell layer head"],
 ) -> Float[np.ndarray, "*cell layer head"]:
-    r"""Changes in standard deviations of all heads of both sides together."""
+    r"""Changes in standard deviations between heads of both sides together."""
     both = np.concatenate([before.reshape(*before.shape[:-2], -1), after.reshape(*after.shape[:-2], -1)], -1)
     finite = np.ma.masked_invalid(both)
     parts = finite.std(-1, keepdims=True), np.abs(finite).max(-1, keepdims=True)
@@ -369,16 +369,16 @@ def _headline(difference: xr.Dataset, rows: Sequence[Row]) -> str:
         called = called_in(difference.attrs)["documents"]
         return f"Largest change, not tested: head {first} ({what}: {values}); tests need {LEAST} or more {called}"
     if not moved:
-        return f"No significant change: none is larger than {abs(rows[0]['size']):.2g} standard deviations of all heads"
+        return f"No significant change: none is larger than {abs(rows[0]['size']):.2g} standard deviations between heads"
     if same_heads(difference):
         return (
             f"{moved} of {len(heads)} heads changed significantly; the largest significant change is that of head "
-            f"{first} ({what}: {values}, {size} standard deviations of all heads)"
+            f"{first} ({what}: {values}, {size} standard deviations between heads)"
         )
     size = f"{abs(rows[0]['size']):.2g}"
     return (
         f"{moved} of {len(heads)} pairs of heads differ significantly, the pair of head {first} the most, by {size} "
-        "standard deviations of all heads"
+        "standard deviations between heads"
     )
 
 

@@ -105,12 +105,13 @@ function drawBars(rows, { low, high, label, width, axis = "" }) {
   const room = (texts, most) => Math.min(most * width, 14 + Math.max(...texts.map((text) => paper.measureText(text).width)));
   const left = room(rows.map(({ name }) => name), 0.45), right = room(rows.map(({ text }) => text), 0.35), span = width - left - right;
   const x = (value) => left + (span * (Math.min(Math.max(value, low), high) - low)) / (high - low || 1), zero = x(Math.max(0, low));
+  const fitted = (name) => { let end = name.length; while (end && paper.measureText(name.slice(0, end)).width > left - 12) end -= 1; return end < name.length ? `${name.slice(0, end - 1)}…` : name; };
   const picture = svg("svg", { viewBox: `0 0 ${width} ${rows.length * step + (axis ? 38 : 4)}`, role: "img",
     "aria-label": `${label}: ${rows.map(({ name, text }) => `${name} ${text}`).join("; ")}` });
   rows.forEach(({ name, text, value, ends, marks = [], strong }, i) => {
     const y = i * step + 4, look = strong ? "strong" : "";
     const line = (at, from, to, more) => svg("line", { x1: x(at), x2: x(at), y1: y + from, y2: y + to, ...more });
-    picture.append(svg("text", { x: left - 8, y: y + 12, "text-anchor": "end", class: look }, name),
+    picture.append(svg("text", { x: left - 8, y: y + 12, "text-anchor": "end", class: look }, fitted(name)),
       svg("rect", { x: left, y, width: span, height: 16, fill: "var(--soft)" }));
     if (value !== null) picture.append(svg("rect", { x: Math.min(zero, x(value)), y: y + 2, width: Math.max(1, Math.abs(x(value) - zero)), height: 12, fill: low >= 0 ? "var(--accent)" : value > 0 ? "#d55e00" : "#0072b2", opacity: strong ? 1 : 0.45 }));
     if (ends) picture.append(svg("line", { x1: x(ends[0]), x2: x(ends[1]), y1: y + 8, y2: y + 8, stroke: "var(--text)", "stroke-width": 1.5 }), ...ends.map((end) => line(end, 4, 12, { stroke: "var(--text)" })));

@@ -223,7 +223,7 @@ function paintMap(pointed = null) {
     cell.setAttribute("aria-selected", index === state.head);
   });
   byId("scale").replaceChildren();
-  pointAt = labels || !one ? () => {} : drawScale(byId("scale"), { ...scale, label: one.least ? t`${one.name}; strong colour: good; palest: ${say(scale.high)} or more` : one.units ? `${one.name} (${one.units})` : one.name });
+  pointAt = labels || !one ? () => {} : drawScale(byId("scale"), { ...scale, label: one.least ? t`${one.name}; left end: best, right end: ${say(scale.high)} or more` : one.units ? `${one.name} (${one.units})` : one.name });
   drawKey();
   const named = said && (said.help ? `${said.name} (${said.help})` : said.name), cell = said ? (isSmall() ? t`Number: ${named}` : "") : !curves || !isSmall() || data.generated ? "" : curves.columns ? t`Cell: mean weight by offset in patches` : document.querySelector("#grid button canvas") ? t`Cell: mean weight by offset, one scale for all heads; without a fixed pattern, the attention map of the first window. A diagonal in it is below the threshold of a label: 30% of the weight, beyond chance.` : t`Cell: mean weight by offset, one scale for all heads`;
   byId("meaning").textContent = labels ? cell : !one ? "" : [one.name.startsWith(one.group) ? "" : one.group, one.help].filter(Boolean).join(": ");
