@@ -369,7 +369,8 @@ def _headline(difference: xr.Dataset, rows: Sequence[Row]) -> str:
         called = called_in(difference.attrs)["documents"]
         return f"Largest change, not tested: head {first} ({what}: {values}); tests need {LEAST} or more {called}"
     if not moved:
-        return f"No significant change: none is larger than {abs(rows[0]['size']):.2g} standard deviations between heads"
+        largest = f"{abs(rows[0]['size']):.2g}"
+        return f"No significant change: none is larger than {largest} standard deviations between heads"
     if same_heads(difference):
         return (
             f"{moved} of {len(heads)} heads changed significantly; the largest significant change is that of head "
