@@ -208,7 +208,7 @@ def test_what_cannot_be_exported_is_rejected(scan, tmp_path, no_types):
         AttnscopeError, match=r"found a run of scan; --to duo takes a card\. Every run can be exported to parquet, csv"
     ):
         export(scan, "duo", out=tmp_path / "out")
-    with pytest.raises(AttnscopeError, match=r"'xlsx' \(str\); expected 'parquet' or 'csv' or 'nc'"):
+    with pytest.raises(AttnscopeError, match=r"'xlsx' \(str\); expected one of 'parquet', 'csv', 'nc'"):
         export(scan, "xlsx", out=tmp_path / "out")
 
 

@@ -124,6 +124,11 @@ def test_the_card_has_effects_stability_and_a_row_for_each_head(planted):
     read_by = report.read.split(", ")[0]
     assert report.finding.certainty == f"heads by their mean over {read_by}; each share has a 95% interval"
     assert report.tables[0].best == rows  # 8 heads fit
+    keeps, needs_more = report.finding.heads.values()
+    assert all(row["kept_2_0"] >= 0.95 for row in rows if (row["layer"], row["head"]) in keeps)
+    assert all(row["kept_2_0"] < 0.95 for row in rows if (row["layer"], row["head"]) in needs_more)
+    assert len(keeps) + len(needs_more) == len(rows)
+    assert report.finding.leading[0] == (keeps or needs_more)[0]  # the page opens on a head that the title counts
     few = report_of("card", card.assign(low=card.low * np.nan, high=card.high * np.nan))
     assert few.finding.certainty == f"heads by their mean over {read_by}, without intervals"
 

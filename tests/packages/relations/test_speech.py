@@ -197,6 +197,10 @@ def test_the_head_that_gives_the_times_is_found(whisper, sounds, tmp_path, head)
     assert report.finding.sentences[0].startswith(
         "By heads chosen on the other half of the sounds, starts of words are off by 0 ms (0 to 0) on average; by"
     )
+    assert report.finding.headline == (
+        "Word starts: off by 0 ms (0 to 0) with heads chosen on other sounds; "
+        f"published {errors[PUBLISHED]:.0f}, random {errors['random heads']:.0f}"
+    )
     assert report.rows[0]["set"] == CHOSEN
     of_words = found.isel(relation=0)
     assert int(of_words.ablated_head) == head

@@ -157,7 +157,11 @@ def _title_of_times(sets: list[schema.Row]) -> str:
     names = [PUBLISHED if PUBLISHED in errors else ALL, RANDOM]
     names += [PACE] if errors[PACE] < errors[CHOSEN] else []
     others = ", ".join(f"{_IN_TITLE[name]} {errors[name]:.0f}" for name in names)
-    return f"Word starts: off by {errors[CHOSEN]:.0f} ms with heads chosen on other sounds; {others}"
+    row = next(row for row in sets if row["set"] == CHOSEN)
+    if row["error_low"] is None:
+        return f"Word starts: off by {row['error']:.0f} ms with heads chosen on other sounds; {others}"
+    interval = f"{row['error_low']:.0f} to {row['error_high']:.0f}"
+    return f"Word starts: off by {row['error']:.0f} ms ({interval}) with heads chosen on other sounds; {others}"
 
 
 def _difference(row: schema.Row, *, has_list: bool) -> str:
