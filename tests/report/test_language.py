@@ -76,6 +76,7 @@ def test_a_message_with_values_is_translated_by_its_own_entry(entries, japanese)
         ("Head labels: within 16: 14, local: 2.", "ヘッドのラベル: 16トークン以内: 14、近傍: 2。"),
         ("The largest change is +3.528 (+3.176 to +4.222) nats.", "最大の変化は +3.528 nat（+3.176～+4.222）です。"),
         ("special_tokens", "special_tokens"),
+        ("The largest change is -0.045 nats.", "最大の変化は -0.045 nat です。"),
         ("nobody has translated this sentence", "nobody has translated this sentence"),
     ],
 )

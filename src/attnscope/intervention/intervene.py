@@ -247,7 +247,7 @@ def _lacking(windows: list[Window], whole: int, length: int) -> str:
         return "explanations need running text, and these texts have translations. Use attnscope explain"
     if len(windows) < _ENOUGH:
         return (
-            f"explanations need {_ENOUGH} or more windows of equal length, and there are {len(windows)}. "
+            f"explanations need {_ENOUGH} or more windows of equal length, not {len(windows)}. "
             f"Use a larger limit (--limit {_ENOUGH}) or more text or shorter windows"
         )
     if whole < _ENOUGH:

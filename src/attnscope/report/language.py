@@ -200,7 +200,9 @@ def _ways(name: str, text: str) -> Iterator[str | None]:
     for form in _NUMBERS:
         number = form.fullmatch(text)
         if number:
-            yield _joined(number.groups(), list(map(translate, number.groups())))
+            first, unit = map(translate, number.groups())
+            space = " " if re.match("[A-Za-z]", unit) else ""  # as in 0.5 nat, but not before Japanese
+            yield _joined(number.groups(), [first, space + unit])
 
 
 def _before_remark(text: str) -> str | None:
