@@ -195,7 +195,7 @@ def test_bad_input(refused, tmp_path):
     refused("scan", "bundled", "a.txt", "--chat", says="a.txt: chats must be JSON Lines")
     refused("scan", "bundled", "a.txt", "--groups", "a.txt", says="a.txt, line 1: not JSON")
     refused("scan", "a.txt", says="To scan it with the bundled model: attnscope scan bundled a.txt")
-    refused("scan", "absent.txt", says="absent.txt does not exist; and the first argument is the model")
+    refused("scan", "absent.txt", says="absent.txt does not exist. The first argument is the model")
     refused("scan", "-", says="To scan it with the bundled model: attnscope scan bundled -")
     refused("scan", "bundled", "empty.txt", says="found only white space")
     refused("scan", "bundled", "-", says="found only white space", stdin="")

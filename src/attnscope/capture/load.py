@@ -288,15 +288,14 @@ def _adapted(model: PreTrainedModel, repository: Repository) -> str:
 
 def _reject_what_is_no_model(source: str) -> None:
     """Recognise a text or a mistyped folder before the hub is contacted."""
-    first = "the first argument is the model. To scan it with the bundled model: attnscope scan bundled"
     if source == "-":
-        raise AttnscopeError(f"- is standard input, and {first} -")
+        raise _text_in_place_of_model("- is standard input.", source)
     if Path(source).is_file():
-        raise AttnscopeError(f"{source} is a file, and {first} {source}")
+        raise _text_in_place_of_model(f"{source} is a file.", source)
     if Path(source).exists():
         raise AttnscopeError(f"{source} is not a folder: expected one with config.json and model.safetensors")
     if source.lower().endswith(SUFFIXES):
-        raise AttnscopeError(f"{source} does not exist; and {first} TEXT")
+        raise _text_in_place_of_model(f"{source} does not exist.", "TEXT")
     if " " in source:
         raise AttnscopeError(f"{source!r:.60} is not a model: pass a text as texts=..., after the model")
     near = nearest(source, MODELS)
@@ -306,6 +305,12 @@ def _reject_what_is_no_model(source: str) -> None:
         )
     if is_place(source):
         raise AttnscopeError(f"{source} does not exist: expected a model folder, or a hub id such as gpt2")
+
+
+def _text_in_place_of_model(what: str, text: str) -> AttnscopeError:
+    return AttnscopeError(
+        f"{what} The first argument is the model. To scan it with the bundled model: attnscope scan bundled {text}"
+    )
 
 
 def _reject_broken_numbers(model: PreTrainedModel) -> None:
@@ -406,7 +411,7 @@ def usable_device(name: str | None) -> torch.device:
     advice = "Choose cpu, or cuda if there is a GPU"
     if name is not None and name.startswith("gpu"):
         raise AttnscopeError(f"device {name!r} cannot be used: a GPU is cuda, or mps if it is Apple's. {advice}")
-    with explaining(f"device {name!r} cannot be used", advice):
+    with explaining(f"device {name!r} cannot be used", advice, quoted=True):
         device = _device(name)
         torch.empty(0, device=device)
     if device.type == "meta" or (device.type == "cpu" and device.index):

@@ -43,7 +43,7 @@ _OF_A_TASK = 50  # pairs
 _FORM = 'Write {"clean": "...", "corrupted": "...", "answer": " are", "wrong": " is"}, a line of a .jsonl file for each'
 
 #: A file of JSON Lines, two or four text files, the name of a task, or pairs as `Pair`, mappings or a data frame.
-Pairs = str | Path | pd.DataFrame | Iterable[Path] | Iterable[Pair | Mapping[str, Any]]
+Pairs = str | Path | pd.DataFrame | Iterable[str | Path] | Iterable[Pair | Mapping[str, Any]]
 
 
 def pairs_of_input(

@@ -138,7 +138,8 @@ def translate(text: str) -> str:
 
 def fits(text: str, words: int = 2) -> bool:
     """Whether a text is a value, not a sentence in English: a number, a name, a quotation, or translated."""
-    return re.search(_ENGLISH + rf"(?: {_ENGLISH})" * words, re.sub(r"“.*?”|'.*?'|\".*?\"", "", text)) is None
+    typed = r"“.*?”|'.*?'|\".*?\"|\battnscope (?:runs )?[a-z]+"  # quotations, and commands
+    return re.search(_ENGLISH + rf"(?: {_ENGLISH})" * words, re.sub(typed, "", text)) is None
 
 
 _UNIT = re.compile(r"\s+|[（「“(]*(?:[!-\u2e7f]+|\S)[、。）」：ー々ぁぃぅぇぉっゃゅょァィゥェォッャュョ]*")
