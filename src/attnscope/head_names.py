@@ -17,7 +17,8 @@ Head: TypeAlias = tuple[int, int]
 #: ``4.2``, ``L4H2``, ``a4.h2`` (EAP-IG), ``4-2`` (QRHead)
 _NAME = re.compile(r"\b[La]?(\d{1,6})\s*[-.H]\s*[hH]?(\d{1,6})\b")
 _FORMS = (
-    "expected heads as layer.head, with commas between, as in 3.6,10.5, or a role of a run, as in RUN:induction, or a file"
+    "expected heads as layer.head, with commas between, as in 3.6,10.5, or a role of a run, as in RUN:induction, or a "
+    "file"
 )
 
 
