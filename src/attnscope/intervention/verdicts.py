@@ -518,7 +518,7 @@ def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
         changes = f"{changes} and lowers it for {better}"
     changed = [row for row in rows if row[f"{name}_shown"]]
     if len(changed) <= _FEW:
-        changes = f"{changes} ({' / '.join(map(_name, changed))})"
+        changes = f"{changes} ({' · '.join(map(_name, changed))})"
     always = sum(bool(row["matters"]) for row in rows)
     if len(names) > 1 and always == len(changed):
         kinds = len(names)
