@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import xarray as xr
 
 import attnscope
 from attnscope.capture.load import load_model
+from attnscope.detection.roles import control
 from attnscope_lineage.lessons import HERE
 from attnscope_lineage.lessons.weights import packed
 from attnscope_relations import relations
@@ -51,6 +53,11 @@ def measured(model: str) -> dict[str, Any]:
             "links": int(one.queries),
         }
     return found
+
+
+def previous_of(model: Any) -> xr.DataArray:
+    """The weight of each head on the word before."""
+    return attnscope.scan(model, limit=8, window=128).profile.mean("window").sel(offset=-1)
 
 
 @torch.no_grad()
@@ -90,10 +97,13 @@ def main() -> None:
     model = parser.parse_args().model
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    scan = attnscope.scan(model, limit=8, window=128)
-    previous = scan.profile.mean("window").sel(layer=LAYER, offset=-1)
+    previous = previous_of(model)
+    loaded = load_model(model)
+    with control(loaded.model, "initialised", 0):
+        fresh = previous_of(loaded)
     found = measured(model)
-    found["order"] = {"score": float(previous.sel(head=11)), "offset": None, "untrained": None, "links": None}
+    score, untrained = float(previous.sel(layer=LAYER, head=11)), float(fresh.max())
+    found["order"] = {"score": score, "offset": None, "untrained": untrained, "links": None}
     written = {"model": Path(model).name, "layer": LAYER, "heads": {name: head for head, name in HEADS.items()}}
     written |= {"measured": found, "sentences": shown(model)}
     (HERE / "heads" / "views.json").write_text(json.dumps(written, separators=(",", ":")) + "\n", encoding="utf-8")

@@ -282,6 +282,8 @@ def test_four_heads_of_a_model_of_english_have_their_views(path, visit):
         assert f"{word} → {to}" in card.inner_text()
     for measured in (english["measured"][kind] for kind in ("case", "obj", "coreference")):
         assert measured["score"] > max(measured["offset"], measured["untrained"]) + 0.2  # as the bars show
+    order = english["measured"]["order"]
+    assert order["score"] > 3 * order["untrained"] > 0
 
 
 def test_a_head_of_a_model_of_speech_finds_the_time_of_the_word(path, visit):

@@ -137,9 +137,37 @@ def test_the_mathematics_of_pages_is_that_of_pytorch(pages, visit):
 
 def test_numbers_are_read_as_people_type_them(pages, visit):
     page = visit(pages["scores", "en"])
-    texts = {"0.5": 0.5, "1/4": 0.25, "0,25": 0.25, "−1.5": -1.5, ".5": 0.5, "０．５": 0.5, " 2 ": 2, "ー1": -1}
+    texts = {
+        "0.5": 0.5,
+        "1/4": 0.25,
+        "0,25": 0.25,
+        "−1.5": -1.5,
+        ".5": 0.5,
+        "０．５": 0.5,
+        " 2 ": 2,
+        "ー1": -1,
+        "67%": 0.67,
+    }
     assert page.evaluate("(texts) => texts.map(typed)", [*texts]) == [*texts.values()]
-    assert page.evaluate("['', 'x', '1/', '1e', '--1'].map(typed).every(Number.isNaN)")
+    assert page.evaluate("['', 'x', '1/', '1e', '--1', '64MiB'].map(typed).every(Number.isNaN)")
+
+
+def test_zero_is_not_a_mistake_that_rounds_to_it(pages, visit):
+    page = visit(pages["positions", "en"])
+    assert answered(page, "shift", 0)[0] == "wrong"
+    assert answered(page, "shift", -0.0039)[0] == "length"
+
+
+def test_no_winner_is_named_where_all_weights_are_equal(pages, visit):
+    page = visit(pages["roles", "en"])
+    page.locator('input[name="word"][value="truck"]').check()
+    page.locator('input[name="sharp"]').fill("0")
+    assert "mixes all entries equally" in page.locator("[data-draw=dictionary] .say").inner_text()
+    page.locator('input[name="sharp"]').fill("5")
+    assert "“bus” first" in page.locator("[data-draw=dictionary] .say").inner_text()
+    page = visit(pages["scores", "en"])
+    page.locator('input[name="length"]').fill("0")
+    assert "All scores are equal" in page.locator("[data-draw=query] .say").inner_text()
 
 
 def test_a_wrong_answer_that_is_no_known_mistake_has_a_hint(pages, visit):

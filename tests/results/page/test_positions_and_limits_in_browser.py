@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
 
 from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.study import study
@@ -175,6 +176,13 @@ def test_tables_of_six_models_and_their_dimensions(written, visit):
     move(page, "dimensions", 12)
     assert number(page, "components") == pytest.approx(tables["bundled"]["share"][11])
     assert page.locator("[data-draw=tables] svg").count() == 6
+    for name, table in tables.items():
+        spectrum, period = np.array(table["spectrum"]), table["rows"] / np.arange(1, len(table["spectrum"]) - 1)
+        inner = spectrum[1:-1]
+        is_peak = (inner >= spectrum[:-2]) & (inner >= spectrum[2:]) & (period < 51)
+        drawn_peak = page.locator(f"[data-draw=compared] tr[data-model='{name}']").get_attribute("data-peak")
+        assert float(drawn_peak) == inner[is_peak].max()
+    assert page.locator("[data-draw=components] circle").count() == 2  # the published numbers are points
 
 
 @pytest.mark.parametrize("model", MEASURED["profiles"])
@@ -232,6 +240,11 @@ def test_uses_of_words_are_told_as_numpy_tells_them(written, visit):
     assert np.argmax(shares["syntax"]) < np.argmax(shares["meaning"]) == 6  # as the prose says
     assert shares["syntax"][6] < max(shares["syntax"])
     assert max(max(probes[kind]["null"]) for kind in shares) < 0.6
+    assert number(page, "probes", "lost") == pytest.approx(binomtest(0, 11).pvalue)
+    assert number(page, "probes", "won") == pytest.approx(binomtest(2, 15).pvalue)
+    said = page.locator("[data-says=probes]").inner_text()
+    assert "syntax loses 11 of 144 sentences and gains 0 (p = 0.001)" in said
+    assert "meaning loses 2 of 100 and gains 13 (p = 0.007)" in said
 
 
 def told(states, words, uses):
@@ -387,6 +400,7 @@ def test_other_weights_predict_what_pytorch_predicts(written, visit):
                 move(page, "part", part)
                 expected = float(moved(end, end.weights + part * (other - end.weights))[0])
                 assert number(page, "pronoun") == pytest.approx(expected, abs=1e-5)
+        assert bool(moved(end, others["uniform"])[1]) == ("deer" in sentence)  # as the prose says
         distance, other_answer = moved(end, others["adversarial"])
         assert float(distance) <= BOUND
         assert not other_answer

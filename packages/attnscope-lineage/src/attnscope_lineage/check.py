@@ -104,6 +104,11 @@ MISTAKES: dict[tuple[str, str], Mistake] = {
         "Inner products are taken within a head, over d_k = d_model / heads terms.",
         _ROOT,
     ),
+    ("scale", "alike"): Mistake(
+        "The scores are divided by d_k or by √d_model, which are the same number here, instead of by √d_k.",
+        "The width of a head is d_k = d_model / heads, and its root belongs here. Another width tells the two apart.",
+        (*_ROOT, *_DIVIDED),
+    ),
     ("scale", "tokens"): Mistake(
         "The scores are divided by √T, of the T tokens, instead of √d_k.",
         "Inner products have d_k terms, however long the text is: d_k is Q.shape[-1], and x.shape[1] is T.",
@@ -551,7 +556,7 @@ def _explained(
             difference = _difference(layers, way, heads, x, output)
             nearest = min(nearest, difference)
             if difference <= _LIMIT:
-                mistakes = _mistakes_of(way, masked=is_masked)
+                mistakes = _mistakes_of(way, masked=is_masked, is_square=heads**2 == x.shape[-1] > 1)
                 if best is None or len(mistakes) < len(best.mistakes or ()):
                     lines = _lines(mistakes, name, source)
                     best = Verdict(name, mistakes, lines, heads, is_masked, difference)
@@ -565,9 +570,13 @@ def _are_same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
-def _mistakes_of(way: Way, *, masked: bool) -> tuple[Mistake, ...]:
+def _mistakes_of(way: Way, *, masked: bool, is_square: bool) -> tuple[Mistake, ...]:
+    """The mistakes of a way; `is_square`: d_model is the square of the heads, so that d_k is √d_model."""
+    chosen = [one for one in vars(way).items() if one in MISTAKES and one != ("mask", "none")]
+    if is_square and way.scale in {"width", "model"}:
+        chosen = [("scale", "alike") if kind == "scale" else (kind, value) for kind, value in chosen]
     ignored = [MISTAKES["mask", "none"]] if masked and way.mask == "none" else []
-    return (*ignored, *(MISTAKES[one] for one in vars(way).items() if one in MISTAKES and one != ("mask", "none")))
+    return (*ignored, *(MISTAKES[one] for one in chosen))
 
 
 def _difference(layers: Layers, way: Way, heads: int, x: Tensor, output: Tensor) -> float:

@@ -203,6 +203,14 @@ WRONG = [
 ]  # fmt: skip
 
 
+def test_a_divisor_that_may_be_either_is_named_as_either():
+    namespace = {}
+    exec(IMPORTS + SEVERAL.replace("math.sqrt(self.d_k)", "4"), namespace)  # noqa: S102
+    for heads, expected in ((4, "alike"), (2, None)):
+        mistakes = check(namespace["MultiHeadAttention"](16, heads)).mistakes
+        assert mistakes == (MISTAKES["scale", expected or "model"],)
+
+
 def verdict_on(source, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(IMPORTS + source)

@@ -220,7 +220,7 @@ function plane(place, { low = -2, high = 2, label, drag = null }) {
 
 /**
  * Curves. `lines`: [{name, colour, points: [[x, y], …], dashed, ends: [[low, high], …]}], `ends` an interval at each
- * point, `faint` thin; `x` and `y`: {label, low, high, log}; `at`: a vertical line at an x, which the legend calls `x.at`. Points that are not finite break a curve.
+ * point, `faint` thin, `dots` points alone; `x` and `y`: {label, low, high, log}; `at`: a vertical line at an x, which the legend calls `x.at`. Points that are not finite break a curve.
  */
 function curves(place, { lines, x: across, y: up, at = null, label, height: usual = 250 }) {
   const height = Math.round(usual * lowered), width = widthOf(place, 720), left = 54, right = 14, top = 12, bottom = 42;
@@ -243,9 +243,13 @@ function curves(place, { lines, x: across, y: up, at = null, label, height: usua
   }
   for (const value of across.ticks ?? marks(across, width < 420 ? 4 : 8)) picture.append(svg("text", { x: px(value), y: height - bottom + 17, "text-anchor": "middle" }, say(value)));
   if (at !== null) picture.append(svg("line", { x1: px(at), x2: px(at), y1: top, y2: height - bottom, stroke: "var(--mark)", "stroke-width": 1.5, "stroke-dasharray": "4 3" }));
-  for (const { name, colour, points, dashed, faint, ends = [] } of lines) {
+  for (const { name, colour, points, dashed, faint, dots, ends = [] } of lines) {
     const within = (y) => Math.max(top, Math.min(height - bottom, py(y)));
     ends.forEach(([low, high], i) => picture.append(svg("line", { x1: px(points[i][0]), x2: px(points[i][0]), y1: within(low), y2: within(high), stroke: colour, "stroke-width": 1.5, opacity: 0.6 })));
+    if (dots) {
+      for (const [a, b] of points) picture.append(svg("circle", { cx: px(a), cy: py(b), r: 5, fill: colour, "data-name": name }));
+      continue;
+    }
     let path = "", open = false;
     for (const [a, b] of points) {
       if (!inside(a, across) || !inside(b, up)) { open = false; continue; }
@@ -256,8 +260,8 @@ function curves(place, { lines, x: across, y: up, at = null, label, height: usua
     picture.append(svg("path", { d: path, fill: "none", stroke: colour, "stroke-width": faint ? 1.2 : 2.5, opacity: faint ? 0.45 : 1, "stroke-linejoin": "round", "stroke-dasharray": dashed ? "6 4" : "none", "data-name": name }));
   }
   picture.append(svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, across.label));
-  const legend = html("div", { class: "legend" }, ...lines.filter((line) => line.name).map(({ name, colour, dashed }) => {
-    const sample = html("i", dashed ? { class: "dashed" } : {});
+  const legend = html("div", { class: "legend" }, ...lines.filter((line) => line.name).map(({ name, colour, dashed, dots }) => {
+    const sample = html("i", dots ? { class: "dot" } : dashed ? { class: "dashed" } : {});
     sample.style.color = colour;
     return html("span", {}, sample, name);
   }), ...(at !== null && across.at ? [html("span", {}, html("i", { class: "upright" }), across.at)] : []));
@@ -271,11 +275,11 @@ for (const table of document.querySelectorAll("table.text")) { // on a phone eac
 
 // --- exercises ---
 
-/** A number as people type it: a decimal comma, a true minus sign and a fraction are read; else NaN. */
+/** A number as people type it: a decimal comma, a true minus sign, a fraction and percent are read; else NaN. */
 function typed(text) {
-  const plain = text.trim().replace(/[−ー－‐–]/g, "-").replace(/[０-９．，]/g, (c) => String.fromCharCode(c.charCodeAt(0) - 0xfee0)).replace(",", ".");
-  const parts = /^([-+]?(?:\d+\.?\d*|\.\d+))(?:\s*\/\s*(\d+\.?\d*))?$/.exec(plain);
-  return parts ? Number(parts[1]) / Number(parts[2] ?? 1) : NaN;
+  const plain = text.trim().replace(/[−ー－‐–]/g, "-").replace(/[０-９．，％]/g, (c) => String.fromCharCode(c.charCodeAt(0) - 0xfee0)).replace(",", ".");
+  const parts = /^([-+]?(?:\d+\.?\d*|\.\d+))(?:\s*\/\s*(\d+\.?\d*)|\s*(%))?$/.exec(plain);
+  return parts ? Number(parts[1]) / Number(parts[3] ? 100 : parts[2] ?? 1) : NaN;
 }
 const flat = (answer) => [answer].flat(Infinity);
 const same = (a, b, decimals) => typeof b === "string" ? a === b
@@ -284,7 +288,8 @@ const same = (a, b, decimals) => typeof b === "string" ? a === b
 /** The verdict on an answer: "right", the name of a mistake, or "wrong". */
 function judged(exercise, answer) {
   if (same(answer, exercise.answer, exercise.decimals)) return "right";
-  return Object.keys(exercise.mistakes).find((name) => same(answer, exercise.mistakes[name], exercise.decimals)) ?? "wrong";
+  const tiny = (mistake) => flat(answer).length === 1 && typeof mistake === "number" && Math.abs(answer - mistake) > Math.abs(mistake) / 2; // 0 is not what rounds to it
+  return Object.keys(exercise.mistakes).find((name) => same(answer, exercise.mistakes[name], exercise.decimals) && !tiny(exercise.mistakes[name])) ?? "wrong";
 }
 
 /** What a wrong answer still tells: it is near, in another order, has another sign, unit or factor, or is no distribution. */
@@ -336,7 +341,7 @@ function askedIn(part) {
     for (const input of inputs) input.classList.remove("off");
     if (missing) {
       verdict.className = "verdict";
-      verdict.replaceChildren(html("p", {}, matrix ? t`Fill in every number; write decimals as 0.25 or fractions as 1/4.` : t`Choose an answer first.`));
+      verdict.replaceChildren(html("p", {}, matrix ? t`Fill in every field with the number alone, without a unit: 0.25, 1/4 or 25%.` : t`Choose an answer first.`));
       return;
     }
     const found = judged(exercise, answer);

@@ -229,7 +229,7 @@ draw("english", (box) => {
   const asker = slider(controls, { name: "english-word", label: t`Word that asks`, low: 1, high: sentences[at].tokens.length - 2, step: 1, value: query, show: (i) => sentences[at].tokens[i] }, (i) => { query = i; update(); });
   const sentence = html("p", { class: "weighed", lang: "en", translate: "no" }), maps = html("div", { class: "cards" });
   box.append(sentence, maps);
-  const scores = figure(box, t`Right links over a treebank and short texts: the head, always the same distance, an untrained copy`), says = html("p", { class: "say", "data-says": "english" });
+  const scores = figure(box, t`Right links (order: weight on the word before): the head, always the same distance, an untrained copy`), says = html("p", { class: "say", "data-says": "english" });
   box.append(says);
   function update() {
     const { tokens } = sentences[at], best = {};
@@ -239,8 +239,8 @@ draw("english", (box) => {
       return html("div", { class: "card-head", "data-kind": kind, "data-weight": weights[query][best[kind]] }, html("b", {}, t`Head ${nameOf(layer, heads[kind])}`), html("small", {}, name), map(tokens, weights, query), html("span", { translate: "no" }, `${tokens[query]} → ${tokens[best[kind]]} ${percent(weights[query][best[kind]])}`));
     }));
     sentence.replaceChildren(...tokens.slice(1, -1).map((token, i) => html("span", i + 1 === query ? { class: "it" } : {}, token)));
-    const rows = ["case", "obj", "coreference"].flatMap((kind) => [[kinds[kind], measured[kind].score, "var(--w)"], [t`the same distance`, measured[kind].offset, "var(--muted)"], [t`untrained`, measured[kind].untrained, "var(--line)"]]);
-    bars(scores, { values: rows.map(([, value]) => value), labels: rows.map(([name]) => name), colour: (i) => rows[i][2], marked: (i) => i % 3 === 0, label: t`Right links`, text: percent });
+    const rows = ["case", "obj", "coreference", "order"].flatMap((kind) => [[kinds[kind], measured[kind].score, "var(--w)"], ...(measured[kind].offset === null ? [] : [[t`the same distance`, measured[kind].offset, "var(--muted)"]]), [t`untrained`, measured[kind].untrained, "var(--line)"]]);
+    bars(scores, { values: rows.map(([, value]) => value), labels: rows.map(([name]) => name), colour: (i) => rows[i][2], marked: (i) => rows[i][2] === "var(--w)", label: t`Right links`, text: percent });
     says.dataset.value = weightsOf[at].coreference[query][best.coreference];
     const words = Object.fromEntries(Object.entries(best).map(([kind, j]) => [kind, tokens[j]]));
     says.textContent = t`“${tokens[query]}” asks four questions at once. The answers, with [CLS] where a head pauses: head ${nameOf(layer, heads.order)} “${words.order}”, head ${nameOf(layer, heads.case)} “${words.case}”, head ${nameOf(layer, heads.obj)} “${words.obj}”, head ${nameOf(layer, heads.coreference)} “${words.coreference}”. Head ${nameOf(layer, heads.order)} has ${percent(measured.order.score)} of its weight on the word before, over other texts.`;

@@ -115,6 +115,7 @@ def exercises() -> dict[str, Exercise]:
                 "scale-by-d": (products / head_width).softmax(-1)[0].tolist(),
                 "heads": (products / HEADS**0.5).softmax(-1)[0].tolist(),
                 "other-row": scores.softmax(-1)[1].tolist(),
+                "no-exponential": (products[0] / products[0].sum()).tolist(),
             },
         ),
         "concat": Exercise(
@@ -125,6 +126,8 @@ def exercises() -> dict[str, Exercise]:
                 "second-head": parts[1, 0].tolist(),
                 "swapped": (outputs.flip(0).flatten() @ joins).tolist(),
                 "mean": parts.mean(0)[0].tolist(),
+                "sign": (outputs.flatten() @ joins.abs()).tolist(),
+                "interleaved": (outputs.T.flatten() @ joins).tolist(),
             },
         ),
         "output": Exercise(
@@ -137,6 +140,8 @@ def exercises() -> dict[str, Exercise]:
                 "mean": float(values.mean()),
                 "sum": float(values.sum()),
                 "other-row": float(weights[0] @ values),
+                "second-row": float(weights[1] @ values),
+                "sign": float(query @ values.abs()),
             },
         ),
     }

@@ -21,6 +21,7 @@ SENTENCES = (
     "The animal didn't cross the street because it was too tired.",
     "The animal didn't cross the street because it was too wide.",
     "The trophy didn't fit into the suitcase because it was too big.",
+    "The deer didn't cross the valley because it was too dark.",
 )
 #: Four values in the plane, and the weights of a row: one direction of weights leaves the output as it is.
 VALUES = [[1.3, 1.0], [-1.1, 1.2], [-1.4, -0.9], [0.9, -1.3]]
@@ -98,8 +99,9 @@ def exercises() -> dict[str, Exercise]:
                 "two": mebibytes * 2,
                 "bytes": LENGTH**2 * 4,
                 "kibibytes": LENGTH**2 * 4 / 2**10,
+                "gibibytes": LENGTH**2 * 4 / 2**30,
+                "not-squared": LENGTH * 4 / 2**20,
             },
-            decimals=1,
         ),
         "other-weights": Exercise(
             answer=[FIRST, 1 - FIRST - last, last],
@@ -110,6 +112,7 @@ def exercises() -> dict[str, Exercise]:
                 "same": ASKED_WEIGHTS,
                 "from-the-third": [FIRST, ASKED_WEIGHTS[1], ASKED_WEIGHTS[2] - (FIRST - ASKED_WEIGHTS[0])],
                 "equal-rest": [FIRST, (1 - FIRST) / 2, (1 - FIRST) / 2],
+                "in-proportion": [FIRST, *((1 - FIRST) * x / sum(ASKED_WEIGHTS[1:]) for x in ASKED_WEIGHTS[1:])],
             },
         ),
         "permuted": Exercise(answer="here", mistakes={"needless": "needless", "never": "never", "random": "random"}),

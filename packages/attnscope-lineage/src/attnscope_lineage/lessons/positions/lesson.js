@@ -85,7 +85,7 @@ draw("learned", (box) => {
   let name = names[0], column = 0, frequency = 48;
   choice(controls, { name: "table", label: t`Table of`, options: names.map((one) => [one, one]), value: name }, (one) => {
     name = one;
-    frequency = name === "bundled" ? 22 : 48;
+    frequency = name === "bundled" ? 10 : 48;
     at.max = models[name].rows / 2;
     at.value = frequency;
     at.told();
@@ -299,6 +299,7 @@ function elsewhere(line) {
   return greatest(line.filter((_, i) => Math.abs(i - best) > 3).map(Math.abs));
 }
 const SOLITARY = 1 / 3; // of the peak, at most, elsewhere
+const byNoise = (length) => 4 / Math.sqrt(length); // a correlation of white noise, 4 standard deviations
 draw("columns", (box) => {
   const controls = row(box, "moves"), LOBES = 30;
   let chosen = everyHead[1], offset = -2;
@@ -311,7 +312,7 @@ draw("columns", (box) => {
     const { s } = chosen.head, all = covariances(chosen), parts = all.map(({ centred }, j) => centred.map((x) => s[j] * x)), x = { label: t`Offset t, tokens`, low: -REACH, high: REACH, at: t`offset t` };
     const whole = NEAR.map((_, i) => sum(parts.map((line) => line[i]))), top = greatest(whole), few = all.slice(0, 20).map(({ scaled }) => scaled);
     const ratios = few.map((line) => elsewhere(line) / greatest(line)), single = ratios.indexOf(Math.min(...ratios)), peakOf = (line) => NEAR[line.indexOf(greatest(line))];
-    const isSolitary = ratios[single] < SOLITARY;
+    const noise = byNoise(chosen.head.q[0].length), isSolitary = ratios[single] < SOLITARY && greatest(few[single]) > noise;
     curves(every, { lines: [...few.map((line) => ({ name: "", colour: "var(--q)", faint: true, points: NEAR.map((at, i) => [at, line[i]]) })), ...(isSolitary ? [{ name: t`most solitary: column ${single + 1}`, colour: "var(--k)", points: NEAR.map((at, i) => [at, few[single][i]]) }] : [])], at: offset, x, y: { label: "", low: -1, high: 1 }, label: t`Cross-correlations of 20 columns`, height: 190 });
     curves(total, { lines: [{ name: "", colour: "var(--accent)", points: NEAR.map((at, i) => [at, whole[i] / top]) }], at: offset, x, y: { label: "", low: Math.min(-0.2, ...whole.map((y) => y / top)), high: 1 }, label: t`Weighted sum`, height: 150 });
     const here = parts.map((line) => line[offset + REACH]), up = sum(here.filter((y) => y > 0)) / top, down = -sum(here.filter((y) => y < 0)) / top;
@@ -320,8 +321,9 @@ draw("columns", (box) => {
     says.dataset.value = kept(offset + REACH);
     says.dataset.far = far;
     says.dataset.single = single;
-    says.textContent = sentences(t`The sum is highest at t = ${offsetText(NEAR[near])}: there the columns point the same way, and ${share(kept(near))} of what they have is left in the sum. From 26 to 34 tokens away it is ${share(far)}: crests meet troughs. At t = ${offsetText(offset)} it is ${share(kept(offset + REACH))}.`,
-      isSolitary ? t`Column ${single + 1} is solitary: ${decimal(greatest(few[single]))} at t = ${offsetText(peakOf(few[single]))}, and nowhere else more than ${decimal(elsewhere(few[single]))}.` : t`No column of this head is solitary: each has other crests about as high.`);
+    says.textContent = sentences(t`The sum is highest at t = ${offsetText(NEAR[near])}: there the columns point the same way, and ${share(kept(near))} of what they have is left in the sum.`,
+      far < 0.5 ? t`From 26 to 34 tokens away ${share(far)} is left on average: crests meet troughs.` : t`From 26 to 34 tokens away ${share(far)} is left on average: more than half, so little cancels.`, t`At t = ${offsetText(offset)} it is ${share(kept(offset + REACH))}.`,
+      isSolitary ? t`Column ${single + 1} is solitary: ${decimal(greatest(few[single]))} at t = ${offsetText(peakOf(few[single]))}, and more than 3 tokens away at most ${decimal(elsewhere(few[single]))} (white noise: at most ${decimal(noise)} in 4 standard deviations).` : t`No column of this head is solitary: each has other crests about as high.`);
   }
   return update;
 });
@@ -422,6 +424,15 @@ function told({ words, uses }, rows) {
     return far[uses[i]] < far[1 - uses[i]];
   });
 }
+/** The exact sign test of two counts, both sides: how often a fair coin is as uneven. */
+function signTest(a, b) {
+  let term = 0.5 ** (a + b), tail = 0;
+  for (let i = 0; i <= Math.min(a, b); i++) {
+    tail += term;
+    term *= (a + b - i) / (i + 1);
+  }
+  return Math.min(1, 2 * tail);
+}
 draw("probes", (box) => {
   const kinds = { syntax: t`syntax: noun or verb`, meaning: t`meaning: which of two senses` }, colours = { syntax: "var(--q)", meaning: "var(--k)" };
   const every = Object.fromEntries(Object.keys(kinds).map((kind) => [kind, USES[kind].layers.map((rows) => told(USES[kind], rows))]));
@@ -435,7 +446,7 @@ draw("probes", (box) => {
   box.append(says);
   function update() {
     const x = { label: t`Layers read`, low: 0, high: shares.syntax.length - 1, at: t`the layer` };
-    curves(curve, { lines: [...Object.entries(kinds).map(([one, name]) => ({ name, colour: colours[one], points: shares[one].map((y, l) => [l, y]) })), ...Object.keys(kinds).map((one, i) => ({ name: i ? "" : t`untrained copies, at most`, colour: "var(--muted)", dashed: true, points: probes[one].null.map((y, l) => [l, y]) }))], at: layer, x, y: { label: "", low: 0, high: 1 }, label: t`Uses told right by layer`, height: 250 });
+    curves(curve, { lines: [...Object.entries(kinds).map(([one, name]) => ({ name, colour: colours[one], points: shares[one].map((y, l) => [l, y]) })), ...Object.keys(kinds).map((one) => ({ name: one === "syntax" ? t`syntax, untrained copies at most` : t`meaning, untrained copies at most`, colour: colours[one], dashed: true, faint: true, points: probes[one].null.map((y, l) => [l, y]) }))], at: layer, x, y: { label: "", low: 0, high: 1 }, label: t`Uses told right by layer`, height: 250 });
     const { words, uses, layers: rows } = USES[kind], mine = words.flatMap((one, i) => (one === word ? [i] : [])), few = mine.map((i) => rows[layer][i]);
     const axis = [0, 1].map((use) => mean0(few.filter((_, i) => uses[mine[i]] === use))), across = axis[1].map((v, c) => v - axis[0][c]), long = Math.hypot(...across) || 1;
     const middle = axis[0].map((v, c) => (v + axis[1][c]) / 2), unit = across.map((v) => v / long), first = few.map((one) => dot(one.map((v, c) => v - middle[c]), unit));
@@ -443,9 +454,15 @@ draw("probes", (box) => {
     const size = greatest([...first, ...other].map(Math.abs)) || 1;
     where({ points: few.map((_, i) => ({ at: [first[i] / size, other[i] / size], name: "", colour: uses[mine[i]] ? "var(--k)" : "var(--q)", strength: uses[mine[i]] ? 1 : 0.25 })) });
     const gained = (one, from, to) => every[one][to].filter((right, i) => right && !every[one][from][i]).length, last = shares.syntax.length - 1, best = shares.syntax.indexOf(greatest(shares.syntax));
+    const [lost, won] = [gained("syntax", last, best), gained("syntax", best, last)], [less, more] = [gained("meaning", last, best), gained("meaning", best, last)];
     says.dataset.syntax = shares.syntax[layer];
     says.dataset.meaning = shares.meaning[layer];
-    says.textContent = t`After ${layer} layers the use is told right in ${share(shares.syntax[layer])} of the sentences for syntax and ${share(shares.meaning[layer])} for meaning. Syntax is best after ${best} layers (${share(shares.syntax[best])}), meaning after ${shares.meaning.indexOf(greatest(shares.meaning))} (${share(greatest(shares.meaning))}). From layer ${best} to the last, syntax loses ${gained("syntax", last, best)} of ${every.syntax[0].length} sentences and gains ${gained("syntax", best, last)}; meaning loses ${gained("meaning", last, best)} of ${every.meaning[0].length} and gains ${gained("meaning", best, last)}.`;
+    says.dataset.lost = signTest(lost, won);
+    says.dataset.won = signTest(less, more);
+    says.textContent = sentences(t`After ${layer} layers the use is told right in ${share(shares.syntax[layer])} of the sentences for syntax and ${share(shares.meaning[layer])} for meaning.`,
+      t`Syntax is best after ${best} layers (${share(shares.syntax[best])}), meaning after ${shares.meaning.indexOf(greatest(shares.meaning))} (${share(greatest(shares.meaning))}).`,
+      t`From layer ${best} to the last, syntax loses ${lost} of ${every.syntax[0].length} sentences and gains ${won} (p = ${decimal(signTest(lost, won), 3)}); meaning loses ${less} of ${every.meaning[0].length} and gains ${more} (p = ${decimal(signTest(less, more), 3)}).`,
+      t`p: exact sign test of the sentences that change, both sides, as if sentences of one word were independent.`);
   }
   return update;
 });
@@ -462,10 +479,10 @@ draw("tables", (box) => {
 });
 
 draw("compared", (box) => {
-  const kinds = { encoder: t`encoder`, decoder: t`decoder` }, titles = [t`Model`, t`Type`, t`Highest peak, 5 tokens to 26`, t`times noise`, t`Power in waves longer than 51 tokens`];
-  /** The highest local maximum of a spectrum between 20 and 100 cycles per 512 positions. */
+  const kinds = { encoder: t`encoder`, decoder: t`decoder` }, titles = [t`Model`, t`Type`, t`Highest peak below 51 tokens`, t`times noise`, t`Power in waves longer than 51 tokens`];
+  /** The highest local maximum of a spectrum at periods below 51 tokens, where the slow waves begin. */
   const peakOf = ({ rows, spectrum }) => {
-    const inside = spectrum.map((y, f) => f).filter((f) => (f * 512) / rows >= 20 && (f * 512) / rows <= 105 && spectrum[f] >= spectrum[f - 1] && spectrum[f] >= spectrum[f + 1]);
+    const inside = spectrum.map((y, f) => f).filter((f) => rows / f < 51 && spectrum[f] >= spectrum[f - 1] && spectrum[f] >= (spectrum[f + 1] ?? 0));
     return inside.sort((a, b) => spectrum[b] - spectrum[a])[0];
   };
   const table = html("table", { class: "text" }, html("thead", {}, html("tr", {}, ...titles.map((one) => html("th", { scope: "col" }, one)))));
@@ -495,7 +512,7 @@ draw("components", (box) => {
   const sums = figure(box, t`Share of the table's variance in its first principal components (figure 9)`, { wide: true }), says = html("p", { class: "say", "data-says": "components" });
   box.append(says);
   function update() {
-    const published = { name: t`RoBERTa, as published`, colour: "var(--text)", points: [[4, 0.5051], [12, 0.9223]], dashed: true };
+    const published = { name: t`RoBERTa, as published`, colour: "var(--text)", points: [[4, 0.5051], [12, 0.9223]], dots: true };
     curves(sums, { lines: [...names.map((name, i) => ({ name, colour: TABLE_COLOURS[i], points: tables[name].share.map((y, d) => [d + 1, y]) })), published],
       at: count, x: { label: t`Principal components`, low: 1, high: 24 }, y: { label: "", low: 0, high: 1 }, label: t`Cumulative share of variance`, height: 260 });
     says.dataset.value = tables[names[0]].share[count - 1];

@@ -80,6 +80,7 @@ def exercises() -> dict[str, Exercise]:
                 "share": before / len(WEIGHTS),
                 "two-before": float(weights.diagonal(-2).sum()),
                 "all-before": float(weights.tril(-1).sum()),
+                "wrapped": before + WEIGHTS[0][-1],
             },
         ),
         "shift": Exercise(

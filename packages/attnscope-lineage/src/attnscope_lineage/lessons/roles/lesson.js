@@ -14,9 +14,10 @@ draw("dictionary", (box) => {
     const { weights: [weights], output: [output] } = attention([sought[word]], headwords, contents, { scale: sharp });
     bars(weighs, { values: weights, labels: entries, colour: "var(--k)", label: t`Weights` });
     bars(brought, { values: output, labels: [t`purrs`, t`is big`, t`has wheels`], colour: "var(--v)", label: t`Content` });
+    const isTie = greatest(weights) - Math.min(...weights) < 1e-9; // at sharpness 0
     says.textContent = entries.includes(word)
       ? sentences(t`“${word}” is a headword.`, t`A dictionary would return its entry alone; attention gives it ${share(weights[entries.indexOf(word)])}.`)
-      : sentences(t`“${word}” is no headword.`, t`A dictionary would return nothing; attention mixes the entries that fit, “${entries[weights.indexOf(greatest(weights))]}” first.`);
+      : sentences(t`“${word}” is no headword.`, isTie ? t`A dictionary would return nothing; attention mixes all entries equally.` : t`A dictionary would return nothing; attention mixes the entries that fit, “${entries[weights.indexOf(greatest(weights))]}” first.`);
   }
   return update;
 });
@@ -33,7 +34,7 @@ draw("maps", (box) => {
   choice(row(box, "moves"), { name: "map", label: t`Matrix`, value: kind, options: [["q", "Q"], ["k", "K"], ["v", "V"]] }, (one) => { kind = one; at = [at[0], 0]; update(); });
   const matrices = row(box), from = figure(matrices, t`X: one row a token`);
   matrices.append(html("span", { class: "operator" }, "×"));
-  const by = figure(matrices, t`The map, learned`);
+  const by = figure(matrices, t`The map, set by hand here`);
   matrices.append(html("span", { class: "operator" }, "="));
   const to = figure(matrices, t`The result: click a number`), says = html("p", { class: "say" });
   box.append(says);

@@ -65,6 +65,7 @@ def _scores() -> Exercise:
         "maps-transposed": (x @ query_map.T) @ (x @ key_map.T).T,
         "elementwise": queries * keys,
         "scaled": queries @ keys.T / sqrt(2),
+        "map-not-transposed": queries @ key_map @ x.T,
     }
     return _exercise(queries @ keys.T, mistakes)
 
@@ -83,6 +84,8 @@ def _shapes() -> Exercise:
         "model-width": _shapes_of(x, x, scores, scores @ x),
         "output-of-model": _shapes_of(keys, values, scores, x),
         "scores-as-keys": _shapes_of(keys, values, keys, scores @ values),
+        "scores-of-model": _shapes_of(keys, values, x.T @ x, scores @ values),
+        "output-of-scores": _shapes_of(keys, values, scores, scores),
     }
     return _exercise(answer, mistakes)._replace(decimals=1)
 

@@ -32,7 +32,8 @@ draw("query", (box) => {
       points: [...values.map((at, j) => ({ at, name: tokens[j], colour: COLOURS.value, size: 5 + 11 * Math.sqrt(weights[j]), strength: 0.15 + 0.85 * weights[j] })),
         { at: output, name: t`output`, colour: COLOURS.output, size: 7, movable: true }] });
     bars(weighs, { values: weights, labels: tokens, marked: (j) => j === best, label: t`Weights`, text: (w) => decimal(w, 3) });
-    says.textContent = sentences(t`“${tokens[best]}” has the largest score, ${decimal(scores[best])}, and the weight ${decimal(weights[best])}.`, t`All weights add up to ${decimal(sum(weights))}.`);
+    const isTie = greatest(weights) - Math.min(...weights) < 1e-9; // a query of length 0
+    says.textContent = sentences(isTie ? t`All scores are equal, and so are the weights: ${decimal(weights[0])} each.` : t`“${tokens[best]}” has the largest score, ${decimal(scores[best])}, and the weight ${decimal(weights[best])}.`, t`All weights add up to ${decimal(sum(weights))}.`);
   }
   sync();
   return update;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, sqrt
+from math import inf, log, sqrt
 from typing import Any
 
 import torch
@@ -84,6 +84,7 @@ def _weights() -> Exercise:
         "scores-by-d": products / len(query),
         "multiplied": (products * sqrt(len(query))).softmax(-1),
         "exponentials": scores.exp(),
+        "base-two": (scores * log(2)).softmax(-1),
     }
     return _exercise(scores.softmax(-1), mistakes)
 
@@ -117,6 +118,7 @@ def _output() -> Exercise:
         "scaled-again": (scores / sqrt(2)).softmax(-1) @ values,
         "mean": values.mean(0).expand_as(values),
         "exchanged": (weights @ values).flip(0),
+        "values-exchanged": weights @ values.flip(0),
     }
     return _exercise(weights @ values, mistakes)
 

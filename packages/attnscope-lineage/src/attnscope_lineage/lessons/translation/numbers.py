@@ -95,6 +95,7 @@ def exercises() -> dict[str, Exercise]:
                 "sum": annotations.sum(0).tolist(),
                 "divided": (weights @ annotations / len(scores)).tolist(),
                 "reversed": (weights.flip(0) @ annotations).tolist(),
+                "sign": (weights @ annotations.abs()).tolist(),
             },
         ),
         "loss": Exercise(
@@ -110,6 +111,8 @@ def exercises() -> dict[str, Exercise]:
                 "last": losses[-1],
                 "log-of-sum": -log(sum(RIGHT)),
                 "missing": sum(1 - p for p in RIGHT),
+                "complement": 1 - float(_of(RIGHT).prod()),
+                "inverse": 1 / float(_of(RIGHT).prod()),
             },
         ),
     }
