@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import attnscope
 from attnscope.intervention.effects import heads_of
 from attnscope.intervention.verdicts import verdicts
 from attnscope.results.reports import report_of
@@ -47,6 +48,14 @@ def test_few_heads_are_named_in_the_headline_with_the_largest_effect_and_its_int
     said = report_of("intervene", tree).finding.headline
     assert "for 1 of 6 heads (0.1), under all 3 ablations; most without head 0.1: +0.5" in said
     assert said.endswith(f" nats ({low} to {high})")
+
+
+def test_the_headline_of_too_few_windows_has_the_largest_change_and_says_that_nothing_is_tested():
+    tree = attnscope.intervene(limit=3, window=32, ablations=["mean"], steps=0, why=False)
+    largest = tree["heads"].effect.sel(ablation="mean").max().item()
+    said = report_of("intervene", tree).finding.headline
+    assert said.startswith("Of 12 heads, the loss changes most without head 0.")
+    assert said.endswith(f" (mean ablation): {largest:+.2g} nats; no test possible: intervals need 6 or more windows")
 
 
 def test_of_models_in_which_no_head_matters_one_in_twenty_shows_one_over_all_ablations():

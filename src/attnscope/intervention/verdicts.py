@@ -503,11 +503,15 @@ def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
         changed = sum(bool(row[f"{ablation}_shown"]) for row in rows)
         metric, name = tree.attrs["metric"], ablation.removeprefix("metric_")
         return f"Removing one head ({name} ablation) changes {metric} significantly for {changed} of {len(rows)} heads"
+    name = _ablation_of_title(rows, names)
     if not tested:
-        return f"No test possible: intervals need {_LEAST}"
+        row, size = _largest_change(rows, name, tree.attrs)
+        return (
+            f"Of {len(rows)} heads, the loss changes most without head {_name(row)} ({name} ablation): {size}; no test "
+            f"possible: intervals need {_LEAST}"
+        )
     if _describe_guess(effects, tree.attrs):
         return "This model predicts worse than a uniform guess: its loss does not show which heads matter"
-    name = _ablation_of_title(rows, names)
     worse, better = (sum(row[f"{name}_shown"] and row[f"{name}_mean"] * sign > 0 for row in rows) for sign in (1, -1))
     if not worse and not better:
         changes = f"Removing one head ({name} ablation) changes the loss significantly for none of {len(rows)} heads"
@@ -538,11 +542,15 @@ def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
 
 def _largest_undecided(rows: Sequence[Row], name: str, attributes: Mapping[Any, Any]) -> str:
     """The largest change of the loss where it is not significant: none is not the same as no effect."""
+    row, size = _largest_change(rows, name, attributes)
+    return "" if row[f"{name}_shown"] else f"; the largest change, {size} without head {_name(row)}, is not significant"
+
+
+def _largest_change(rows: Sequence[Row], name: str, attributes: Mapping[Any, Any]) -> tuple[Row, str]:
+    """The head without which the loss changes most, and by how much, with its unit."""
     row = max(rows, key=lambda row: abs(row[f"{name}_mean"] or 0.0))
-    if row[f"{name}_shown"]:
-        return ""
     size = f"{row[f'{name}_mean']:+.2g}".replace("-", "−") + unit_of({"unit": unit_of_loss(attributes)})
-    return f"; the largest change, {size} without head {_name(row)}, is not significant"
+    return row, size
 
 
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
