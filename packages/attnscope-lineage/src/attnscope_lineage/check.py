@@ -262,7 +262,7 @@ class Verdict(NamedTuple):
             known = _said(
                 "None of the {0} known mistakes explains it, alone or with another; the nearest output differs by {1} "
                 "of its size.",
-                len(MISTAKES),
+                len(MISTAKES) - 1,  # "alike" is one of two others
                 f"{self.difference:.1g}",
             )
             advice = _said("Compare yours with every step of a right one: attnscope walk --toy")
