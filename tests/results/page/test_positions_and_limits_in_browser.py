@@ -245,6 +245,8 @@ def test_uses_of_words_are_told_as_numpy_tells_them(written, visit):
     said = page.locator("[data-says=probes]").inner_text()
     assert "syntax loses 11 of 144 sentences and gains 0 (p = 0.001)" in said
     assert "meaning loses 2 of 100 and gains 13 (p = 0.007)" in said
+    assert "syntax falls in 7 of 12 and rises in 0 (p = 0.016)" in said
+    assert "meaning falls in 2 of 10 and rises in 4 (p = 0.688)" in said
 
 
 def told(states, words, uses):

@@ -437,6 +437,12 @@ draw("probes", (box) => {
   const kinds = { syntax: t`syntax: noun or verb`, meaning: t`meaning: which of two senses` }, colours = { syntax: "var(--q)", meaning: "var(--k)" };
   const every = Object.fromEntries(Object.keys(kinds).map((kind) => [kind, USES[kind].layers.map((rows) => told(USES[kind], rows))]));
   const shares = Object.fromEntries(Object.entries(every).map(([kind, found]) => [kind, found.map((line) => mean(line.map(Number)))]));
+  /** Words that have fewer sentences right after one layer than after another, words that have more, and all words. */
+  function byWord(one, from, to) {
+    const { words } = USES[one], right = (line, word) => line.filter((is, i) => is && words[i] === word).length, all = [...new Set(words)];
+    const change = all.map((word) => right(every[one][to], word) - right(every[one][from], word));
+    return [change.filter((x) => x < 0).length, change.filter((x) => x > 0).length, all.length];
+  }
   const controls = row(box, "moves");
   let layer = 2, kind = "meaning", word = "bank";
   slider(controls, { name: "probe-layer", label: t`After layers`, low: 0, high: shares.syntax.length - 1, step: 1, value: layer, show: (x) => (x ? decimal(x, 0) : t`0 (embedding)`) }, (x) => { layer = x; update(); });
@@ -457,12 +463,14 @@ draw("probes", (box) => {
     const [lost, won] = [gained("syntax", last, best), gained("syntax", best, last)], [less, more] = [gained("meaning", last, best), gained("meaning", best, last)];
     says.dataset.syntax = shares.syntax[layer];
     says.dataset.meaning = shares.meaning[layer];
+    const syntaxWords = byWord("syntax", best, last), meaningWords = byWord("meaning", best, last);
     says.dataset.lost = signTest(lost, won);
     says.dataset.won = signTest(less, more);
     says.textContent = sentences(t`After ${layer} layers the use is told right in ${share(shares.syntax[layer])} of the sentences for syntax and ${share(shares.meaning[layer])} for meaning.`,
       t`Syntax is best after ${best} layers (${share(shares.syntax[best])}), meaning after ${shares.meaning.indexOf(greatest(shares.meaning))} (${share(greatest(shares.meaning))}).`,
       t`From layer ${best} to the last, syntax loses ${lost} of ${every.syntax[0].length} sentences and gains ${won} (p = ${decimal(signTest(lost, won), 3)}); meaning loses ${less} of ${every.meaning[0].length} and gains ${more} (p = ${decimal(signTest(less, more), 3)}).`,
-      t`p: exact sign test of the sentences that change, both sides, as if sentences of one word were independent.`);
+      t`By words, syntax falls in ${syntaxWords[0]} of ${syntaxWords[2]} and rises in ${syntaxWords[1]} (p = ${decimal(signTest(syntaxWords[0], syntaxWords[1]), 3)}), meaning falls in ${meaningWords[0]} of ${meaningWords[2]} and rises in ${meaningWords[1]} (p = ${decimal(signTest(meaningWords[0], meaningWords[1]), 3)}).`,
+      t`p: exact sign tests, both sides. Sentences of one word are not independent: the test by words is the safer one.`);
   }
   return update;
 });
