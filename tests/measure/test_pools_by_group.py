@@ -170,5 +170,5 @@ def test_the_command_compares_values_and_groups_of_pools(corpus, tmp_path):
     words = (*words, "--figures", "none", "--statistics", "entropy,band_sum")
     printed = " ".join(command("scan", "bundled", corpus, *words, "--out", out, cwd=tmp_path).stdout.split())
     assert "each of one value of kind" in printed
-    assert re.search(r"\d+ windows \(\d+ tokens\) in \d+ pools", printed)
+    assert re.search(r"\d+ windows \(\d+ tokens in all\) in \d+ pools", printed)
     assert "ifferences by kind" in (out / "report.html").read_text(encoding="utf-8")

@@ -470,7 +470,8 @@ draw("probes", (box) => {
       t`Syntax is best after ${best} layers (${share(shares.syntax[best])}), meaning after ${shares.meaning.indexOf(greatest(shares.meaning))} (${share(greatest(shares.meaning))}).`,
       t`From layer ${best} to the last, syntax loses ${lost} of ${every.syntax[0].length} sentences and gains ${won} (p = ${decimal(signTest(lost, won), 3)}); meaning loses ${less} of ${every.meaning[0].length} and gains ${more} (p = ${decimal(signTest(less, more), 3)}).`,
       t`By words, syntax falls in ${syntaxWords[0]} of ${syntaxWords[2]} and rises in ${syntaxWords[1]} (p = ${decimal(signTest(syntaxWords[0], syntaxWords[1]), 3)}), meaning falls in ${meaningWords[0]} of ${meaningWords[2]} and rises in ${meaningWords[1]} (p = ${decimal(signTest(meaningWords[0], meaningWords[1]), 3)}).`,
-      t`p: exact sign tests, both sides. Sentences of one word are not independent: the test by words is the safer one.`);
+      t`p: exact sign tests, both sides. Sentences of one word are not independent: the test by words is the safer one.`,
+      t`Layer ${best} was chosen on these sentences, so for syntax p is somewhat too small.`);
   }
   return update;
 });
