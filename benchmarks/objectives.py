@@ -88,19 +88,19 @@ def main() -> None:
     ids = torch.tensor(
         tokenizer(options.text.read_text(encoding="utf-8")[:4_000_000], add_special_tokens=False).input_ids
     )
-    found = {"updates": options.updates, "rows": LENGTH}
+    written = {"updates": options.updates, "rows": LENGTH}
     for name, causal in (("masked token", False), ("next token", True)):
         table, loss = trained(
             ids, len(tokenizer), tokenizer.mask_token_id, options.updates, causal=causal, seed=options.seed
         )
         spectrum = amplitude_spectrum(table)
-        found[name] = {
+        written[name] = {
             "loss": round(loss, 3),
             "spectrum": significant(spectrum["mean"].values / float(spectrum.null_mean), 3),
             "slow": round(slow_share(table), 4),
         }
-        print(name, loss, found[name]["slow"], np.round(found[name]["spectrum"], 1).tolist())
-        options.out.write_text(json.dumps(found) + "\n", encoding="utf-8")
+        print(name, loss, written[name]["slow"], np.round(written[name]["spectrum"], 1).tolist())
+        options.out.write_text(json.dumps(written) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

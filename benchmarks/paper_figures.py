@@ -59,17 +59,17 @@ def reduced(folder: str, texts: Any, layer: int, head: int, offset: int) -> dict
     """Weight of a head at an offset, with the position table as its first principal components have it."""
     loaded = load_model(folder)
     rows = torch.from_numpy(position_table(loaded.model).rows).float()
-    found = [one for one in loaded.model.parameters() if one.ndim == 2 and one.shape[1] == rows.shape[1]]
+    matrices = [one for one in loaded.model.parameters() if one.ndim == 2 and one.shape[1] == rows.shape[1]]
     table = next(
-        one for one in found if len(one) >= len(rows) and torch.allclose(one[-len(rows) :].float(), rows, atol=1e-6)
+        one for one in matrices if len(one) >= len(rows) and torch.allclose(one[-len(rows) :].float(), rows, atol=1e-6)
     )
     mean = rows.mean(0)
     left, values, right = torch.linalg.svd(rows - mean, full_matrices=False)
     weights: list[float] = []
     for count in (*DIMENSIONS, len(values)):
-        kept = (left[:, :count] * values[:count]) @ right[:count] + mean
+        reduced_rows = (left[:, :count] * values[:count]) @ right[:count] + mean
         with torch.no_grad():
-            table[-len(rows) :] = kept.to(table.dtype)
+            table[-len(rows) :] = reduced_rows.to(table.dtype)
         of_layer = attnscope.scan(loaded.model, texts, limit=2, window=128, tokenizer=loaded.tokenizer).profile.mean(
             "window"
         )
@@ -128,20 +128,20 @@ def copying(positions: str, seed: int) -> tuple[list[float], list[float]]:
 
 def copying_curves() -> dict[str, Any]:
     """Both schemes over several trainings."""
-    found: dict[str, Any] = {"seeds": SEEDS, "updates": [*range(0, UPDATES + 1, EVERY)]}
+    curves: dict[str, Any] = {"seeds": SEEDS, "updates": [*range(0, UPDATES + 1, EVERY)]}
     for positions in ("rope", "learned"):
         runs = np.array([copying(positions, seed) for seed in range(SEEDS)])  # (seed, kind, update)
         wide = stats.t.ppf(0.975, SEEDS - 1) * runs.std(0, ddof=1) / np.sqrt(SEEDS)
         mean = runs.mean(0)
         reached = [next((int(at) * EVERY for at in np.flatnonzero(run[1] >= ENOUGH)), UPDATES + EVERY) for run in runs]
-        found[positions] = {"reached": reached} | {
+        curves[positions] = {"reached": reached} | {
             name: {
                 "mean": np.round(mean[kind], 4).tolist(),
                 "ends": np.round(np.stack([mean[kind] - wide[kind], mean[kind] + wide[kind]], 1), 4).tolist(),
             }
             for kind, name in enumerate(("loss", "weight"))
         }
-    return found
+    return curves
 
 
 def main() -> None:
@@ -161,11 +161,11 @@ def main() -> None:
     def folder_of(name: str) -> str:
         return next((str(folder / name) for folder in options.models if (folder / name).is_dir()), name)
 
-    found = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {}
+    written = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {}
 
     def write(**parts: Any) -> None:
-        found.update(parts)
-        options.out.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
+        written.update(parts)
+        options.out.write_text(json.dumps(written, separators=(",", ":")) + "\n", encoding="utf-8")
 
     if "rope" in options.only and options.rope:
         write(rope=json.loads(options.rope.read_text(encoding="utf-8")))

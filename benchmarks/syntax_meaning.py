@@ -218,14 +218,14 @@ def sentences(kind: str) -> list[tuple[str, int, str]]:
 @torch.no_grad()
 def states(loaded: Any, cases: list[tuple[str, int, str]]) -> np.ndarray:
     """The state of the word in each sentence after each layer, the embedding first: (layer, sentence, width)."""
-    found: list[np.ndarray] = []
+    of_sentences: list[np.ndarray] = []
     for word, _, text in cases:
         encoded = loaded.tokenizer(text, return_tensors="pt")
         pieces = loaded.tokenizer.convert_ids_to_tokens(encoded["input_ids"][0])
         at = pieces.index(word)
         hidden = loaded.model(**encoded, output_hidden_states=True).hidden_states
-        found.append(np.stack([layer[0, at].numpy() for layer in hidden]))
-    return np.stack(found, 1)
+        of_sentences.append(np.stack([layer[0, at].numpy() for layer in hidden]))
+    return np.stack(of_sentences, 1)
 
 
 def right(vectors: np.ndarray, words: list[str], uses: np.ndarray) -> np.ndarray:

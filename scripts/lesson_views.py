@@ -41,18 +41,18 @@ def measured(model: str) -> dict[str, Any]:
     """Of each view: the share of right links of the head, of the best fixed offset, and of an untrained copy."""
     trees = relations(model, DATA / "english.conllu", only=["case", "obj"])
     pairs = relations(model, DATA / "coreference.jsonl")
-    found: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
     for head, name in HEADS.items():
         if name == "order":
             continue
         one = (pairs if name == "coreference" else trees).sel(relation=name)
-        found[name] = {
+        scores[name] = {
             "score": float(one.score.sel(layer=LAYER, head=head)),
             "offset": float(one.offset_score),
             "untrained": float(one.untrained.max()),
             "links": int(one.queries),
         }
-    return found
+    return scores
 
 
 def previous_of(model: Any) -> xr.DataArray:
@@ -101,11 +101,11 @@ def main() -> None:
     loaded = load_model(model)
     with control(loaded.model, "initialised", 0):
         fresh = previous_of(loaded)
-    found = measured(model)
+    views = measured(model)
     score, untrained = float(previous.sel(layer=LAYER, head=11)), float(fresh.max())
-    found["order"] = {"score": score, "offset": None, "untrained": untrained, "links": None}
+    views["order"] = {"score": score, "offset": None, "untrained": untrained, "links": None}
     written = {"model": Path(model).name, "layer": LAYER, "heads": {name: head for head, name in HEADS.items()}}
-    written |= {"measured": found, "sentences": shown(model)}
+    written |= {"measured": views, "sentences": shown(model)}
     (HERE / "heads" / "views.json").write_text(json.dumps(written, separators=(",", ":")) + "\n", encoding="utf-8")
 
 

@@ -86,3 +86,21 @@ def test_every_layer_and_token_of_the_first_batch_is_reported():
     for name, shares in in_one_batch.items():
         assert shares == sorted(shares), name
         assert len([one for one in shares if 0 < one < 0.95]) >= 3, (name, shares)
+
+
+@pytest.mark.parametrize("verb", ["generate", "patch", "intervene"])
+def test_an_error_of_the_caller_s_function_stays_what_it_is(verb):
+    def fail(at):
+        if 0 < at.share < 0.95:
+            raise ZeroDivisionError
+
+    pair = {"clean": "the key to the", "corrupted": "the keys to the", "answer": "dog", "wrong": "king"}
+    calls = {
+        "generate": partial(attnscope.generate, "bundled:tasks", ["the dog saw"], new_tokens=4),
+        "patch": partial(attnscope.patch, "bundled:tasks", [pair], steps=0),
+        "intervene": partial(
+            attnscope.intervene, MODEL, ["The tide comes in."], steps=0, why=False, ablations=["zero"]
+        ),
+    }
+    with pytest.raises(ZeroDivisionError):
+        calls[verb](progress=fail)

@@ -236,6 +236,20 @@ def of_models(values, before):
     return scans[:before], scans[before:]
 
 
+def test_the_headline_names_the_largest_change_that_is_significant():
+    values = np.random.default_rng(0).normal(size=(6, 3, 4))
+    values[3:, 1, 2] += 400
+    values[3:, 0, 0] += [0, 1500, 3000]  # larger, but of one model
+    before, after = of_models(values, 3)
+    found = attnscope.diff(before, after, statistics=["entropy"])
+    assert np.argwhere(found.changed[0].values).tolist() == [[1, 2]]
+    assert abs(found["size"]).argmax(...)["head"] == 0
+    headline = report_of("diff", found).finding.headline
+    assert headline.startswith(
+        "1 of 12 heads changed significantly; the largest significant change is that of head 1.2"
+    )
+
+
 def test_groups_of_models_are_compared_by_the_spread_between_models():
     values = np.random.default_rng(0).normal(size=(6, 3, 4))
     values[3:, 1, 2] += 400

@@ -267,17 +267,17 @@ def _headline(rows: Sequence[Row], pairs: xr.Dataset) -> str:
         return f"No patch of {len(rows)} {kinds} has a significant effect{everything}"
     if len(shown) == 1:
         number, one = len(rows), _named(largest)
-        found = f"Of {number} {kinds}, only {one} has a significant effect: {size}"
+        effect = f"Of {number} {kinds}, only {one} has a significant effect: {size}"
         if largest["recovered"] is not None:
-            found = f"Of {number} {kinds}, only {one} has a significant effect: {size} of the difference {moved}"
+            effect = f"Of {number} {kinds}, only {one} has a significant effect: {size} of the difference {moved}"
         low, high = most_of_all["recovered_low"], most_of_all["recovered_high"]
         more = f"; {_named(most_of_all)} has more, {size_of_all}, not significantly"
         if low is not None and high is not None:
             interval = f"{low:.0%} to {high:.0%}".replace("-", "−")
             more = f"; {_named(most_of_all)} has more, {size_of_all} ({interval}), not significantly"
-        return found if largest is most_of_all else found + more
-    found = f"Patches of {len(shown)} of {len(rows)} {kinds} have a significant effect: {most}"
-    return found if largest is most_of_all else found + everything
+        return effect if largest is most_of_all else effect + more
+    effects = f"Patches of {len(shown)} of {len(rows)} {kinds} have a significant effect: {most}"
+    return effects if largest is most_of_all else effects + everything
 
 
 def _named(row: Row) -> str:

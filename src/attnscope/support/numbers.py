@@ -49,8 +49,12 @@ def are(number: int) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """Say how many."""
-    return f"{number} {what}{'s' * (number != 1)}"
+    """Say how many.
+
+    >>> count(1, "edge"), count(70651, "edge")
+    ('1 edge', '70,651 edges')
+    """
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def with_nulls(value: Any) -> Any:

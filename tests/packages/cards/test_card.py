@@ -133,6 +133,16 @@ def test_the_card_has_effects_stability_and_a_row_for_each_head(planted):
     assert few.finding.certainty == f"heads by their mean over {read_by}, without intervals"
 
 
+def test_the_page_of_a_card_opens_on_a_kept_head_that_is_no_sink(planted):
+    """Any cache with the first tokens keeps a sink: it shows nothing."""
+    card = planted[2].copy(deep=True)
+    card.score.loc[{"role": "kept_2_0"}] = 0.5
+    for head, role in ((0, "first_token"), (1, "previous_token")):
+        card.score.loc[{"role": "kept_2_0", "layer": 1, "head": head}] = 1.0 - head / 100
+        card.score.loc[{"role": role, "layer": 1, "head": head}] = 0.99
+    assert report_of("card", card).finding.leading[:2] == [(1, 1), (1, 0)]
+
+
 def test_the_example_of_a_head_is_its_largest_weight_between_ordinary_tokens():
     text = "The tide comes in twice a day, and twice a day it goes out again."
     ordinary = {"query": slice(1, -1), "key": slice(1, -1)}  # without <s> and </s>

@@ -5,12 +5,15 @@ import re
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import PathPatch
 
 import attnscope
 from attnscope.results.figures.style import svg_of
 from attnscope.results.reports import figures_of, grid_of, report_of, write_page
 from attnscope.results.scan_report import sample_of
 from attnscope_relations import relations
+from attnscope_relations.figures import arcs
 from attnscope_relations.figures.arcs import Arc, Sentence, fitting, levels, sentence_arcs, side_by_side
 from attnscope_relations.figures.contacts import contact_map
 from attnscope_relations.figures.relations import file_names, passing, sentences
@@ -166,12 +169,21 @@ def test_figures_of_sentences_are_named_by_their_relations():
 
 
 def test_arcs_over_the_same_words_are_apart():
-    arcs = [Arc([0], [1]), Arc([0], [3]), Arc([2], [3]), Arc([0], [2, 3]), Arc([4], [5])]
-    assert levels(arcs) == [1, 2, 1, 3, 1]
+    above = [Arc([0], [1]), Arc([0], [3]), Arc([2], [3]), Arc([0], [2, 3]), Arc([4], [5])]
+    assert levels(above) == [1, 2, 1, 3, 1]
     figure = sentence_arcs(
-        "title", [Sentence("abcdef", arcs, [Arc([0], [1], is_right=False, weight=0.5, label="✗ 0.50")])]
+        "title", [Sentence("abcdef", above, [Arc([0], [1], is_right=False, weight=0.5, label="✗ 0.50")])]
     )
     assert "✗ 0.50" in svg_of(figure).decode()
+
+
+@pytest.mark.parametrize(("is_faint", "colour"), [(False, arcs.RIGHT), (True, arcs.WRONG)])
+def test_an_arc_near_uniform_attention_is_grey_and_the_legend_says_so(is_faint, colour):
+    arc = Arc([0], [1], is_right=True, weight=0.1, label="0.10", is_faint=is_faint)
+    figure = sentence_arcs("title", [Sentence("abc", [], [arc])])
+    drawn = [patch for patch in figure.axes[0].patches if isinstance(patch, PathPatch)]
+    assert {to_hex(patch.get_edgecolor()) for patch in drawn} == {to_hex(colour)}
+    assert ("at most twice uniform attention" in svg_of(figure).decode()) == is_faint
 
 
 def test_adjacent_words_are_one_end_of_an_arc():

@@ -147,8 +147,8 @@ def report(circuits: xr.Dataset) -> Report:
     widest = np.isfinite(circuits.composition_p.values).sum()
     return Report(
         title=f"Circuits in the weights of {circuits.attrs['model']}",
-        read=f"{count(len(heads), 'head')}, {int(widest):,} compositions, "
-        f"{int(circuits.attrs['vocabulary']):,} tokens of the vocabulary",
+        read=f"{count(len(heads), 'head')}, {count(int(widest), 'composition')}, "
+        f"{count(int(circuits.attrs['vocabulary']), 'token')} of the vocabulary",
         finding=Finding(
             sentences or ["No matrix of this model is known."],
             "significant next to random matrices, corrected for all heads and pairs (false discovery rate 5%)",

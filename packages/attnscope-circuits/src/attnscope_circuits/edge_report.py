@@ -99,7 +99,7 @@ def report(found: xr.Dataset) -> Report:
     columns = [*_EDGES, with_ends("score", called, format_of(unit), change, significant="shown", interval=True)]
     return Report(
         title=f"Edges between the parts of {model}",
-        read=f"{len(rows):,} edges, {count(pairs, 'pair')} of texts",
+        read=f"{count(len(rows), 'edge')}, {count(pairs, 'pair')} of texts",
         finding=Finding(
             [first, *kept, second, *beyond, *describe_runs(found), *([third] if kept else [])],
             f"not tested; {tested}"
