@@ -77,7 +77,7 @@ FAMILIES: dict[str, Callable[[], tr.PreTrainedModel]] = {
 NOTHING = re.compile(
     r"\b[Nn]one of \d+|\b0 of \d+|\bNo (head|edge|component|pair)|nothing significant|not significant|no significant"
     r"|[Nn]either|does not show|do not show|no better than guessing|there are no shares"
-    r"|no test|not tested|not more similar than chance"
+    r"|no test|not tested|not more similar than chance|no head has one"
 )
 DESCRIBES = re.compile(
     r"^(The loss is|Mean logit|The parts add up|The largest weight|In this head|Rank correlation of estimates"
@@ -274,7 +274,7 @@ def main() -> None:
         return
     before, rest = PAGE.read_text(encoding="utf-8").split("<!-- claims -->\n", 1)
     titles = [f"{what}, {size}" for size in SIZES for what in ("claims", "marks", "again")]
-    table = [f"| verb | promised | {' | '.join(titles)} |", "|" + "---|" * (2 + len(titles)), *lines]
+    table = [f"| command | nominal error rate | {' | '.join(titles)} |", "|" + "---|" * (2 + len(titles)), *lines]
     text = "\n".join([f"{before}<!-- claims -->", *table, f"<!-- end -->{rest.split('<!-- end -->', 1)[1]}"])
     PAGE.write_text(text, encoding="utf-8")
 

@@ -54,8 +54,8 @@ def text(tmp_path_factory):
 
 def test_the_page_says_how_wrong_whose_and_over_what(text):
     flat = " ".join(re.sub("<[^>]+>", "", text).split())
-    assert "1234 sentence pairs: error rate 25.6%, precision 75.0%, recall 70.0%." in flat
-    assert "1234 sentence pairs, links of head 0.1." in flat
+    assert "1,234 sentence pairs: error rate 25.6%, precision 75.0%, recall 70.0%." in flat
+    assert "1,234 sentence pairs, links of head 0.1." in flat
     assert "The best of many heads." in flat
     assert "6 gold links beyond the end" in text
     assert "Line 2, error rate 10.0%" in text
