@@ -1,4 +1,4 @@
-"""Every verb on 16-bit, quantised and adapted models, next to float32: makes docs/reference/dtypes.md.
+"""Every command on 16-bit, quantised and adapted models, next to float32: makes docs/reference/dtypes.md.
 
     python benchmarks/dtypes.py                      # all families and formats, a process a core
     python benchmarks/dtypes.py llama --formats nf4  # some, printed
@@ -284,7 +284,7 @@ def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 _INTRODUCTION = """\
 # Number formats
 
-Every verb on 16-bit, quantised and adapted models, next to a float32 model with the same weights (float32 next to
+Every command on 16-bit, quantised and adapted models, next to a float32 model with the same weights (float32 next to
 float64), by `python benchmarks/dtypes.py` (transformers {version}, PyTorch {torch}). Models are tiny and random.
 
 A number is the largest difference, as a share of the largest number. **Bold** numbers exceed the limit. A letter is a

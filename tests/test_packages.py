@@ -164,14 +164,14 @@ def test_verbs_of_packages_are_known_where_the_package_is_absent():
     with pytest.raises(AttributeError, match="scam"):
         _ = attnscope.scam
     assert not where_to_find("scam")
-    with pytest.raises(AttnscopeError, match="found no verb 'scam': install the package that adds it"):
+    with pytest.raises(AttnscopeError, match="found no command 'scam': install the package that adds it"):
         function_of("scam")
 
 
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ("attnscope.catalogue:VERBS", "adds a verb 'scan', but that name is taken"),
+        ("attnscope.catalogue:VERBS", "adds a command 'scan', but that name is taken"),
         ("absent_package:VERBS", "absent_package:VERBS, which adds verbs, cannot be imported: No module named"),
         ("attnscope.catalogue:NONE", "which adds verbs, cannot be imported"),
     ],

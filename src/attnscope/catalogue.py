@@ -138,8 +138,8 @@ def verbs() -> Mapping[str, Verb]:
         for name, verb in added.items():
             if name in joined:
                 raise AttnscopeError(
-                    f"{entry.value} adds a verb {name!r}, but that name is taken: uninstall the package, or tell its "
-                    "authors"
+                    f"{entry.value} adds a command {name!r}, but that name is taken: uninstall the package, or tell "
+                    "its authors"
                 )
             joined[name] = verb
     return joined
@@ -148,7 +148,7 @@ def verbs() -> Mapping[str, Verb]:
 def verb_of(name: str) -> Verb:
     """The entry of a verb."""
     if name not in verbs():
-        raise AttnscopeError(where_to_find(name) or f"found no verb {name!r}: install the package that adds it")
+        raise AttnscopeError(where_to_find(name) or f"found no command {name!r}: install the package that adds it")
     return verbs()[name]
 
 

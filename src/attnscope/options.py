@@ -471,7 +471,7 @@ class CorpusOptions(LimitOptions, total=False):
         Count | None,
         INPUT,
         "Cut texts into windows of this many tokens. Special tokens are included. By default the model's length, up to "
-        "a limit of the verb.",
+        "a limit of the command.",
     ]
     field: Annotated[str | None, INPUT, "Read texts from this field of JSON Lines. By default text."]
     by_line: Annotated[bool, INPUT, "Read each line as a text of its own."]

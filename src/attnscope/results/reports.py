@@ -26,7 +26,7 @@ def report_of(command: str, result: Any, *, data: bool = False) -> Report:
     Parameters
     ----------
     command
-        Name of the verb that returned the result, such as ``"scan"``.
+        Name of the command that returned the result, such as ``"scan"``.
     result
         The result (a Dataset or DataTree), from memory or from `attnscope.open_run`.
     data

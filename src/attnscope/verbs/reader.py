@@ -8,9 +8,9 @@ from attnscope.verbs import verb
 
 @verb()
 def reader(
-    ending: Annotated[str, "Read files of this ending, such as conllu, wherever a verb takes texts."],
+    ending: Annotated[str, "Read files of this ending, such as conllu, wherever a command takes texts."],
 ) -> "Callable[[Callable[..., Any]], Callable[..., Any]]":
-    """Register a reader of your own: a function from a file to its rows, which verbs read in place of the file.
+    """Register a reader of your own: a function from a file to its rows, which commands read in place of the file.
 
     A row is a text, or a mapping with ``input_ids`` and, for each token, ``position_ids``, ``token_type_ids`` or an
     ``attention_mask``; for `attnscope.scan` also ``groups`` (names, as by its option) and ``words`` (numbers: tokens of

@@ -17,7 +17,7 @@ def view(
     model: Annotated[
         Model | Dataset | Tree | Sequence[Any] | Array | None,
         "Show a model, as in `attnscope.scan`; or weights that you have (``outputs.attentions`` of a model of "
-        "transformers, an array ``(layer, head, query, key)``), with their `tokens`; or what a verb returned, "
+        "transformers, an array ``(layer, head, query, key)``), with their `tokens`; or a result, "
         "whose page is shown.",
     ] = None,
     texts: Annotated[

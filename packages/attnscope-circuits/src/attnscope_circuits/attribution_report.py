@@ -198,7 +198,7 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what:
     elif tested and less:
         text = (
             f"Heads that favour the token over the mean token significantly, or oppose it: {len(strong)} of "
-            f"{len(heads)}, the largest part {most} ({largest})."
+            f"{len(heads)}, the largest {most} ({largest})."
         )
     elif tested:
         text = significant

@@ -252,7 +252,9 @@ _TIMED_HEADS = (
     ),
     schema.Quantity("untrained_error", "untrained, ms", "rate", "the same with fresh weights"),
     schema.Quantity("weight", "near", "share", "mean weight within 0.1 s of the word"),
-    schema.Quantity("exchanged_weight", "exchanged", "share", "the same for times of other sounds, at the same share"),
+    schema.Quantity(
+        "exchanged_weight", "exchanged", "share", "the same for words of other sounds, at the same relative times"
+    ),
     schema.Quantity(
         "score",
         "right",

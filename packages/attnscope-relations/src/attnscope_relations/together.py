@@ -382,7 +382,7 @@ def parsed(
     results: xr.Dataset,
     seed: int,
 ) -> xr.Dataset:
-    """Share of words with the right head (unlabelled attachment), over ``parser``; the root of each tree is given.
+    """Share of words with the right head word (unlabelled attachment), over ``parser``; the root of each tree is given.
 
     Trees are maximum spanning arborescences of the log odds of all heads together, and of the weights of one head;
     ``uas_shown`` is whether the former are significantly above all others. Punctuation is left out.
@@ -411,7 +411,7 @@ def parsed(
     above = means[0, 0] - max(means[0, PARSERS.index(name)] for name in others)
     return xr.Dataset(
         {
-            "uas": ("parser", means[0], {"long_name": "Share of words with the right head", "units": "share"}),
+            "uas": ("parser", means[0], {"long_name": "Share of words with the right head word", "units": "share"}),
             "uas_low": ("parser", means[1]),
             "uas_high": ("parser", means[2]),
             "uas_p": p,
@@ -428,7 +428,7 @@ def parsed(
 
 
 def _attached(sentences: Sequence[Sentence], scores: Sequence[np.ndarray]) -> np.ndarray:
-    """Whether each word has the right head in the tree of its sentence, in the order of the choices."""
+    """Whether each word has the right head word in the tree of its sentence, in the order of the choices."""
     right: list[bool] = []
     each = iter(scores)
     for sentence in sentences:

@@ -62,7 +62,7 @@ def together_sentences(result: xr.Dataset) -> list[str]:
         uas = {name: float(result.uas.sel(parser=name)) for name in result.parser.values}
         best = max((name for name in uas if name != "together"), key=lambda name: np.nan_to_num(uas[name], nan=-1.0))
         sentences.append(
-            f"Trees of all heads have {percent(uas['together'])} of words at the right head ({_PARSERS[best]}: "
+            f"Trees of all heads have {percent(uas['together'])} of words at the right head word ({_PARSERS[best]}: "
             f"{percent(uas[best])})."
         )
     return sentences
@@ -193,7 +193,7 @@ _TREES = (
         "uas",
         "UAS",
         "share",
-        "share of words with the right head, on other documents; without punctuation and roots",
+        "share of words with the right head word, on other documents; without punctuation and roots",
         low="uas_low",
         high="uas_high",
         significant="shown",

@@ -40,7 +40,7 @@ def _columns(verdict: xr.Dataset) -> dict[str, Quantity]:
     )
     by_correlation = "the same from the peak of their cross-correlation"
     agree = "whether both predictions are within half a token of the offset, for heads that position explains"
-    random = "share of the other heads whose predictions would match this offset"
+    random = "share of heads whose predictions match this offset, this head counted as one"
     detail = "table" if verdict.get("comparable", xr.DataArray(False)).any() else "data"
     columns = (
         WEIGHT,
@@ -294,7 +294,7 @@ def _of_layer(layer: Layer, chance: float) -> xr.Dataset:
 
 
 def _judged(verdict: xr.Dataset) -> xr.Dataset:
-    """Add whether each head is positional, whether its estimates match, and how often those of other heads would."""
+    """Add whether each head is positional, whether its estimates match, and how often those of any head would."""
     share = verdict.get(POSITION.name)
     by_position = True if share is None else share > MOST
     weights = verdict.offset_of_weights.values
@@ -318,7 +318,10 @@ def _judged(verdict: xr.Dataset) -> xr.Dataset:
     )
     judged.comparable.attrs = {"long_name": "Positional, and both predictions exist"}
     judged.agree.attrs = {"long_name": "Both predictions match the offset of the weights"}
-    judged.chance.attrs = {"long_name": "Share of other heads whose predictions would match", "units": "share"}
+    judged.chance.attrs = {
+        "long_name": "Share of heads whose predictions match, this head counted as one",
+        "units": "share",
+    }
     return judged
 
 
