@@ -172,8 +172,8 @@ def test_verbs_of_packages_are_known_where_the_package_is_absent():
     ("address", "says"),
     [
         ("attnscope.catalogue:VERBS", "adds a command 'scan', but that name is taken"),
-        ("absent_package:VERBS", "absent_package:VERBS, which adds verbs, cannot be imported: No module named"),
-        ("attnscope.catalogue:NONE", "which adds verbs, cannot be imported"),
+        ("absent_package:VERBS", "absent_package:VERBS, which adds commands, cannot be imported: No module named"),
+        ("attnscope.catalogue:NONE", "which adds commands, cannot be imported"),
     ],
 )
 def test_a_package_whose_verbs_cannot_be_added_is_named(address, says, monkeypatch):

@@ -132,8 +132,8 @@ def verbs() -> Mapping[str, Verb]:
             added: Mapping[str, Verb] = entry.load()
         except (ImportError, AttributeError) as error:
             raise AttnscopeError(
-                f"{entry.value}, which adds verbs, cannot be imported: {reason_of(error)}. Reinstall the package, or "
-                "uninstall it"
+                f"{entry.value}, which adds commands, cannot be imported: {reason_of(error)}. Reinstall the package, "
+                "or uninstall it"
             ) from error
         for name, verb in added.items():
             if name in joined:

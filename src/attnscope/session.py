@@ -43,11 +43,11 @@ def _of_session(verb: Callable[Concatenate[Any, Any, P], R]) -> Callable[Concate
 
 
 class Session(Opened):
-    """A model of texts and a corpus, loaded, hashed and verified once for several verbs.
+    """A model of texts and a corpus, loaded, hashed and verified once for several commands.
 
-    Each method takes the options of the verb of its name and returns the same arrays. An option of the session, such
-    as `limit`, goes to every verb, unless the call has another; what is left out has the default of the verb. Other
-    verbs take ``session.model`` as the model.
+    Each method takes the options of the function of its name and returns the same arrays. An option of the session,
+    such as `limit`, goes to every method, unless the call has another; what is left out has the default of the
+    function. Other functions take ``session.model`` as the model.
 
     Parameters
     ----------

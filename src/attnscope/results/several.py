@@ -41,7 +41,7 @@ _CARE = {
 
 
 class Models(Shown, dict[str, Any]):
-    """Results of one verb on several models, by the names of the models; a notebook shows them together.
+    """Results of one command on several models, by the names of the models; a notebook shows them together.
 
     Attributes
     ----------
@@ -110,28 +110,29 @@ def _check_folder(folder: Path) -> None:
 
 @checked
 def several(results: Mapping[str, Any] | Sequence[Scan], *, quantity: str | None = None) -> Report:
-    """Put results of one verb on several models into one report.
+    """Put results of one command on several models into one report.
 
     Parameters
     ----------
     results
-        Run folders, or results by the names of their models, as a verb returns them for several models:
+        Run folders, or results by the names of their models, as a function returns them for several models:
         ``attnscope.roles([first, second])``.
     quantity
-        Column of the verb's table that heads are compared by. By default the one that colours the map of its page.
+        Column of the command's table that heads are compared by. By default the one that colours the map of its page.
 
     Returns
     -------
     attnscope.report.schema.Report
-        Two tables: ``models`` has a row for each model, with the mean of each column of the verb's first table over its
-        rows; ``heads`` a row for each head, with the quantity of each model and its interval, of the models with one
-        number of layers and heads. For checkpoints, whose names end in their steps, ``models`` has a column ``step``.
+        Two tables: ``models`` has a row for each model, with the mean of each column of the command's first table over
+        its rows; ``heads`` a row for each head, with the quantity of each model and its interval, of the models with
+        one number of layers and heads. For checkpoints, whose names end in their steps, ``models`` has a column
+        ``step``.
         `attnscope.results.reports.write_page` writes one page, whose map shows each model.
 
     Raises
     ------
     AttnscopeError
-        If the results are of different verbs, or have no such column.
+        If the results are of different commands, or have no such column.
 
     Examples
     --------

@@ -32,8 +32,8 @@ def open_run(
     -------
     xarray.Dataset or xarray.DataTree
         The result of `attnscope.scan`, `attnscope.generate`, `attnscope.roles` and `attnscope.diff` (a Dataset),
-        `attnscope.explain`, `attnscope.intervene` and `attnscope.patch` (a DataTree), or of a verb that an installed
-        package adds. No model is loaded, and nothing is recomputed.
+        `attnscope.explain`, `attnscope.intervene` and `attnscope.patch` (a DataTree), or of a command of an installed
+        package. No model is loaded, and nothing is recomputed.
 
     Raises
     ------
