@@ -141,7 +141,7 @@ def test_sets_alone_run_no_single_head_and_count_against_all_others(tmp_path):
     np.testing.assert_allclose(found.beyond, found.effect - found.random_effect.mean("draw"), atol=1e-6)
     assert np.isnan(found.alone).all()
     report = report_of("intervene", tree)
-    assert "without all 15 other sets of as many heads in each layer" in report.finding.sentences[-1]
+    assert "without each of the 15 other sets of as many heads in each layer" in report.finding.sentences[-1]
     assert "<img" in tree.attnscope._repr_html_()
     assert "<img" not in attnscope.intervene(texts=TEXTS[:2], ablations=["mean"], heads=sets).attnscope._repr_html_()
     page = write_page(report, tmp_path / "report.html").read_text(encoding="utf-8")
@@ -221,9 +221,8 @@ def test_patched_sets_count_against_all_others_in_the_direction_of_the_other_run
     assert found.p.values.argmin() == (towards * found.effect.values).argmax()
     np.testing.assert_allclose(found.beyond, found.effect - found.random_effect.mean("draw"), atol=1e-6)
     report = report_of("patch", tree)
-    assert any(
-        "patching all 15 other sets of as many heads in each layer, by" in one for one in report.finding.sentences
-    )
+    others = "patching each of the 15 other sets of as many heads in each layer, by"
+    assert any(others in one for one in report.finding.sentences)
     assert "Beyond them" in write_page(report, tmp_path / "report.html").read_text(encoding="utf-8")
 
 

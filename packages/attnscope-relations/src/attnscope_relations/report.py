@@ -249,7 +249,7 @@ def _sentences(rows: list[schema.Row], linked: list[schema.Row], every: list[sch
     first = linked[0]
     return [
         f"{number}, significantly and by {SIZE:g} or more above every control.",
-        f"Furthest above is {_first(first)}; {percent(first['held_out'])} where it was not chosen.",
+        f"Furthest above is {_first(first)}; held out, {percent(first['held_out'])}.",
     ]
 
 

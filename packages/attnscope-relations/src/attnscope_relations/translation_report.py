@@ -32,7 +32,7 @@ def translation_sentences(result: xr.Dataset) -> list[str]:
     head = f"Head {row['layer']}.{row['head']} aligns best: error rate {percent(row['error_rate'])}"
     if row["held_out"] is None:
         return [f"{head}, diagonal {percent(row['diagonal'])}, random words {percent(row['chance'])}."]
-    held_out = f"{percent(row['held_out'])} where it was not chosen"
+    held_out = f"held out, {percent(row['held_out'])}"
     diagonal = f"the diagonal {percent(row['diagonal'])}"
     if row["better"] is not None:
         diagonal = f"{'' if row['better'] else 'not '}significantly below {diagonal}"

@@ -7,11 +7,11 @@ let lowered = 1; // the height of curves on a slide that is too small for all, a
 function draw(name, make) {
   for (const box of document.querySelectorAll(`[data-draw="${name}"]`)) {
     const update = make(box);
-    if (update) updates.push(update);
+    if (update) updates.push([box, update]);
   }
 }
 function redraw() {
-  for (const update of updates) update();
+  for (const [box, update] of updates) if (!box.closest(".part[hidden]")) update(); // of slides, the one that is shown
   for (const place of document.querySelectorAll(".place")) { // what scrolls is reached by the keyboard
     if (place.scrollWidth > place.clientWidth || place.scrollHeight > place.clientHeight + 1) place.tabIndex = 0;
     else place.removeAttribute("tabindex");

@@ -1,5 +1,9 @@
 // The mathematics of lessons: pure functions of arrays of numbers. A matrix is an array of rows.
-const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
+function dot(a, b) { // a loop: a model in a page calls it a million times
+  let total = 0;
+  for (let i = 0; i < a.length; i++) total += a[i] * b[i];
+  return total;
+}
 const transpose = (matrix) => matrix[0].map((_, column) => matrix.map((row) => row[column]));
 const matmul = (a, b) => {
   const columns = transpose(b);
@@ -7,9 +11,16 @@ const matmul = (a, b) => {
 };
 const times = (matrix, factor) => matrix.map((row) => row.map((x) => x * factor));
 const plus = (a, b) => a.map((row, i) => row.map((x, j) => x + b[i][j]));
-const sum = (row) => row.reduce((total, x) => total + x, 0);
+function sum(row) {
+  let total = 0;
+  for (let i = 0; i < row.length; i++) total += row[i];
+  return total;
+}
 const mean = (row) => sum(row) / row.length;
-const variance = (row) => mean(row.map((x) => (x - mean(row)) ** 2)); // divided by the count, as in layer norm
+function variance(row) { // divided by the count, as in layer norm
+  const centre = mean(row);
+  return mean(row.map((x) => (x - centre) ** 2));
+}
 const greatest = (row) => row.reduce((best, x) => (x > best ? x : best), -Infinity);
 
 /** Softmax of a row; a score of −∞ has weight 0, and a row of −∞ alone has no weights (NaN). */

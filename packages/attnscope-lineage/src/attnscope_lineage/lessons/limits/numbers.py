@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def free() -> list[float]:
     return (direction / direction[direction.abs().argmax()]).tolist()
 
 
+@cache
 @torch.no_grad()
 def model() -> dict[str, Any]:
     """The end of `bundled:pronoun`, and its inputs of each sentence."""
