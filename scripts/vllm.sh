@@ -20,14 +20,18 @@ fi
 uv pip uninstall -q --python "$work/venv" torchvision torchaudio torchcodec
 uv pip install -q --python "$work/venv" --no-deps .
 
-run() { "${@:2}" scripts/vllm_heads.py "$1" "$work" >"$work/$1.log" 2>&1 || { tail -50 "$work/$1.log"; exit 1; }; }
-inside=(env -u PYTHONPATH "$work/venv/bin/python")
-run models python
+run() { "${@:2}" >"$work/$1.log" 2>&1 || { tail -50 "$work/$1.log"; exit 1; }; }
+here=(python scripts/vllm_heads.py)
+inside=(env -u PYTHONPATH "$work/venv/bin/python" scripts/vllm_heads.py)
 if [ "${1:-}" = cost ]; then
-  run cost "${inside[@]}"
+  run wide "${here[@]}" wide "$work"
+  run cost "${inside[@]}" cost "$work"
   grep token "$work/cost.log"
 else
-  run serve "${inside[@]}"
-  run compare python
+  run models "${here[@]}" models "$work"
+  run serve "${inside[@]}" serve "$work" Llama
+  # with the engine in this process, where vLLM is imported once
+  VLLM_ENABLE_V1_MULTIPROCESSING=0 run serve "${inside[@]}" serve "$work" Gemma2
+  run compare "${here[@]}" compare "$work"
   grep requests "$work/compare.log"
 fi

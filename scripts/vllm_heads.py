@@ -1,9 +1,10 @@
 """The heads of requests inside vLLM, and of a scan over the same tokens: `scripts/vllm.sh` runs each part.
 
-python scripts/vllm_heads.py models FOLDER     random models
-python scripts/vllm_heads.py serve FOLDER      in vLLM's environment: requests and their rows
-python scripts/vllm_heads.py compare FOLDER    the largest differences from a scan; exit code 1 above 1e-5
-python scripts/vllm_heads.py cost FOLDER       in vLLM's environment: processor time with and without the rows
+python scripts/vllm_heads.py models FOLDER          random models
+python scripts/vllm_heads.py serve FOLDER KIND      in vLLM's environment: requests and their rows
+python scripts/vllm_heads.py compare FOLDER         the largest differences from a scan; exit code 1 above 1e-5
+python scripts/vllm_heads.py wide FOLDER            the model of `cost`, random
+python scripts/vllm_heads.py cost FOLDER            in vLLM's environment: processor time with and without the rows
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def save(folder: Path, kind: str, sizes: dict[str, Any]) -> None:
 
 
 def models(folder: Path) -> None:
-    """The models of `serve`, with the ids of special tokens, and the model of `cost`."""
+    """The models of `serve`, with the ids of special tokens."""
     from transformers import AutoTokenizer
 
     from attnscope.bundled import MODEL
@@ -77,6 +78,10 @@ def models(folder: Path) -> None:
     for kind in MODELS:
         save(folder / kind, kind, {})
         tokenizer.save_pretrained(folder / kind)
+
+
+def wide(folder: Path) -> None:
+    """The model of `cost`, a gigabyte."""
     save(folder / "wide", "Llama", WIDE)
 
 
@@ -97,22 +102,20 @@ def written(llm: Any, prompts: list[list[int]], new: int) -> list[Any]:
     return llm.generate(requests, params, use_tqdm=False)
 
 
-def serve(folder: Path) -> None:
+def serve(folder: Path, kind: str) -> None:
     """Requests of several lengths in chunks of 64 tokens, with so few blocks that some are preempted; then a prefix."""
     draws, special = np.random.default_rng(0), json.loads((folder / "special.json").read_text())
-    for kind in MODELS:
-        blocks = {"block_size": 32, "num_gpu_blocks_override": 26, "max_num_seqs": 5, "max_num_batched_tokens": 64}
-        llm = engine(folder / kind, dtype="float32", max_model_len=512, disable_log_stats=False, **blocks)
-        prompts = [draws.integers(1, 500, length).tolist() for length in ROWS]
-        llm.collective_rpc("watch_heads", kwargs={"received": True, "special": special})
-        outputs = written(llm, prompts, NEW)
-        outputs += written(llm, [[*prompts[0][:200], *prompts[1]]], NEW)
-        llm.collective_rpc("write_heads", args=(str(folder / kind / "rows"),))
-        texts = [[*output.prompt_token_ids, *output.outputs[0].token_ids[:-1]] for output in outputs]
-        preempted = sum(one.value for one in llm.get_metrics() if one.name == "vllm:num_preemptions")
-        about = {"texts": texts, "cached": outputs[-1].num_cached_tokens, "preempted": preempted}
-        (folder / kind / "requests.json").write_text(json.dumps(about))
-        del llm
+    blocks = {"block_size": 32, "num_gpu_blocks_override": 26, "max_num_seqs": 5, "max_num_batched_tokens": 64}
+    llm = engine(folder / kind, dtype="float32", max_model_len=512, disable_log_stats=False, **blocks)
+    prompts = [draws.integers(1, 500, length).tolist() for length in ROWS]
+    llm.collective_rpc("watch_heads", kwargs={"received": True, "special": special})
+    outputs = written(llm, prompts, NEW)
+    outputs += written(llm, [[*prompts[0][:200], *prompts[1]]], NEW)
+    llm.collective_rpc("write_heads", args=(str(folder / kind / "rows"),))
+    texts = [[*output.prompt_token_ids, *output.outputs[0].token_ids[:-1]] for output in outputs]
+    preempted = sum(one.value for one in llm.get_metrics() if one.name == "vllm:num_preemptions")
+    about = {"texts": texts, "cached": outputs[-1].num_cached_tokens, "preempted": preempted}
+    (folder / kind / "requests.json").write_text(json.dumps(about))
 
 
 def compare(folder: Path) -> int:
@@ -173,4 +176,5 @@ def cost(folder: Path) -> None:
 if __name__ == "__main__":
     os.environ.update(HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    sys.exit({"models": models, "serve": serve, "compare": compare, "cost": cost}[sys.argv[1]](Path(sys.argv[2])))
+    parts = {"models": models, "serve": serve, "compare": compare, "wide": wide, "cost": cost}
+    sys.exit(parts[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:]))
