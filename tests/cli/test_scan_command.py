@@ -51,11 +51,13 @@ def test_the_default_does_everything(finished):
 
 
 def test_documents_show_what_the_first_scan_prints(tmp_path):
-    printed = " ".join(attnscope("scan", "--no-report", cwd=tmp_path).stdout.split())
-    for page in ("README.md", "README.ja.md", "docs/start/first-scan.md"):
+    pages = {"en": ("README.md", "docs/start/first-scan.md"), "ja": ("README.ja.md", "docs/start/first-scan.ja.md")}
+    for language, page in [(language, page) for language, those in pages.items() for page in those]:
+        found = attnscope("--lang", language, "scan", "--no-report", "--out", "run", cwd=tmp_path)
+        printed = "".join(found.stdout.split())  # Japanese wraps within words
         text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
         (block,) = [one for one in re.findall(r"^```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) if "134" in one]
-        lines = [" ".join(line.split()) for line in block.splitlines()]
+        lines = ["".join(line.split()) for line in block.splitlines()]
         assert len(lines) > 10
         assert not [line for line in lines if line.strip("─.") and line not in printed]
 

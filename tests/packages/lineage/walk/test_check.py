@@ -333,7 +333,7 @@ def test_code_and_names_stay_as_they_are_in_japanese(tmp_path):
         printed[name] = shown.stdout + shown.stderr
     assert printed["joined"].startswith("Attention: 間違いがあります。\n")
     assert "移します: transpose(1, 2).reshape(text, token, d_model)。\n" in printed["joined"]
-    assert "確かめる行 21: if mask is not None:\n" in printed["unused"]
+    assert "次の行を確かめてください。21: if mask is not None:\n" in printed["unused"]
     assert re.search(
         r"形 \(2, 7, 8\) の X で 'Attention' が失敗しました: “'Attention' object .*'W_qq'.*”。15 行目を直して",
         printed["typo"],
