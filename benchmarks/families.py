@@ -182,7 +182,7 @@ def _short(reason: str) -> str:
 
 
 _WAYS = {
-    FAST: "`fast` | all: queries, keys, values and weights are seen",
+    FAST: "`fast` | all on text; other inputs: [guides](../guides/index.md)",
     EAGER: "`eager` | `scan` and `align`, slower: only weights are seen",
     REFUSED: "[rejected](#rejected) | none",
     NONE: "[without attention](#without-attention) | none",
@@ -190,11 +190,11 @@ _WAYS = {
 _OTHERS = {REFUSED: "Rejected", UNTRIED: "Not tried", NONE: "Without attention"}
 _SEEN = """\
 {seen} of {attending} families with attention work ({share:.0%}): {fast} with queries and keys, {eager} with weights
-only. The largest difference of any statistic is {apart:.0e} (over {measured} families without a note).
+only. The largest difference of any statistic is {apart:.0e} (over {measured} families without a [note](#notes)).
 
 | column | meaning |
 |---|---|
-| largest difference | of any statistic from eager attention, relative above 1; empty if that has no such weights |
+| largest difference | of any statistic from eager attention, relative above 1; empty where that gives no weights |
 | positions | the scheme that `explain` finds |
 | projections found | layers whose query and key matrices are found |
 

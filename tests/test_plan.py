@@ -83,6 +83,18 @@ def test_a_scan_has_the_windows_and_the_results_that_are_planned():
     assert run["disk"] * 1e9 == pytest.approx(stored, rel=0.1)
 
 
+def test_pools_keep_the_statistics_of_every_window(tmp_path):
+    settings = {"window": 12, "batch_size": 2, "limit": 6, "statistics": "entropy,profile"}
+    whole, pooled = (
+        run_of(attnscope.scan(TASKS, TEXTS, dry_run=True, **settings, **more)) for more in ({}, {"pool": 3})
+    )
+    attnscope.scan(TASKS, TEXTS, out=tmp_path / "run", pool=3, **settings)
+    windows = attnscope.open_run(tmp_path / "run", part="windows")
+    kept = sum(values.nbytes for values in windows.data_vars.values() if "layer" in values.dims)
+    assert pooled["texts"] == windows.sizes["pooled_window"]
+    assert pooled["disk"] * 1e9 == pytest.approx(whole["disk"] * 1e9 / 3 + kept, rel=0.02)
+
+
 def test_blocks_run_as_often_as_planned():
     """Between runs over two and over four batches, so that what comes before the first does not count."""
     model = T.AutoModelForCausalLM.from_pretrained(TASKS)

@@ -167,6 +167,8 @@ def where_to_find(name: str) -> str:
     """How to install what a package of this repository adds; empty for other names."""
     package = IN_PACKAGES.get(name, "")
     module = package.replace("-", "_")
+    needed = "packages/attnscope-lineage " if package == "attnscope-relations" else ""  # one of these needs another
+    folders = f"{needed}packages/{package}"
     return package and (
-        f"{name} is in {module}: pip install {package}, or in a checkout of attnscope pip install packages/{package}"
+        f"{name} is in {module}: pip install {package}, or in a checkout of attnscope pip install {folders}"
     )

@@ -212,7 +212,8 @@ def planned(verb: str, source: Model | None, loaded: LoadedModel, work: Work, re
     memory = Memory(empty, work, devices, _BITS.get(loading.dtype or "", 0))
     largest = max(work.shapes, key=lambda shape: shape[0] * shape[1], default=(1, 1))
     texts, tokens = sum(one for one, _ in work.shapes), sum(one * length for one, length in work.shapes)
-    stored = texts * work.result // (reading.get("pool") or 1)
+    pool = reading.get("pool")
+    stored = texts * work.result // pool + texts * work.kept if pool else texts * work.result
     try:
         activations, rows = memory.of(largest)
     except Exception as error:

@@ -246,8 +246,10 @@ class Reader(Job, ABC):
         along |= {"head": max(site.heads for site in sites), "every_offset": 2 * self.reach + 1, "kept": len(KEPT)}
         along |= dict.fromkeys(("group_query", "group_key"), len(self.groups))
         every = [*self.names, *(f"{EQUAL}{name}" for name in self.names if KNOWN[name].has_equal)]
-        numbers = sum(math.prod(along.get(dim, 1) for dim in dimensions(name)[2:]) for name in every)
-        return Work(self.shapes(), need=need, waits=waiting_bytes(self.model), result=8 * numbers * len(sites))
+        sizes_of = {name: math.prod(along.get(dim, 1) for dim in dimensions(name)[2:]) for name in every}
+        of_heads = [size for name, size in sizes_of.items() if dimensions(name)[2:] == ("head",)]
+        sizes = {"result": 8 * sum(sizes_of.values()) * len(sites), "kept": 4 * sum(of_heads) * len(sites)}
+        return Work(self.shapes(), need=need, waits=waiting_bytes(self.model), **sizes)
 
     @abstractmethod
     def items(self) -> Iterable[Any]:

@@ -47,6 +47,7 @@ class Work:
     need: Any = None  # measures of rows, if any
     waits: int = 0  # bytes of rows that wait for those of other layers
     result: int = 0  # bytes of the results of a text
+    kept: int = 0  # bytes of them that pools keep of every text
     reads: Mapping[str, Any] | None = None  # arguments of a pass over one input, if these are not tokens
     part: str = ""  # name of the module that takes them, if not that of the whole model or its body
     unit: str = ""  # what is read, if not that of the verb

@@ -95,7 +95,7 @@ class SoundConversation(Conversation):
         except ImportError as error:
             raise AttnscopeError(
                 "times of words are in attnscope_relations: pip install attnscope-relations, or in a checkout of "
-                "attnscope pip install packages/attnscope-relations"
+                "attnscope pip install -r packages/requirements.txt"
             ) from error
         maps, said = self.looked.edited.maps, self.looked.plain.window.target
         call = maps.calls.get(asked.layer)
