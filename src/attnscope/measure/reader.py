@@ -248,8 +248,8 @@ class Reader(Job, ABC):
         every = [*self.names, *(f"{EQUAL}{name}" for name in self.names if KNOWN[name].has_equal)]
         sizes_of = {name: math.prod(along.get(dim, 1) for dim in dimensions(name)[2:]) for name in every}
         of_heads = [size for name, size in sizes_of.items() if dimensions(name)[2:] == ("head",)]
-        sizes = {"result": 8 * sum(sizes_of.values()) * len(sites), "kept": 4 * sum(of_heads) * len(sites)}
-        return Work(self.shapes(), need=need, waits=waiting_bytes(self.model), **sizes)
+        result, kept = 8 * sum(sizes_of.values()) * len(sites), 4 * sum(of_heads) * len(sites)
+        return Work(self.shapes(), need=need, waits=waiting_bytes(self.model), result=result, kept=kept)
 
     @abstractmethod
     def items(self) -> Iterable[Any]:
