@@ -168,6 +168,23 @@ def test_verbs_of_packages_are_known_where_the_package_is_absent():
         function_of("scam")
 
 
+def test_what_is_installed_by_folder_has_all_packages_that_it_needs():
+    """One that is not on an index is found by its folder alone; so say documents, and the errors of core commands."""
+    root = SOURCE.parents[1]
+    needs = {
+        path.parent.name: {
+            name for name in tomllib.loads(path.read_text())["project"]["dependencies"] if name.startswith("attnscope-")
+        }
+        for path in root.glob("packages/*/pyproject.toml")
+    }
+    assert {"attnscope-lineage"} in needs.values()
+    pages = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("packages/*/README.md")]
+    lines = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines() if "pip install" in line]
+    for line in [*lines, *map(where_to_find, IN_PACKAGES)]:
+        named = {*re.findall(r"packages/(attnscope-\w+)", line)}
+        assert set().union(*(needs[name] for name in named)) <= named, line
+
+
 @pytest.mark.parametrize(
     ("address", "says"),
     [

@@ -119,6 +119,7 @@ IN_PACKAGES: dict[str, str] = {
     "HeadMonitor": "attnscope-monitor",
     **dict.fromkeys(_OF_POSITIONS, "attnscope-yamamoto2023"),
 }
+_NEEDS = {"attnscope-relations": ("attnscope-lineage",)}  # other packages of this repository
 
 
 @cache
@@ -167,8 +168,7 @@ def where_to_find(name: str) -> str:
     """How to install what a package of this repository adds; empty for other names."""
     package = IN_PACKAGES.get(name, "")
     module = package.replace("-", "_")
-    needed = "packages/attnscope-lineage " if package == "attnscope-relations" else ""  # one of these needs another
-    folders = f"{needed}packages/{package}"
+    folders = " ".join(f"packages/{one}" for one in (*_NEEDS.get(package, ()), package))
     return package and (
         f"{name} is in {module}: pip install {package}, or in a checkout of attnscope pip install {folders}"
     )

@@ -474,8 +474,8 @@ def beside_random(row: Row, sets: xr.Dataset) -> tuple[str, str, str, str, str]:
     drawn = sets.random_effect.sel(where).dropna("draw").values
     is_many = len(drawn) >= _MANY_SETS
     low, high = np.quantile(drawn, [0.025, 0.975] if is_many else [0, 1])
-    is_part = len(drawn) >= sets.attrs["random"]
-    those = f"{len(drawn)} random sets" if is_part else f"each of the {len(drawn)} other sets"
+    is_sample = len(drawn) >= sets.attrs["random"]  # else there are fewer sets than were asked for: these are all
+    those = f"{len(drawn)} random sets" if is_sample else f"each of the {len(drawn)} other sets"
     numbers = [f"{value:+.3f}".replace("-", "−") for value in (drawn.mean(), low, high)]
     return those, _ALIKE[sets.attrs["matched"]], numbers[0], "95% of them " * is_many + numbers[1], numbers[2]
 

@@ -270,7 +270,8 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
     if quantity.unit == "label":
         return shown_label(value), ""
     if value is True and like is not None and row.get(like.name) is not None:
-        return f"yes ({row[like.name]:.0%} by chance)", ""
+        chance = f"{significant(100 * row[like.name], 2)}%"
+        return f"yes ({chance} by chance)", ""
     if isinstance(value, str | bool):
         return value if isinstance(value, str) else "yes" if value else "no", ""
     if quantity.unit == "significant":

@@ -17,6 +17,7 @@ from attnscope.explanation.report import rank_explanations, report
 from attnscope.explanation.study import Study, equal_windows
 from attnscope.read.encoded import texts_of
 from attnscope.read.windows import Window
+from attnscope.report.schema import Quantity, text_of
 from tests.explanation.analyses_of_windows import of_windows
 from tests.explanation.planted_schemes import LENGTH, OFFSETS, TURNING, WORDS, planted, same_word, texts
 from tests.tiny_models import tiny
@@ -178,3 +179,10 @@ def test_the_rotation_of_a_trained_model_predicts_its_offsets(models):
     assert float(looking.agree.mean()) == 1
     assert float(looking.chance.mean()) < 0.5
     assert float((looking.share > 0.9).mean()) > 0.9
+
+
+@pytest.mark.parametrize(("share", "says"), [(0.75, "75%"), (1 / 12, "8.3%"), (0.0042, "0.42%")])
+def test_a_match_says_how_often_it_is_found_by_chance(share, says):
+    agree, chance = Quantity("kernel_agrees", like="kernel_chance"), Quantity("kernel_chance", unit="share")
+    row = {"kernel_agrees": True, "kernel_chance": share}
+    assert text_of(agree, row, chance) == (f"yes ({says} by chance)", "")

@@ -103,7 +103,14 @@ def test_each_slide_fits_a_screen(name, language, tmp_path, visit):
     attnscope.set_language("en")
     page = visit(path)
     page.set_viewport_size({"width": 1280, "height": 720})
-    heights = page.evaluate("slides.map((_, at) => { turn(at); return document.documentElement.scrollHeight; })")
+    shown = page.evaluate(
+        """slides.map((slide, at) => {
+            turn(at);
+            const empty = [...slide.querySelectorAll(".place")].filter((place) => !place.childElementCount);
+            return [document.documentElement.scrollHeight, empty.length]; })"""
+    )
+    heights, empty = zip(*shown, strict=True)
+    assert not any(empty)  # a slide is drawn when it is shown
     text = prose(name, language)
     assert len(heights) == text.count("<section") + text.count("<hr>")
     assert set(heights) == {720}
