@@ -284,12 +284,13 @@ def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 _INTRODUCTION = """\
 # Number formats
 
-Every command on 16-bit, quantised and adapted models, next to a float32 model with the same, already rounded
-weights (float32 next to float64), by `python benchmarks/dtypes.py` (transformers {version}, PyTorch {torch}).
+Fourteen commands and functions on 16-bit, quantised and adapted models, next to a float32 model with the same,
+already rounded weights (float32 next to float64), by `python benchmarks/dtypes.py`
+(transformers {version}, PyTorch {torch}).
 Models are tiny and random.
 
-A number is the largest difference, as a share of the largest number. **Bold** numbers exceed the limit. A letter is a
-[reason](#reasons) for which attnscope rejects the model; in italics, it rejects the reference too.
+A number is the largest difference over the largest value of the reference. **Bold** numbers exceed the limit. A letter
+is a [reason](#reasons) for which attnscope rejects the model; in italics, it rejects the reference too.
 
 | numbers | limit |
 |---|---|

@@ -362,15 +362,15 @@ python scripts/real_models.py ~/attnscope-models
 python benchmarks/published.py ~/attnscope-models --data ~/attnscope-data
 ```
 
-The last command wrote this page ({versions}, CPU; the peer by `--lens PEER/bin/python`). Heads are layer.head, from 0.
-Intervals are 95%."""
+The last command wrote this page ({versions}, CPU; TransformerLens by `--lens PEER/bin/python`). Heads are layer.head,
+from 0. Intervals are 95%."""
 
 WHISPER = """\
 ## Alignment heads of Whisper tiny.en
 
 OpenAI published {count} of {heads} heads of the decoder that follow the sound in time: {listed}. attnscope ranks all
 heads by their cross-attention, without that list (`attnscope relations`). The sentences are synthetic speech (flite,
-three voices), so the times of all words are known; p is of Mann and Whitney's test over heads. The {readings}
+three voices), so the times of all words are known; p is from a Mann-Whitney test over heads. The {readings}
 recordings ({seconds:.0f} s, {words} words) are of one reader of LibriVox, with times by forced alignment (CMU Sphinx).
 
 {scores}
@@ -426,8 +426,8 @@ the authors' files. Intervals are Wilson's, over heads.
 {table}
 
 The IOI paper (Wang et al. 2022) names {of} heads of GPT-2 small. Among the {of} heads with the largest outgoing edge
-scores (EAP-IG), {shared} are on that list; by chance {mean:.1f} ({low} to {high}), p = {p:.0e}. AUROC {auroc:.3f}. Not
-among them: {missing}."""
+scores (EAP-IG), {shared} are on that list; by chance {mean:.1f} ({low} to {high}), p = {p:.0e}. AUROC {auroc:.3f}.
+Listed but not among the 26: {missing}."""
 
 POSITIONS = """\
 ## Learned positions: the measures of Yamamoto and Matsuzaki

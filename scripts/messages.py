@@ -167,10 +167,12 @@ def missing(known: Iterable[str], *, every: bool = False) -> dict[str, list[str]
     seen = {*known}
     lacking: dict[str, list[str]] = {}
     for path, found in messages().items():
+        whole = [one for one in found if one in seen]
+        in_whole = {sentence for one in whole for sentence in sentences(one)}
         lacking[path] = [
             one
             for one in found
-            if not {one, one[:1].lower() + one[1:]} & seen
+            if not {one, one[:1].lower() + one[1:]} & (seen | in_whole)
             and not sentences(one)
             and one.replace(" ", "_") not in found
             and (every or is_prose(one))

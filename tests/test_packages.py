@@ -157,9 +157,9 @@ def test_verbs_of_packages_are_known_where_the_package_is_absent():
         "attnscope-transformer",
         "HeadMonitor",
     }
-    with pytest.raises(AttributeError, match=r"train is in attnscope_lineage: pip install attnscope-lineage, or in a"):
+    with pytest.raises(AttributeError, match=r"train is in attnscope-lineage: in a copy of the repository, pip"):
         _ = attnscope.train
-    with pytest.raises(AttributeError, match=r"relations is in attnscope_relations: pip install attnscope-relations"):
+    with pytest.raises(AttributeError, match=r"relations is in attnscope-relations: in a copy of the repository, pip"):
         _ = attnscope.relations
     with pytest.raises(AttributeError, match="scam"):
         _ = attnscope.scam

@@ -167,8 +167,5 @@ def address_of(name: str) -> str:
 def where_to_find(name: str) -> str:
     """How to install what a package of this repository adds; empty for other names."""
     package = IN_PACKAGES.get(name, "")
-    module = package.replace("-", "_")
     folders = " ".join(f"packages/{one}" for one in (*_NEEDS.get(package, ()), package))
-    return package and (
-        f"{name} is in {module}: pip install {package}, or in a checkout of attnscope pip install {folders}"
-    )
+    return package and f"{name} is in {package}: in a copy of the repository, pip install {folders}"

@@ -398,7 +398,7 @@ ScoredHeads: TypeAlias = Annotated[
 ]
 HiddenNeedles: TypeAlias = Annotated[
     Needles | None,
-    "Hide the needles of this file for retrieval heads: JSON Lines with needle and question in each line. Also "
+    "Hide the needles of this file for retrieval heads: JSON Lines with needle, and question or prompt. Also "
     "such objects; see `attnscope.detection.probes.needles_of`. By default three sentences in English.",
 ]
 Controls: TypeAlias = Annotated[

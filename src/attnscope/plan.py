@@ -233,7 +233,7 @@ def planned(verb: str, source: Model | None, loaded: LoadedModel, work: Work, re
     if not any(map(_lacks, table)):
         seconds, why = _seconds(source, loaded, work, loading, largest)
     passes = work.passes * len(work.shapes)
-    read = f"{count(texts, work.unit or verb_of(verb).unit)} of {tokens:,} tokens"
+    read = f"{count(texts, work.unit or verb_of(verb).unit)} ({tokens:,} tokens in all)"
     size = f"{largest[0] * work.variants:,} x {largest[1]:,}"
     sentences = [
         f"{read}: about {passes:,.0f} forward passes of up to {size} tokens." if texts else "It reads no texts.",
@@ -306,7 +306,7 @@ def _fit(
     lacking = [row for row in table if _lacks(row)]
     if not lacking:
         most = max(table, key=lambda row: row["total"])
-        yield f"It takes at most {most['total']:,.2f} GB on {most['device']}, and fits."
+        yield f"It takes about {most['total']:,.2f} GB on {most['device']}, and fits."
         return
     row = lacking[0]
     yield f"It does not fit: {row['total']:,.2f} GB on {row['device']}, which has {row['available']:,.2f} GB."

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import typer
+import xarray as xr
 
-from attnscope.catalogue import verbs
+from attnscope.catalogue import VERBS, verbs
 from attnscope.cli import app
 from attnscope.cli.following import next_commands
 from tests.cli.command import attnscope
@@ -34,6 +35,12 @@ def report_of(verb, **attributes) -> Any:
     result = SimpleNamespace(attrs=attributes, data_vars=())
     heads, settings = SimpleNamespace(leading=[(0, 1), (2, 3)]), {"groups": attributes.get("groups")}
     return SimpleNamespace(command=verb, result=result, rows=[], finding=heads, signature={"settings": settings})
+
+
+def card_of(*roles):
+    report = report_of("card")
+    report.result = xr.Dataset(coords={"role": [*roles]})
+    return report
 
 
 def parsed(command):
@@ -75,13 +82,28 @@ def test_words_are_repeated_as_they_were_typed(verb):
         (report_of("generate"), {"model": "gpt2", "prompt": ["The"]}, []),  # would be the name of a file
         (report_of("attribute"), {"model": "gpt2", "text": ["The tide is"]}, ["intervene"]),
         (report_of("attribute"), {"model": "gpt2", "pairs": ["agreement"]}, ["patch"]),
+        (report_of("edges", unit="logits"), {"model": "gpt2", "pairs": ["pairs.jsonl"]}, ["attribute"]),
+        (report_of("edges", unit="nats"), {"model": "gpt2", "pairs": ["pairs.jsonl"]}, []),  # answers of several tokens
+        (report_of("edges", unit="logits", answers="several"), {"model": "gpt2", "pairs": ["pairs.jsonl"]}, []),
         (report_of("card"), {"check": True}, []),
+        (card_of("retrieval", "kept_64_4"), {"model": "gpt2"}, ["card"]),
+        (card_of("retrieval"), {"model": "bert-base-uncased"}, []),  # no head that a cache could limit
         (report_of("relations"), {"text": ["treebank.conllu"]}, []),
         (report_of("scan"), {}, []),  # not from the command line
     ],
 )
 def test_only_what_can_read_the_same_is_named(report, typed, expected):
     assert [parsed(command)[0] for _, command in next_commands(report, typed)] == expected
+
+
+def test_commands_of_packages_that_are_not_installed_are_not_named(monkeypatch):
+    monkeypatch.setattr("attnscope.catalogue.verbs", lambda: VERBS)  # those of the core
+    monkeypatch.setattr("attnscope.cli.following.verbs", lambda: VERBS)
+    typed = {"model": "gpt2", "pairs": ["pairs.jsonl"]}
+    assert not [*next_commands(report_of("patch", unit="logits"), typed)]
+    for verb in (name for name, one in VERBS.items() if one.after):
+        for _, command in next_commands(report_of(verb), {"model": "gpt2", "text": ["notes.txt"], "pairs": ["pairs"]}):
+            assert parsed(command)[0] in VERBS
 
 
 def next_of(printed):

@@ -85,7 +85,7 @@ def test_named_statistics_are_measured_alone_or_beside_the_default_ones():
             "no statistic 'entropie': the nearest is entropy. To list all: attnscope scan --stat",
         ),
         ({"window": 129}, "does not fit small-mlm: its position table has 128 rows"),
-        ({"window": 2}, "leaves no space"),
+        ({"window": 2}, "is 2; expected 3 or more, as the tokenizer adds 2 special tokens"),
         ({"band": 0}, r"band \(--band\) is 0"),
         ({"clusters": 1}, "clusters .* is 1"),
         ({"batch_size": 0}, "--batch-size.* is 0"),

@@ -347,7 +347,7 @@ class Overflowing(Causal):
             flexible(flex_attention, score_mod=lambda s, b, h, q, k: torch.where(b == 1, -math.inf, s)),
             "text 2: layer 0 .Flexible. masks every key of every token",
         ),
-        (ByHand(), "captured no attention call of ByHand .1 passes without"),
+        (ByHand(), "ByHand made no attention call that PyTorch names, so nothing was captured"),
         (Folded(), "has a batch of 6, the layers before it 2"),
         (Overflowing(), "text 2: layer 0 .Overflowing. gives NaN or infinity"),
         (nn.MultiheadAttention(WIDTH, HEADS, dropout=0.5, batch_first=True).train(), "dropout_p = 0.5"),

@@ -119,7 +119,7 @@ def test_only_text_without_a_text_field_is_a_chat(tmp_path):
             "writes around message 1 depends",
         ),
         ("{{ raise_exception('roles must alternate') }}", r"rejects it \(roles must alternate\)"),
-        ("{% for", "rejects it"),
+        ("{% for", "the chat template is not valid Jinja"),
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "does not end within"),
         (
             "{{ 'a' * 5000000 }}{{ messages[0].content }}",

@@ -4,7 +4,6 @@ import html
 import json
 import re
 import runpy
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -99,20 +98,34 @@ def test_a_page_is_translated_but_for_its_data():
 
 
 def english(text):
-    """Three words of English in a row, outside of names, options, quotations, masked texts and papers.
-
-    Messages that have no entry yet are shown in English.
-    """
+    """Three words of English in a row, outside of names, options, quotations, masked texts and papers."""
     text = re.sub(r"“.*?”|`.*?`|'.*?'|.*<mask>.*|[A-Z]\w+( and [A-Z]\w+| et al\.)? \d{4}[^、。\n]*", "", text)
-    found = re.findall(r"(?:(?<![\w./-])[A-Za-z]?[a-z]+ ){2}[a-z]+(?![\w./-])", text)
-    return [words for words in found if not any(words in message for message in untranslated())]
+    return re.findall(r"(?:(?<![\w./-])[A-Za-z]?[a-z]+ ){2}[a-z]+(?![\w./-])", text)
 
 
-@cache
-def untranslated():
-    """The messages without an entry."""
-    entries = [one.id for one in SCRIPT["load"]() if one.id]
-    return [message for lacking in SCRIPT["missing"](entries).values() for message in lacking]
+#: Files whose longer strings are read as they are: programs, prompts, papers, data of other tools, fonts, docstrings.
+UNTRANSLATED = {
+    *("bundled/__init__.py", "copied.py", "detection/probes.py", "detection/role.py", "figures/style.py"),
+    *("head_walk.py", "intervention/templates.py", "lessons/limits/numbers.py", "lessons/write.py", "options.py"),
+    *("attnscope_circuits/export.py", "attnscope_relations/exports.py", "live/pictures.py", "live/server.py"),
+    *("attnscope_lineage/check.py", "live/sounds.py", "results/notebook.py", "support/errors.py"),
+}
+
+
+def test_every_sentence_that_is_shown_is_translated(entries):
+    lacking = {
+        message
+        for path, found in SCRIPT["missing"](entries).items()
+        if not path.endswith(tuple(UNTRANSLATED))
+        for message in found
+        if len(re.findall("[A-Za-z]{2,}", language.PLACEHOLDER.sub("", message))) >= 4
+    }
+    assert lacking == {
+        "article, adventure, exercise, essay, experiment",
+        "is not one of",  # a part of an error of typer, which is replaced
+        '{"text": "The tide", "spans": [[0, 3], [4, 8]]}',
+        "<p>{0} <code>attnscope view MODEL TEXT</code></p>",
+    }
 
 
 def shown(page):

@@ -9,7 +9,7 @@ from rich.console import Console
 from attnscope.report.render import print_report
 from attnscope.report.schema import Finding, Quantity, Report, Table, with_ends
 
-HEADINGS = ("from", "heads", "initialised", "shuffled", "above", "which heads", "highest", "uniform")
+HEADINGS = ("from", "heads", "initialised", "shuffled", "beyond", "which heads", "highest", "uniform")
 NUMBERS = [Quantity(heading, unit="share") for heading in HEADINGS]
 ROLE = Quantity("title", "role")
 

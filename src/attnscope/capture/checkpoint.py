@@ -297,7 +297,7 @@ class Repository:
             if out_of_reach():
                 raise AttnscopeError(
                     f"the model {source} is not a folder here, is not in the cache, and the Hugging Face hub cannot be "
-                    "reached"
+                    "reached: give a folder, or download the model first"
                 )
             raise AttnscopeError(f"found no folder {source}, and no model of that name on the hub: no config.json")
         return cls(source, file.parent, file.parent.name)

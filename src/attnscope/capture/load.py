@@ -52,7 +52,7 @@ from attnscope.capture.processors import Tokenizer, has_tokenizer, is_place, loa
 from attnscope.capture.weights import embedding_within
 from attnscope.catalogue import IN_PACKAGES, where_to_find
 from attnscope.kernels.call import magnitude
-from attnscope.read.sources import SUFFIXES
+from attnscope.read.sources import SUFFIXES, names_a_dataset
 from attnscope.read.unnamed import UnnamedTokens
 from attnscope.report.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.support.checks import check_kind
@@ -290,6 +290,8 @@ def _reject_what_is_no_model(source: str) -> None:
     """Recognise a text or a mistyped folder before the hub is contacted."""
     if source == "-":
         raise _text_in_place_of_model("- is standard input.", source)
+    if names_a_dataset(Path(source)):
+        raise _text_in_place_of_model(f"{source} is a data set.", source)
     if Path(source).is_file():
         raise _text_in_place_of_model(f"{source} is a file.", source)
     if Path(source).exists():

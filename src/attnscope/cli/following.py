@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnscope.catalogue import Next, function_of, verb_of
+from attnscope.catalogue import Next, function_of, verb_of, verbs
 from attnscope.cli.options import Declared
 from attnscope.options import MEASURE, OUTPUT, SCALE, is_sentence
 from attnscope.support.checked import declaration
@@ -22,6 +22,8 @@ def next_commands(report: "Report", typed: Mapping[str, Any]) -> Iterator[tuple[
     if not typed:  # the command has no model
         return
     for one in verb_of(report.command).after:
+        if one.command not in verbs():  # its package is not installed
+            continue
         words = _words(one, report, dict(typed))
         if words is not None:
             yield one.question, shlex.join(["attnscope", one.command, *words])
@@ -81,8 +83,14 @@ def _leading(report: "Report") -> list[tuple[int, int]]:
 
 
 def _is_read(command: str, result: Any) -> bool:
-    """Whether a verb can read the inputs of a scan: texts, and to explain them as many tokens as have positions."""
-    if getattr(result, "attrs", {}).get("reads"):
+    """Whether a verb can read what a run has read: texts; to explain, enough tokens; to attribute, answers of one."""
+    attributes = getattr(result, "attrs", {})
+    if attributes.get("reads"):
         return False
+    if command == "attribute" and (attributes.get("unit") == "nats" or "answers" in attributes):
+        return False
+    coordinates = getattr(result, "coords", {})
+    if command == "card" and "role" in coordinates:  # to check the loss, heads need a cache
+        return any(name.startswith("kept_") for name in coordinates["role"].values.tolist())
     lengths = result["length"] if "length" in getattr(result, "data_vars", ()) else None
     return command != "explain" or lengths is None or int((lengths // (_SHORT // 2)).sum()) > 1

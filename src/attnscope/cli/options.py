@@ -131,7 +131,8 @@ class Declared:
         if self.default is None or self.default is False or self.default is inspect.Parameter.empty:
             return False
         if isinstance(self.default, tuple):
-            return ",".join(map(str, cast("tuple[object, ...]", self.default))) or False
+            each = cast("tuple[object, ...]", self.default)
+            return ",".join("+".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in each) or False
         return str(self.default)
 
     def for_typer(self) -> inspect.Parameter:

@@ -347,7 +347,7 @@ def _show_models(results: Models, output: Output) -> None:
     folder = output.out or Path("attnscope-runs") / usual
     if output.report:
         figures = reports.figures_of(report)
-        with explained(f"write the page to {folder}", "The results are safe: free some room and repeat the command"):
+        with explained("write the page", "The results are safe: free some room and give the same command again"):
             page = reports.write_page(report, folder / PAGE, figures)
             save_figures(figures, folder, output.formats)
     show(report, output, output.out or folder.parent, page, report.signature)

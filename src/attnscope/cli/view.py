@@ -26,8 +26,8 @@ def view(
     live: Any = answers()
     if page is None and live is None:
         raise AttnscopeError(
-            "a view that answers is in attnscope_live: pip install attnscope-live, or in a checkout of attnscope pip "
-            "install packages/attnscope-live. A page needs no package: --page FILE"
+            "a view that answers is in attnscope-live: in a copy of the repository, pip install "
+            "packages/attnscope-live. A page needs no package: --page FILE"
         )
     if page is None:
         live.check_port(port)

@@ -102,7 +102,7 @@ def report(results: xr.Dataset) -> Report:
                 "Heads that shift to the model's own output",
                 (*_HEADS, *spans),
                 heads,
-                terminal=10,
+                terminal=10 if rows else 0,
                 corrected="for all heads",
                 least=f"{FEW} texts whose outputs end differently",
             ),
@@ -233,8 +233,9 @@ def describe_own_output(rows: Sequence[Row]) -> str:
         head = f"{rows[0]['layer']}.{rows[0]['head']}"
         more = f"{rows[0]['turn']:.0%}"
         return (
-            f"The largest shift to the model's own output (head {head}: {more} of its weight more than its positions "
-            f"explain) is not tested: a test needs {FEW} texts whose outputs end differently"
+            f"The largest shift to the model's own output (head {head}: {more} of its weight, from the first third of "
+            f"the new tokens to the last, beyond its positions) is not tested: a test needs {FEW} texts whose outputs "
+            "end differently"
         )
     turning = sum(row["beyond_chance"] is True for row in rows)
     first = next((row for row in rows if row["beyond_chance"]), rows[0])

@@ -116,6 +116,8 @@ def counts_sentences(roles: xr.Dataset, rows: Sequence[Row]) -> list[str]:
         return ["No threshold is published for these roles."]
     counts = [f"{row['title']} {row['reached']}" for row in counted if row["reached"]]
     first = f"{reached} of {number} heads {'has' if reached == 1 else 'have'} a role: {', '.join(counts)}."
+    if sum(row["reached"] for row in counted) > reached:
+        first = f"{reached} of {number} heads have a role, some of them several: {', '.join(counts)}."
     controls = controls_of(roles)
     most = max((row[name] for row in counted for name in controls), default=0)
     weights = " or ".join(controls)
@@ -238,7 +240,7 @@ def _counts(controls: Sequence[str]) -> list[Quantity]:
         *(Quantity(name, unit="count", meaning=untrained) for name in controls),
         Quantity("controls_best", "controls", "share", "highest score with such weights", detail="page"),
         Quantity(
-            "above", unit="count", meaning="heads above all of those; of an untrained model about one, or half a head"
+            "above", "beyond", "count", "heads above all of those; of an untrained model about one, or half a head"
         ),
         Quantity("layer", unit="count", detail="data"),
         Quantity(

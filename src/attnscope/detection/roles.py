@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -113,7 +113,7 @@ class Scoring:
         windows = list(islice(windows_of(session.corpus, loaded.tokenizer, length=length, limit=limit), limit))
         reach = Nearness(kept=tuple(dict.fromkeys((*Nearness().kept, *kept))))
         settings: dict[str, Any] = {"roles": [*names], "controls": [*controls], "window": length, "limit": limit}
-        settings["needles"] = None if needles is None else [needle.text for needle in needles]
+        settings["needles"] = None if needles is None else [astuple(needle) for needle in needles]
         settings |= {"seed": reading["seed"], "batch_size": batch_size, **heads_setting(heads)}
         settings |= registry.signed("role", names)
         asked = needles_of(None) if needles is None else needles

@@ -25,15 +25,18 @@ from attnscope.report.signature import short_hash
 from attnscope.store.run import Batch, Job, Work
 from attnscope.store.runs import RunFolder, load_tree
 from attnscope.support.errors import AttnscopeError, explaining
+from attnscope.support.numbers import count
 from attnscope.support.progress import Progress, Tell
 from attnscope.support.state import own_random_numbers
 
 ANY = "..."  # in a pattern: any text
 
 
-def prompts_of(texts: Texts | ChatTexts, loaded: LoadedModel, *, length: int, limit: int | None) -> list[Window]:
-    """The first `length` tokens of each text; a chat must fit as a whole."""
-    prompts: list[Window] = []
+def prompts_of(
+    texts: Texts | ChatTexts, loaded: LoadedModel, *, length: int, limit: int | None
+) -> tuple[list[Window], int]:
+    """The first `length` tokens of each text, and how many texts are longer; a chat must fit as a whole."""
+    prompts, cut = list[Window](), 0
     if isinstance(texts, ChatTexts):
         for window in texts.windows(length=length):
             if prompts and window.source == prompts[-1].source:
@@ -51,12 +54,14 @@ def prompts_of(texts: Texts | ChatTexts, loaded: LoadedModel, *, length: int, li
         for text in texts:
             if len(prompts) == limit:
                 break
-            prompts += Windows([text], loaded.tokenizer, length=length, limit=1, frame=frame)
+            first, *more = Windows([text], loaded.tokenizer, length=length, limit=2, frame=frame)
+            prompts.append(first)
+            cut += len(more)
     else:
         prompts += texts.windows(loaded.tokenizer, length=length, limit=limit)
     if not prompts:
         raise AttnscopeError("found no prompt; expected at least one text")
-    return prompts
+    return prompts, cut
 
 
 def spans_of(prompt: Window, patterns: Mapping[str, str], grouping: Grouping | None) -> dict[str, list[int]]:
@@ -151,17 +156,18 @@ def read_prompts(
     new_tokens: int | None,
     limit: int | None,
     patterns: Mapping[str, str],
-) -> tuple[Any, int, int, list[Window]]:
-    """The texts, the longest prompt and the new part in tokens, and the prompts."""
+) -> tuple[Any, int, int, list[Window], dict[str, str]]:
+    """The texts, the longest prompt and the new part in tokens, the prompts, and a note if some were cut."""
     check_generates(loaded)
     texts = corpus.read_with(loaded.tokenizer, to_answer=True) if isinstance(corpus, Chats) else corpus
     if new_tokens is None:
         whole = window_length(loaded, None)
         new_tokens = _NEW_TOKENS if whole > _NEW_TOKENS or loaded.model.config.is_encoder_decoder else whole // 2
     length = _prompt_length(loaded, window, new_tokens)
-    prompts = prompts_of(texts, loaded, length=length, limit=limit)
+    prompts, cut = prompts_of(texts, loaded, length=length, limit=limit)
     reject_unmatched(prompts, patterns)
-    return texts, length, new_tokens, prompts
+    note = f"Cut to the first {length} tokens (--window): {cut} of {count(len(prompts), 'prompt')}."
+    return texts, length, new_tokens, prompts, {"cut": note} if cut else {}
 
 
 def check_generates(loaded: LoadedModel) -> None:
@@ -224,11 +230,11 @@ class Generation(Job):
         return Work([(len(part), max(map(len, part)) + new) for part in parts], 1 + new, beams, has_cache=True)
 
     def batches(self) -> Iterator[Batch]:
-        size, count = self.settings["batch_size"], len(self.prompts)
-        for first in range(0, count, size):
-            numbers = range(first, min(first + size, count))
+        size, whole = self.settings["batch_size"], len(self.prompts)
+        for first in range(0, whole, size):
+            numbers = range(first, min(first + size, whole))
             yield Batch(numbers)
-            self.tell(Progress("generate", numbers.stop / count, {"prompts": numbers.stop}))
+            self.tell(Progress("generate", numbers.stop / whole, {"prompts": numbers.stop}))
 
     def summarise(self, measured: Iterable[xr.Dataset]) -> dict[str, xr.Dataset]:
         return {self.node: self.joined(measured)}

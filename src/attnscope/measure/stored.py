@@ -89,7 +89,7 @@ def _windows_have(short: int, windows: int, results: xr.Dataset) -> str:
 
 #: Attributes with notes for the reader.
 NOTES = (
-    *("eager", "uncaptured", "positions", "beyond", "unknown", "doubled", "packed", "mixed", "ends", "decoder"),
+    *("eager", "uncaptured", "positions", "cut", "beyond", "unknown", "doubled", "packed", "mixed", "ends", "decoder"),
     *("causality", "bias", "padding", "tower", "pooling", "points", "random", "patches", "sounds", "pictures"),
     *("videos", "words", "pool", "until", "cached", "observation", "rows", "left_out"),
     *("skipped_files", "gaps", "weights"),

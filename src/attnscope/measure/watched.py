@@ -127,9 +127,9 @@ class WatchedCalls:
                 )
             return together(self._written).assign_attrs(model=self._module, capture="generate()")
         if not self._passes:
-            passes = f"{self._without} passes without one" if self._without else "no pass"
+            what = "was not called in the context" if not self._without else "made no attention call that PyTorch names"
             raise AttnscopeError(
-                f"captured no attention call of {self._module} ({passes}). Call the module within the context. "
+                f"{self._module} {what}, so nothing was captured. "
                 "Hand-written attention is not captured: pass its weights to attnscope.measure_weights (or use "
                 "attnscope_lineage.walk for one module of attention)"
             )

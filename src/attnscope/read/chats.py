@@ -224,11 +224,18 @@ def roles_of(spans: Sequence[tuple[int, int]], regions: list[Region]) -> tuple[s
 
 def applied(messages: list[dict[str, Any]], name: str, writer: Any, template: str | None, **settings: Any) -> str:
     """A chat of that name as a template writes it, by a tokenizer or a processor."""
+    from jinja2 import TemplateSyntaxError
+
     try:
         with _within(SECONDS):
             text = str(writer.apply_chat_template(messages, chat_template=template, tokenize=False, **settings))
     except TimeoutError:
         raise AttnscopeError(f"{name}: the chat template does not end within {SECONDS:.0f} s: {_ADVICE}") from None
+    except TemplateSyntaxError as error:
+        raise AttnscopeError(
+            f"the chat template is not valid Jinja ({reason_of(error)}): correct it, or give another (--chat-template "
+            "FILE)"
+        ) from error
     except Exception as error:  # templates are programs that may raise anything
         raise AttnscopeError(f"{name}: the chat template rejects it ({reason_of(error)}): {_ADVICE}") from error
     if len(text) > ADDED + 2 * len(str(messages)):

@@ -15,6 +15,7 @@ from attnscope.read.shown import ShownTokens, Spans, Tokens, probe, tokenize, to
 from attnscope.read.sources import Text
 from attnscope.read.texts import Corpus
 from attnscope.support.errors import AttnscopeError, explaining
+from attnscope.support.numbers import count
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ class Windows:
         content = length - added
         if content < 1:
             raise AttnscopeError(
-                f"length {length} leaves no space for text, as the tokenizer adds {added} special tokens to each "
-                f"window; expected at least {added + 1}"
+                f"window (--window) is {length}; expected {added + 1} or more, as the tokenizer adds "
+                f"{count(added, 'special token')} to each"
             )
         if stride is not None and not 1 <= stride <= content:
             raise AttnscopeError(
@@ -89,14 +90,14 @@ class Windows:
         self._content, self._stride, self._limit = content, stride or content, limit
 
     def __iter__(self) -> Iterator[Window]:
-        count = 0
+        number = 0
         for text in self._corpus:
             for tokens in self._stretches(tokenize(self._tokenizer, text.content)):
                 yield self._frame.around(tokens, text)
-                count += 1
-                if count == self._limit:
+                number += 1
+                if number == self._limit:
                     return
-        if count == 0:
+        if number == 0:
             raise AttnscopeError(
                 "found no window: the tokenizer returns no token for any text: check that it is made for this type of "
                 "text"

@@ -147,11 +147,11 @@ def generate(
     window = reading["window"]
     read = partial(read_prompts, corpus=corpus, window=window, new_tokens=new_tokens, limit=limit, patterns=patterns)
     loaded = session.load(reading, check=read)
-    session.corpus, length, new_tokens, prompts = read(loaded)
+    session.corpus, length, new_tokens, prompts, notes = read(loaded)
 
     settings["new_tokens"] = new_tokens
     grouping = None if grouping is None else grouping.over(prompts)
     job = Generation(loaded, prompts, grouping, patterns, settings, tell)
     longest = max(length, new_tokens) if loaded.model.config.is_encoder_decoder else length + new_tokens
-    beyond = beyond_note(loaded, longest, "Texts with their new tokens")
-    return session.run("generate", job, job.signature_settings(length), reading, attributes=beyond)
+    notes |= beyond_note(loaded, longest, "Texts with their new tokens")
+    return session.run("generate", job, job.signature_settings(length), reading, attributes=notes)

@@ -34,7 +34,7 @@ def watch(
         "one for each, or a function from the token ids of a prompt to a mapping. Padding does not count.",
     ] = None,
 ) -> "AbstractContextManager[WatchedCalls]":
-    """Measure the attention inside any PyTorch module while you call it.
+    """Measure the attention inside a PyTorch module while you call it.
 
     Every call of ``torch.nn.functional.scaled_dot_product_attention``, of ``flex_attention`` and of
     ``torch.nn.MultiheadAttention`` (its fast path included) is measured as it happens; so are layers of transformers

@@ -189,7 +189,19 @@ def test_texts_longer_than_the_config_allows_are_noted(made, saved, tmp_path):
     assert told in " ".join(said.split())
 
 
+def test_prompts_that_are_cut_are_counted(made):
+    model, tokenizer = made
+    texts = ["A boat is out on the sea.", "A boat."]
+    found = attnscope.generate(model, texts, tokenizer=tokenizer, new_tokens=2, window=5)
+    assert notes_of(found)["cut"] == "Cut to the first 5 tokens (--window): 1 of 2 prompts."
+    assert "cut" not in notes_of(attnscope.generate(model, texts, tokenizer=tokenizer, new_tokens=2))
+
+
 def test_outputs_too_short_for_a_shift_have_a_page_that_says_so():
     model, tokenizer = writer()
     generated = attnscope.generate(model, ["A boat is out."], tokenizer=tokenizer, new_tokens=2)
-    assert "need texts with" in report_of("generate", generated).finding.sentences[0]
+    report = report_of("generate", generated)
+    assert "need texts with" in report.finding.sentences[0]
+    heads = next(table for table in report.tables if table.name == "heads")
+    assert heads.rows
+    assert not heads.terminal  # every number is missing

@@ -240,7 +240,7 @@ def test_what_cannot_be_watched_is_rejected(models, options, spans, message):
     given = {"attention_mask": torch.ones(1, 5, dtype=torch.int64)} | options
     with attnscope.watch(models["llama"], spans=spans) as seen, pytest.raises(AttnscopeError, match=message):
         models["llama"].generate(prompts(5)["input_ids"], max_new_tokens=3, **given)
-    with pytest.raises(AttnscopeError, match="captured no attention call of LlamaForCausalLM"):
+    with pytest.raises(AttnscopeError, match="LlamaForCausalLM was not called in the context"):
         seen.result()
 
 

@@ -120,7 +120,7 @@ def test_the_card_has_effects_stability_and_a_row_for_each_head(planted):
     assert row["mean_low"] <= row["mean_mean"] <= row["mean_high"]
     assert {row["key_head"] for row in rows} == set(range(4))
     assert float(card.stability.sel(role="previous_token")) > 0.5
-    assert "latest 2 and first 0 tokens keeps 95%" in " ".join(report.finding.sentences)
+    assert "A cache of the latest 2 tokens keeps 95%" in " ".join(report.finding.sentences)
     read_by = report.read.split(", ")[0]
     assert report.finding.certainty == f"heads by their mean over {read_by}; each share has a 95% interval"
     assert report.tables[0].best == rows  # 8 heads fit
@@ -531,12 +531,31 @@ def test_a_model_that_predicts_no_tokens_has_no_loss_with_limited_keys(head, mea
 TEXTS = ["The tide comes in twice a day, and goes out again.", "The boats lie dry on the sand until it is back."] * 2
 
 
+def test_all_of_a_needle_is_in_the_signature():
+    """Else a corrected needle would be answered by the finished run of the one before."""
+    reader, tokenizer = tiny_reader("gpt2")
+    needle = {"needle": "it is", "prompt": "it"}
+    others = [needle | {"prompt": "is"}, needle | {"real_needle": "is"}, needle | {"needle": "it in"}]
+    cards = [
+        attnscope_cards.card(reader, TEXTS, tokenizer=tokenizer, kept=[(8, 4)], controls="none", needles=[one])
+        for one in (needle, *others)
+    ]
+    assert len({card.attrs["signature"] for card in cards}) == len(cards)
+
+
+def test_a_check_that_no_cache_allows_is_rejected():
+    reader, tokenizer = tiny_reader("bert")
+    for asked in ("check", "limits"):
+        with pytest.raises(AttnscopeError, match=r"need causal layers, and windows longer than a cache"):
+            attnscope_cards.card(reader, TEXTS, tokenizer=tokenizer, kept=[(8, 4)], controls="none", **{asked: True})
+
+
 def test_a_card_counts_key_value_heads_by_the_query_head_that_needs_most():
     reader, tokenizer = tiny_reader("llama")  # four query heads, two key-value heads a layer
     card = attnscope_cards.card(reader, TEXTS, tokenizer=tokenizer, kept=[(8, 4)], controls="none")
     # of the first two query heads one needs more, of the last two of the first layer none
     card.score.loc[{"role": "kept_8_4"}] = [[0.99, 0.5, 0.96, 0.97], [0.5, 0.5, 0.99, 0.94]]
-    sentence = "It does for all query heads of 1 of 4 key-value heads, which share their keys."
+    sentence = "The cache 8+4 does so for all query heads of 1 of 4 key-value heads, which share their keys."
     assert sentence in report_of("card", card).finding.sentences
     reader, tokenizer = tiny_reader("gpt2")
     card = attnscope_cards.card(reader, TEXTS, tokenizer=tokenizer, kept=[(8, 4)], controls="none")

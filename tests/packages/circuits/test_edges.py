@@ -473,7 +473,7 @@ def test_the_headline_names_the_ranking_with_the_smallest_circuit(copied):
     first = finding_of([0.004, 0.79, 1], [0.3, 0.976, 1])
     assert first.headline.startswith("A circuit of ")
     assert "edges (20.0%) keeps on average 98% (" in first.headline
-    assert "It is the smallest that keeps 80% to 120% of it" in first.sentences[1]
+    assert "It is the smallest that keeps 80% to 120% of the difference" in first.sentences[1]
     assert first.sentences[1].endswith("those with the largest scores.")
     first = finding_of([0.85, 0.79, 1], [0.3, 0.976, 1])
     assert "edges (10.0%) keeps on average 85% (" in first.headline

@@ -182,7 +182,7 @@ def test_without_the_package_a_view_is_a_page(tmp_path, monkeypatch):
     shown = attnscope.view("bundled:tasks", TEXT)
     assert shown.conversation is None
     assert "talkToServer" not in shown.save(tmp_path / "page.html").read_text(encoding="utf-8")
-    with pytest.raises(AttnscopeError, match=r"is in attnscope_live: pip install attnscope-live, .* --page FILE"):
+    with pytest.raises(AttnscopeError, match=r"is in attnscope-live: .* packages/attnscope-live. .* --page FILE"):
         command({"model": "bundled:tasks", "texts": TEXT})
 
 

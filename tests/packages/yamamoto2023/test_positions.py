@@ -146,7 +146,7 @@ def test_an_analysis_that_is_not_installed_is_named_with_its_package(monkeypatch
     catalogue.added_analyses.cache_clear()
     try:
         assert "waves" not in known_analyses()
-        with pytest.raises(AttnscopeError, match=r"waves is in attnscope_yamamoto2023: pip install attnscope-yamam"):
+        with pytest.raises(AttnscopeError, match=r"waves is in attnscope-yamamoto2023: in a copy of the"):
             attnscope.explain(analyses=["waves"])
         planted = only(explanation(), "verdict", "waves", "phase_map")
         with RunFolder(tmp_path / "run", {"command": "explain"}) as run:

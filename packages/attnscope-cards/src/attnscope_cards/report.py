@@ -94,16 +94,17 @@ def _cache_sentences(card: xr.Dataset) -> list[str]:
     sentences: list[str] = []
     for name in _kept(card):
         recent, sinks = name.split("_")[1:]
+        tokens = f"{recent} tokens" if sinks == "0" else f"{recent} and first {sinks} tokens"
         score = card.score.sel(role=name).values
         sentences.append(
-            f"A cache of the latest {recent} and first {sinks} tokens keeps 95% of the weight or more for "
+            f"A cache of the latest {tokens} keeps 95% of the weight or more for "
             f"{int((score >= STREAMS).sum())} of {int(np.isfinite(score).sum())} heads."
         )
         if bool((card[SHARED] > 1).any()):
             least = pooled(card, score, lowest=True)
             sentences.append(
-                f"It does for all query heads of {int((least >= STREAMS).sum())} of {int(np.isfinite(least).sum())} "
-                "key-value heads, which share their keys."
+                f"The cache {recent}+{sinks} does so for all query heads of {int((least >= STREAMS).sum())} of "
+                f"{int(np.isfinite(least).sum())} key-value heads, which share their keys."
             )
     return sentences
 
@@ -123,7 +124,9 @@ _CHECK = (
     schema.with_ends(
         "difference", "", "nats", "of both", significant="difference_shown", interval=True,
     ),
-    schema.Quantity("p", "p", "p", "share of orders whose area under the curve is as small, corrected for all caches"),
+    schema.Quantity(
+        "p", "p of the curve", "p", "share of orders whose area under the curve is as small, corrected for all caches",
+    ),
 )  # fmt: skip
 
 

@@ -179,8 +179,11 @@ def _circuit(found: xr.Dataset, edges: int) -> list[str]:
     if abs(1 - reached) > _FAR:
         return [first, f"No circuit keeps {between} of it on other pairs; its edges are {ranked}."]
     if len(sizes) > 1:
-        return [first, f"Each is the smallest that keeps {between} of it where it is chosen; its edges are {ranked}."]
-    return [first, f"It is the smallest that keeps {between} of it where it is chosen; its edges are {ranked}."]
+        return [
+            first,
+            f"Each is the smallest that keeps {between} of the difference where chosen; its edges are {ranked}.",
+        ]
+    return [first, f"It is the smallest that keeps {between} of the difference where chosen; its edges are {ranked}."]
 
 
 def _smallest(kept: xr.DataArray) -> tuple[float, str]:

@@ -17,7 +17,12 @@ from attnscope.kernels.reference import attend, causal_mask
 from attnscope.measure.quantities import Wording, wording
 from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.support.errors import AttnscopeError
-from attnscope_lineage.efficient import block_sparse_attention, linear_attention, sliding_window_attention
+from attnscope_lineage.efficient import (
+    block_sparse_attention,
+    block_sparse_mask,
+    linear_attention,
+    sliding_window_attention,
+)
 
 Form = Callable[[Tensor, Tensor, Tensor], Tensor]
 _SHARED = ("profile", "entropy", "first_token")  # with scan
@@ -83,9 +88,21 @@ def usual_forms(*, reach: int = 8, causal: bool = False) -> dict[str, Form]:
     """A sliding window, blocks with the first token for all, and linear attention."""
     return {
         f"window of {reach}": partial(sliding_window_attention, left=reach, right=0 if causal else reach),
-        f"blocks of {reach}": partial(block_sparse_attention, block=reach, causal=causal),
+        f"blocks of {reach}": partial(block_sparse_attention, block=reach, neighbours=0, causal=causal),
         "linear": partial(linear_attention, causal=causal),
     }
+
+
+def weights_of_form(form: str, length: int, *, reach: int = 8, causal: bool = False) -> int:
+    """How many weights full attention or a usual form computes for a text; linear attention none."""
+    at = torch.arange(length)
+    masks = {
+        FULL: torch.ones(length, length, dtype=torch.bool),
+        f"window of {reach}": (at - at[:, None]).abs() <= reach,
+        f"blocks of {reach}": block_sparse_mask(length, block=reach, neighbours=0),
+    }
+    seen = masks.get(form, torch.zeros(1, 1, dtype=torch.bool))
+    return int((seen.tril() if causal else seen).sum())
 
 
 def _statistics(weights: Tensor, full: Tensor, output: Tensor, expected: Tensor, band: int) -> dict[str, np.ndarray]:

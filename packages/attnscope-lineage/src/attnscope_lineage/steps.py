@@ -25,6 +25,7 @@ from attnscope.kernels.reference import masked_softmax
 from attnscope.read.shown import split_character
 from attnscope.report.schema import with_marked_spaces
 from attnscope.support.errors import AttnscopeError
+from attnscope_lineage.forms import weights_of_form
 from attnscope_lineage.head_walk import TOY, Walk, entropy
 
 if TYPE_CHECKING:
@@ -449,23 +450,14 @@ class _Writer:
 
     def forms(self, lost: xr.Dataset) -> Step:
         """Full attention, a window, blocks and linear attention: what each costs and loses."""
-        causal = self.walk.kind == "causal"
-        reach = {"window": 9 if causal else 17, "blocks": 9}  # keys of a query: 8 on a side and itself, 8 and the first
-
-        def weights(name: str, n: int) -> str:
-            if name == "linear":
-                return "–"
-            every = n * (n + 1) // 2 if causal else n * n
-            return f"{every if name == 'full' else min(every, n * reach[name.partition(' ')[0]]):,}"
-
-        length = 1000
+        length, causal = 1000, self.walk.kind == "causal"
         mean = lost[["weight_moved", "output_error"]].mean(("window", "head"))
         rows = [
             (
                 self.wording[f"form.{name.partition(' ')[0]}"],
                 number(float(mean.weight_moved.sel(form=name)), 3),
                 number(float(mean.output_error.sel(form=name)), 3),
-                weights(name, length),
+                "–" if name == "linear" else f"{weights_of_form(name, length, causal=causal):,}",
             )
             for name in lost.form.values.tolist()
         ]

@@ -94,8 +94,8 @@ class SoundConversation(Conversation):
             from attnscope_relations.warping import filtered, first_frames
         except ImportError as error:
             raise AttnscopeError(
-                "times of words are in attnscope_relations: pip install attnscope-relations, or in a checkout of "
-                "attnscope pip install -r packages/requirements.txt"
+                "times of words are in attnscope-relations: in a copy of the repository, "
+                "pip install -r packages/requirements.txt"
             ) from error
         maps, said = self.looked.edited.maps, self.looked.plain.window.target
         call = maps.calls.get(asked.layer)

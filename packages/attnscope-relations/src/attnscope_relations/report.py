@@ -197,25 +197,25 @@ def _largest_weight(row: schema.Row, result: xr.Dataset) -> list[str]:
     others = significant(exchanged, 2) if np.isfinite(exchanged) else "undefined"
     if row["weight"] <= row["uniform"]:
         even = f"uniform attention ({uniform})"
-        return [f"Head {head} is right most often, but its weight along {relation} ({weight}) is not above {even}."]
+        return [f"Head {head} is right most often, but its weight along “{relation}” ({weight}) is not above {even}."]
     every = result.weight.sel(relation=relation)
     first = (
-        f"In {_units(result)}, head {head} has weight {weight} along {relation}; uniform attention {uniform}, the same "
-        f"links at other places (exchanged links) {others}."
+        f"In {_units(result)}, head {head} has weight {weight} along “{relation}”; uniform attention {uniform}, the "
+        f"same links at other places (exchanged links) {others}."
     )
     if int(result.units.max()) == 1 and row["weight"] >= float(every.max()):
         first = (
             f"In {_units(result)}, head {head} has the highest weight of {int(every.notnull().sum())} heads along "
-            f"{relation}, {weight}; uniform attention {uniform}, the same link at other places of the text (exchanged "
-            f"links) {others}."
+            f"“{relation}”: {weight}; uniform attention {uniform}, the same link at other places of the text "
+            f"(exchanged links) {others}."
         )
     sentences = [first]
     if "first_rank" in result:
         first = of_head.isel(window=np.flatnonzero(np.isfinite(of_head.first_rank))[:1])
         for rank, largest in zip(first.first_rank.values, first.first_largest.values, strict=True):
             sentences.append(
-                f"In the first text, the target of {relation} has rank {int(rank)} in this head; {str(largest)!r} gets "
-                "the largest weight."
+                f"In the first text, the target of “{relation}” has rank {int(rank)} in this head; {str(largest)!r} "
+                "gets the largest weight."
             )
     return sentences
 

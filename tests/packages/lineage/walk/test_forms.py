@@ -11,10 +11,10 @@ from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
-from attnscope.kernels.reference import attend, window_mask
+from attnscope.kernels.reference import attend, causal_mask, window_mask
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Windows
-from attnscope_lineage.forms import compare_call, compare_forms, usual_forms
+from attnscope_lineage.forms import compare_call, compare_forms, usual_forms, weights_of_form
 
 X = torch.randn(3, 2, 3, 40, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
@@ -73,6 +73,16 @@ def test_grouped_queries_and_the_scale_of_the_call_are_respected():
 def test_what_the_forms_do_not_know_is_rejected(extra, message):
     with pytest.raises(AttnscopeError, match=message):
         compare_call(AttentionCall(*X, scale=0.5, **extra))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_form_computes_as_many_weights_as_it_is_said_to(causal):
+    query, key = torch.randn(2, 1, 1, 40, 4, dtype=torch.float64)
+    same = torch.eye(40, dtype=torch.float64)[None, None]
+    forms = {"full": lambda q, k, v: attend(q, k, v, causal_mask(40, 40, q.device) if causal else None)[0]}
+    for name, form in (forms | usual_forms(causal=causal)).items():
+        expected = 0 if name == "linear" else int((form(query, key, same) > 0).sum())
+        assert weights_of_form(name, 40, causal=causal) == expected, name
 
 
 def test_bad_forms():
