@@ -1,5 +1,6 @@
 """One catalogue translates terminal, pages and figures; results and data stay in English."""
 
+import ast
 import html
 import json
 import re
@@ -20,7 +21,8 @@ from attnscope.results.page.heads import of_report
 from tests.cli.command import attnscope
 from tests.packages.lineage.compare.small_systems import SMALL
 
-SCRIPT = runpy.run_path(Path(__file__).parents[2] / "scripts" / "messages.py")
+SOURCES = Path(__file__).parents[2]
+SCRIPT = runpy.run_path(SOURCES / "scripts" / "messages.py")
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,28 @@ def test_a_message_with_values_is_translated_by_its_own_entry(entries, japanese)
         if found != filled.sub(value, translated):
             wrong[message] = found
     assert not wrong
+
+
+def headings(path):
+    """The headings that the quantities of a module have, as far as they are written out there."""
+    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(call, ast.Call) or ast.unparse(call.func).split(".")[-1] not in {"Quantity", "with_ends"}:
+            continue
+        given = [getattr(one, "value", None) for one in call.args]
+        named = {one.arg: getattr(one.value, "value", None) for one in call.keywords}
+        if given and isinstance(given[0], str) and "data" not in {named.get("detail"), *given[4:5]}:
+            heading = given[1] if len(given) > 1 else named.get("heading", "")
+            yield heading if heading else given[0].replace("_", " ")
+
+
+def test_every_heading_of_a_table_is_translated(entries):
+    modules = [path for root in ("src", "packages") for path in (SOURCES / root).rglob("*.py")]
+    every = {heading for path in modules for heading in headings(path) if heading}
+    assert len(every) > 150
+    assert every - entries.keys() == {
+        *("p", "AER", "UAS"),  # as in Japanese texts
+        *("kernel agrees", "kernel chance", "kernel share", "offset of kernel"),  # headings are of the model's scheme
+    }
 
 
 @pytest.mark.usefixtures("japanese")

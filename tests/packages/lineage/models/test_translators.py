@@ -133,5 +133,5 @@ def test_without_the_package_of_its_class_a_folder_says_what_to_install(tmp_path
     small("additive-gru").save_pretrained(tmp_path)
     assert isinstance(load_model(tmp_path, need_tokenizer=False).model, RecurrentForConditionalGeneration)
     monkeypatch.setattr("attnscope.capture.load.find_spec", lambda _: None)
-    with pytest.raises(AttnscopeError, match=r"^attnscope-recurrent is in attnscope_lineage: pip install"):
+    with pytest.raises(AttnscopeError, match=r"^attnscope-recurrent is in attnscope-lineage: in a copy"):
         load_model(tmp_path, need_tokenizer=False)
