@@ -71,7 +71,7 @@ def headings(path):
         named = {one.arg: getattr(one.value, "value", None) for one in call.keywords}
         if given and isinstance(given[0], str) and "data" not in {named.get("detail"), *given[4:5]}:
             heading = given[1] if len(given) > 1 else named.get("heading", "")
-            yield heading if heading else given[0].replace("_", " ")
+            yield heading or given[0].replace("_", " ")
 
 
 def test_every_heading_of_a_table_is_translated(entries):
