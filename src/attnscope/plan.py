@@ -347,6 +347,8 @@ def _seconds(
         named = MODEL if source is None else source
         named = MODELS.get(named, named) if isinstance(named, str) else named
         if not Path(str(named)).is_dir():
+            if str(named).endswith(".gguf"):
+                return None, "of a .gguf file it is known from a run alone, such as one with --limit 1"
             return None, f"{named} is not in a folder, and a dry run downloads no weights"
         try:
             model = load_model(named, **vars(replace(loading, dry_run=False)), need_tokenizer=False).model

@@ -84,6 +84,13 @@ def test_every_heading_of_a_table_is_translated(entries):
     }
 
 
+REASON = "Invalid control character at: line 1 column 12 (char 11)"  # of a library, in its words
+WRONG = (
+    f"a.jsonl の 3 行目: JSON ではありません（{REASON}）。一行に一つの JSON オブジェクトが必要です。"
+    "行を直すか削除してください"
+)
+
+
 @pytest.mark.usefixtures("japanese")
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -95,10 +102,20 @@ def test_every_heading_of_a_table_is_translated(entries):
         ("gpt2", "gpt2"),
         ("S: (14, 14)", "S: (14, 14)"),
         ("Heads with a label, heads", "ラベルのあるヘッド、ヘッド"),
-        ("no such command 'wakl'. Did you mean 'walk'?", "コマンド 'wakl' はありません。もしかして: 'walk'"),
+        ("no such command 'wakl'. Did you mean 'walk'?", "コマンド 'wakl' はありません。もしかして 'walk' ですか"),
         ("Head labels: within 16: 14, local: 2.", "ヘッドのラベル: 16トークン以内: 14、近傍: 2。"),
         ("The largest change is +3.528 (+3.176 to +4.222) nats.", "最大の変化は +3.528 nat（+3.176～+4.222）です。"),
         ("special_tokens", "special_tokens"),
+        ("attnscope roles", "attnscope roles"),
+        (
+            "window (--window) is 0; expected a whole number of 1 or more",
+            "window (--window) が 0 になっています。必要な値: 整数（1 以上）",
+        ),
+        (
+            "steps (--steps) is -1; expected a whole number of 0 or more",
+            "steps (--steps) が -1 になっています。必要な値: 整数（0 以上）",
+        ),
+        (f"a.jsonl, line 3: not JSON ({REASON}); expected one JSON object a line: correct or remove the line", WRONG),
         ("The largest change is -0.045 nats.", "最大の変化は -0.045 nat です。"),
         ("nobody has translated this sentence", "nobody has translated this sentence"),
     ],

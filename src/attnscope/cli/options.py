@@ -293,9 +293,8 @@ class _Formatter(_BASE):
     def _meaning(self, text: str, taken: int) -> str:
         meaning, remark = cast("Any", _REMARK.fullmatch(text)).groups()
         word, colon, default = (remark or "").partition(": ")
-        return self._lines(
-            translate(meaning) + (f" [{translate(word)}{colon}{translate(default)}]" if word else ""), taken
-        )
+        said = translate(default) if " " in default else default  # what has one word is typed so
+        return self._lines(translate(meaning) + (f" [{translate(word)}{colon}{said}]" if word else ""), taken)
 
     def _lines(self, text: str, taken: int = 0) -> str:
         return _fixed(wrapped(translate(" ".join(text.split())), self.width - self.current_indent - taken - 2))

@@ -98,7 +98,7 @@ def _sentence(head: tuple[int, int], result: xr.Dataset, examples: list[Row], fe
 
     top = [row for row in own(examples) if row["set"] == "top"]
     ranked = _RANKED[str(result.attrs["by"])]
-    ends = [significant(row["score"], 2) for row in (top[-1], top[0])]
+    ends = [significant(row["score"], 3) for row in (top[-1], top[0])]
     between = " to ".join(dict.fromkeys(ends))
     is_weight = ranked is _RANKED["weight"]
     score = f"weight over uniform: {between}" if is_weight else f"{ranked.title}: {between}"

@@ -61,6 +61,7 @@ def read_catalogue(folder: Path) -> dict[str, str]:
 
 
 _LONG = 3  # words of a message whose values may be lists
+_LINE = re.compile(r", line [\d,]+$")  # of a file
 
 
 class _Template(NamedTuple):
@@ -90,7 +91,7 @@ class _Template(NamedTuple):
             or any(SENTENCES.search(re.sub(r"\(.*\)", "", value)) for value in values)
             or any("; " in value for value in listed)
             or (self.words < _LONG and any(": " in value for value in listed))
-            or any(", " in value for value in plain if value in listed)
+            or any(", " in _LINE.sub("", value) for value in plain if value in listed)
             or (self.words == 1 and len(values) == 1 and self.message.startswith("{0} ") and " " in values[0])
         )
 
@@ -127,12 +128,16 @@ _NUMBERS = re.compile(r"([−+-]?\d(?:[\d.,]*\d)?%?) (.+)"), re.compile(r"(.+)( 
 _BETWEEN = re.compile("(?<=[\u3000-\u9fff\uff01-\uff5e]) (?=[\u3000-\u9fff\uff01-\uff5e])")  # two Japanese letters
 #: An error of a library, as `attnscope.support.errors.explaining` quotes it. It stays as it is.
 _EXPLAINED, _REASON = re.compile(r".+?: (“.+”)\. .+", re.DOTALL), "“1”"
-_ENTRIES = re.compile(r"\b([Ww]indow|[Ii]mage|[Vv]ideo|[Ss]ound|[Pp]ool)(?=s?\b)")
+_ENTRIES = re.compile(r"(?<![\w-])([Ww]indow|[Ii]mage|[Vv]ideo|[Ss]ound|[Pp]ool)(?=s?\b)")
+
+
+#: A quotation, a name, an option, or a parameter with its option.
+_TYPED = re.compile(r"'[^']*'$|[a-z0-9]+(_[a-z0-9]+)+$|(\w+ )?\(?--[a-z0-9-]+\)?$")
 
 
 def translate(text: str) -> str:
-    """The text in the chosen language: as it is without an entry, if all of it is quoted, or if it is a name."""
-    bare = re.sub("^'[^']*'$|^[a-z0-9]+(_[a-z0-9]+)+$", "", text)
+    """The text in the chosen language: as it is without an entry, if all of it is quoted, or if it is typed so."""
+    bare = "" if _TYPED.match(text) else text
     return text if _current == "en" or not re.search("[A-Za-z]", bare) else _translate(_current, text)
 
 
@@ -223,6 +228,7 @@ def _joined(parts: Sequence[str], shown: Sequence[str], joined: str = "") -> str
 
 
 _NAMES = re.compile(r"[\w.-]+(?:, [\w.-]+)+")
+_REMARKS = re.compile(r"not \w+ \(\{(\d+)\}\)")  # what a library says is wrong, in its words
 
 
 def _is_typed(message: str, number: int, value: str) -> bool:
@@ -231,7 +237,7 @@ def _is_typed(message: str, number: int, value: str) -> bool:
         return True
     return (
         _NAMES.fullmatch(value) is not None
-        and re.search(rf"\b(?:expected|choose|one of)\b.*\{{{number}\}}", message) is not None
+        and re.search(rf"\b(?:expected|choose|one of|fields|found are)\b.*\{{{number}\}}", message) is not None
     )
 
 
@@ -252,7 +258,11 @@ def _whole(name: str, text: str) -> str | None:
                 value if _is_typed(template.message, number, value) else translate(value).strip()
                 for number, value in enumerate(values)
             ]
-            if all(fits(value, min(2, template.words - 1)) for value in shown):
+            if not template.words and shown == [*values]:  # but for its ending, as of a plural
+                continue
+            remarks = {int(number) for number in _REMARKS.findall(template.message)}
+            plain = [value for number, value in enumerate(shown) if number not in remarks]
+            if all(fits(value, min(2, template.words - 1)) for value in plain):
                 filled = PLACEHOLDER.sub(lambda number: shown[int(number[1])], exact[template.message])  # noqa: B023
                 return _BETWEEN.sub("", filled)
     return None

@@ -178,6 +178,8 @@ _WIDEST = 10_000  # columns of a terminal
 
 def _fitting(table: Table, quantities: Sequence[Quantity], console: Console) -> list[RichTable]:
     """A table as wide as the console has room for; where no layout fits, its columns go to several tables."""
+    from rich.cells import cell_len
+
     room = console.options.update(width=_WIDEST)
     wide = _rich_table(table, quantities)
     if console.measure(wide, options=room).maximum <= console.width:
@@ -187,9 +189,19 @@ def _fitting(table: Table, quantities: Sequence[Quantity], console: Console) -> 
         layout = _rich_table(table, columns, narrow=narrow)
         return console.measure(layout, options=room).minimum <= console.width
 
+    def settled(layout: RichTable) -> RichTable:
+        """Give columns of words what is left of the width: rich would narrow them below their longest word."""
+        left = console.width - console.measure(layout, options=room).minimum
+        for column in (one for one in layout.columns if not one.no_wrap):
+            lines = [line for cell in (column.header, *column.cells) for line in str(cell).split("\n")]
+            least = column.min_width or 1
+            column.width = max(least, min(max(map(cell_len, lines)), least + left))
+            left -= column.width - least
+        return layout
+
     for narrow in (1, 2):
         if fits(quantities, narrow):
-            return [_rich_table(table, quantities, narrow=narrow)]
+            return [settled(_rich_table(table, quantities, narrow=narrow))]
     labels = [*takewhile(lambda one: one.unit in NO_NUMBERS - {"text"}, quantities)] or [
         quantities[0]
     ]  # of rows, in each part
@@ -198,7 +210,7 @@ def _fitting(table: Table, quantities: Sequence[Quantity], console: Console) -> 
         if not parts or not fits([*labels, *parts[-1], one], 2):
             parts.append([])
         parts[-1].append(one)
-    return [_rich_table(table, [*labels, *part], narrow=2) for part in parts or [[]]]
+    return [settled(_rich_table(table, [*labels, *part], narrow=2)) for part in parts or [[]]]
 
 
 def _rich_table(table: Table, quantities: Sequence[Quantity], *, narrow: int = 0) -> RichTable:

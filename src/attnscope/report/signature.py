@@ -157,7 +157,8 @@ def tokenizer_sha256(tokenizer: Any) -> str:
 def _written(value: Any) -> str:
     value = [*value] if isinstance(value, dict) else value
     if isinstance(value, list):
-        return str(len(value)) if len(value) > _FEW else "+".join(map(str, value))
+        between = "," if any("+" in str(one) for one in value) else "+"  # of sets of heads
+        return str(len(value)) if len(value) > _FEW else between.join(map(str, value))
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 

@@ -543,11 +543,17 @@ def test_all_of_a_needle_is_in_the_signature():
     assert len({card.attrs["signature"] for card in cards}) == len(cards)
 
 
-def test_a_check_that_no_cache_allows_is_rejected():
-    reader, tokenizer = tiny_reader("bert")
+@pytest.mark.parametrize(
+    ("family", "kept", "says"),
+    [("bert", (8, 4), "measure the loss of next tokens"), ("gpt2", (200, 4), "the smallest cache 204: give longer")],
+)
+def test_a_check_that_no_cache_allows_is_rejected_before_a_run_begins(family, kept, says, tmp_path):
+    reader, tokenizer = tiny_reader(family)
     for asked in ("check", "limits"):
-        with pytest.raises(AttnscopeError, match=r"need causal layers, and windows longer than a cache"):
-            attnscope_cards.card(reader, TEXTS, tokenizer=tokenizer, kept=[(8, 4)], controls="none", **{asked: True})
+        how = {"kept": [kept], "controls": "none", "out": tmp_path / "card", asked: True}
+        with pytest.raises(AttnscopeError, match=says):
+            attnscope_cards.card(reader, TEXTS, tokenizer=tokenizer, **how)
+        assert not (tmp_path / "card").exists()
 
 
 def test_a_card_counts_key_value_heads_by_the_query_head_that_needs_most():

@@ -128,12 +128,7 @@ class Additions:
             parts.insert(0, xr.Dataset(variables, {"ablation": list(ANSWERS)}))
         caches = [cache for cache in self.caches if "kept_{}_{}".format(*cache) in result.role.values]
         changes = None
-        if self.limits or self.check:
-            if not caches:
-                raise AttnscopeError(
-                    "limits (--limits) and check (--check) need causal layers, and windows longer than a cache "
-                    "(--kept); found none: leave them out"
-                )
+        if caches and (self.limits or self.check):
             seed, windows = self.reading["seed"], list(probes[0].windows)
             session = PredictionSession(self.loaded, windows, kind_of_question(self.loaded.model), seed)
             if self.limits:

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from attnscope.intervention.ablation import ESTIMATES
 from attnscope.intervention.metrics import unit_of_loss
 from attnscope.intervention.verdicts import ESTIMATORS, PEAK, curve_of, effect_of
-from attnscope.report.schema import UNITS, Report, Row
+from attnscope.report.language import translate
+from attnscope.report.schema import UNITS, Report, Row, shown_label
 from attnscope.results.figures.panels import HeadMap, curve, estimate_panels, head_maps, interval_rows, name_point
 from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import LEFT, RIGHT, Figure, cluster_colours, figure_style
@@ -88,7 +89,7 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     if "heads" not in tree:
         return
     rows = report.rows[:LISTED]
-    names = [f"{row['layer']}.{row['head']}  {row['label']}".strip() for row in rows]
+    names = [f"{row['layer']}.{row['head']}  {translate(shown_label(row['label']))}".strip() for row in rows]
     series = {
         name: (*_MARKS.get(name, ("^", "0.5")), [effect_of(row, name) for row in rows]) for name in _ablations(report)
     }
@@ -185,7 +186,7 @@ def weight_against_effect(report: Report) -> Figure:
             facecolors=["none" if effect.shown is False else colour for effect in effects],
             edgecolors=colour,
             linewidths=0.9,
-            label=kind or "head",
+            label=shown_label(kind) or "head",
         )
     axes.set(
         xlabel="Largest share of all weight at one offset",
@@ -250,7 +251,7 @@ def estimates_of_effects(tree: xr.DataTree) -> Figure:
         else:
             estimated = heads.estimate.sel(estimator=name, ablation=ablation).values
             panels.append((title, f"Effect ({ablation}), {unit}", measured, estimated))
-    return estimate_panels(panels, f"Estimate, {unit}")
+    return estimate_panels(panels, f"Estimated change, {unit}")
 
 
 def _of_curves(curves: xr.Dataset, unit: str) -> str:

@@ -106,7 +106,7 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
             )
             for name in patched.estimator.values.tolist()
         ]
-        yield "estimates", estimate_panels(panels, f"Estimate, {unit}")
+        yield "estimates", estimate_panels(panels, f"Estimated change, {unit}")
 
 
 def grid(report: Report) -> Figure:
@@ -132,7 +132,7 @@ def recovered_map(tree: xr.DataTree) -> Figure:
     values, significant, rows, title = _as_grid(patched)
     by_position = "position" in patched.dims
     cell = float(np.clip((6.0 if by_position else 3.0) / max(values.shape), 0.14, 0.42))  # inches
-    largest = float(np.nanmax(np.abs(values)))
+    largest = float(np.nanmax(np.abs(values), initial=0.0))
     reach = float(np.clip(largest, UNITS["percent"].full, 1.0))
     beyond = "both" if largest > reach else "neither"
     panel = HeadMap.signed("", values, significant, reach, "Share of difference")

@@ -157,10 +157,10 @@ def card(
         )
     sounds = None if opened is None else opened[1]
     session = Opened.open("card", model, reading, texts, check=check_outline) if opened is None else opened[0]
-    if (limits or check) and kind_of_question(session.model.model) in {"label", "output"}:
+    if (limits or check) and kind_of_question(session.model.model) in {"label", "output", "masked"}:
         raise AttnscopeError(
-            "limits (--limits) and check (--check) measure the loss of predicted tokens; found "
-            f"{session.model.name}, which predicts none: leave them out, or give a language model"
+            "limits (--limits) and check (--check) measure the loss of next tokens; found "
+            f"{session.model.name}, which predicts none: leave them out, or give a causal language model"
         )
     if effects is not None:
         check_same_model(effects, session.model, "effects (--effects)")
@@ -170,6 +170,12 @@ def card(
         scoring = Scoring.of("card", session, reading, names, hidden, drawn, batch_size, caches, chosen_heads)
     else:
         scoring = Scoring.of_sounds("card", session, sounds, reading, [*names, *OF_SOUNDS], drawn, chosen_heads)
+    longest, least = max(map(len, scoring.windows), default=0), min(sum(cache) for cache in caches)
+    if (limits or check) and longest <= least:
+        raise AttnscopeError(
+            "limits (--limits) and check (--check) need windows longer than a cache (--kept); the longest has "
+            f"{longest} tokens, and the smallest cache {least}: give longer texts or smaller caches"
+        )
     more = effects, answers, limits, check, listing, chosen_heads
     scoring.more = Additions(session.model, reading, caches, *more).added
     settings = scoring.settings | {

@@ -167,7 +167,7 @@ def walk(
     sense = None if texts is None else modality_of(model, texts, revision=reading["revision"])
     if sense is not None and not forms:
         return walk_sense(model, sense, targets, (layer, head), query_token, reading)
-    if isinstance(texts, Tensor | Path) or (texts is not None and not len(texts)):
+    if isinstance(texts, Tensor | Path) or (texts is not None and not isinstance(texts, str) and not len(texts)):
         raise AttnscopeError(f"texts is a {type(texts).__name__}; pass a sentence, or an image or sound without forms")
     sentence, *others = [SENTENCE] if texts is None else [texts] if isinstance(texts, str) else texts
     loaded = Opened.of(model).load(reading, heads=[(layer, head)])
