@@ -408,7 +408,9 @@ def _table_of_sets(sets: xr.Dataset, unit_of_loss: str = "nats") -> Table:
         quantities,
         together_rows(sets),
         reading="Difference: the joint change minus the sum of the single changes." * has_alone,
-        corrected="for all sets and ablations",
+        corrected="for all sets and ablations (the column p compares with random sets)"
+        if "p" in sets
+        else "for all sets and ablations",
         least=_LEAST,
     )
 
