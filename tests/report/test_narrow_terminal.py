@@ -25,6 +25,18 @@ def test_a_table_with_many_numbers_is_not_cut_off(width):
     assert re.findall(r"\d\.\d+", out.getvalue()) == ["0.12", "0.22", "0.32", "0.42", "0.52", "0.62", "0.72", "0.82"]
 
 
+@pytest.mark.parametrize("width", range(60, 100))
+def test_two_columns_of_words_leave_the_numbers_whole(width):
+    rows = [{"title": "previous token", "which": "16.0 11.1 1.2 2.1"}, {"title": "induction", "which": "18.6 17.3"}]
+    rows = [row | {name: 0.25 for name in HEADINGS if name != "which heads"} for row in rows]
+    quantities = [ROLE, *(Quantity("which", "which heads") if one.name == "which heads" else one for one in NUMBERS)]
+    table, out = Table("roles", "", quantities, rows), io.StringIO()
+    print_report(Report("", "texts", Finding((), ""), [table], None), Console(file=out, width=width))
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    assert out.getvalue().count("0.25") == 2 * (len(HEADINGS) - 1)
+    assert "uniform" in out.getvalue()
+
+
 def test_a_token_that_is_a_line_break_is_visible():
     table = Table("find", "", [Quantity("most", unit="token")], [{"most": "\n"}], terminal=1)
     out = io.StringIO()

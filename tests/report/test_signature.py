@@ -29,6 +29,13 @@ def test_the_line_names_what_is_set():
     )
 
 
+def test_two_sets_of_heads_are_not_written_as_one():
+    lines = [
+        Signature("intervene", settings={"together": sets}).format() for sets in (["0.1+0.3", "2.0"], ["0.1+0.3+2.0"])
+    ]
+    assert ["together:0.1+0.3,2.0" in lines[0], "together:0.1+0.3+2.0" in lines[1]] == [True, True]
+
+
 def test_two_signatures_differ_where_anything_in_them_differs():
     other = Signature.of({**WHOLE.to_dict(), "settings": {**WHOLE.settings, "window": 32}})
     assert other != WHOLE
