@@ -556,6 +556,15 @@ def test_a_check_that_no_cache_allows_is_rejected_before_a_run_begins(family, ke
         assert not (tmp_path / "card").exists()
 
 
+def test_a_card_without_caches_has_no_limits():
+    reader, tokenizer = tiny_reader("gpt2")
+    card = attnscope_cards.card(reader, TEXTS, tokenizer=tokenizer, kept=[], controls="none")
+    assert not [role for role in card.role.values if role.startswith("kept_")]
+    for asked in ("check", "limits"):
+        with pytest.raises(AttnscopeError, match="need a cache: give one"):
+            attnscope_cards.card(reader, TEXTS, tokenizer=tokenizer, kept=[], controls="none", **{asked: True})
+
+
 def test_a_card_counts_key_value_heads_by_the_query_head_that_needs_most():
     reader, tokenizer = tiny_reader("llama")  # four query heads, two key-value heads a layer
     card = attnscope_cards.card(reader, TEXTS, tokenizer=tokenizer, kept=[(8, 4)], controls="none")

@@ -137,6 +137,8 @@ def card(
         check_whole(1, MOST, kept=recent)
         check_whole(0, MOST, kept=sinks)
     caches = tuple(dict.fromkeys(kept))
+    if (limits or check) and not caches:
+        raise AttnscopeError("limits (--limits) and check (--check) need a cache: give one (--kept)")
     listing = None if published is None else listing_of(Path(published))
     hidden = None if needles is None else needles_of(needles)
     drawn = wanted_controls(controls)
@@ -170,12 +172,13 @@ def card(
         scoring = Scoring.of("card", session, reading, names, hidden, drawn, batch_size, caches, chosen_heads)
     else:
         scoring = Scoring.of_sounds("card", session, sounds, reading, [*names, *OF_SOUNDS], drawn, chosen_heads)
-    longest, least = max(map(len, scoring.windows), default=0), min(sum(cache) for cache in caches)
-    if (limits or check) and longest <= least:
-        raise AttnscopeError(
-            "limits (--limits) and check (--check) need windows longer than a cache (--kept); the longest has "
-            f"{longest} tokens, and the smallest cache {least}: give longer texts or smaller caches"
-        )
+    if limits or check:
+        longest, least = max(map(len, scoring.windows), default=0), min(map(sum, caches))
+        if longest <= least:
+            raise AttnscopeError(
+                "limits (--limits) and check (--check) need windows longer than a cache (--kept); the longest has "
+                f"{longest} tokens, and the smallest cache {least}: give longer texts or smaller caches"
+            )
     more = effects, answers, limits, check, listing, chosen_heads
     scoring.more = Additions(session.model, reading, caches, *more).added
     settings = scoring.settings | {
